@@ -4,7 +4,7 @@ Each process has its own share of the digits. Every global model becomes a versi
 to the target ``global``:
 
     mvc init
-    mvc train-distributed examples/train_distributed.py --workers 4 --rho 1 --rate 0.05
+    mvc train-distributed examples/train_distributed.py --workers 4
     mvc deploy --list global
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-    with mvc.distributed.join(model) as worker:
+    with mvc.distributed.join(model, optimizer) as worker:
         stream = share(images[TEST:], labels[TEST:], worker.rank, worker.workers)
         for batch, wanted in worker.batches(stream):
             optimizer.zero_grad()

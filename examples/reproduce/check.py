@@ -204,7 +204,7 @@ def _ends(block: _Block, line: str) -> bool:
 def _printed(name: str) -> list[str]:
     file = RESULTS / name
     if not file.exists():
-        raise NotMeasured(name)
+        raise NotMeasured(file)
     return markdown(read_report(file), of=file).split("\n")
 
 

@@ -146,11 +146,18 @@ class Refused(Message, frozen=True):
     data: bytes
 
 
+class Radius(Message, frozen=True):
+    """Down: the radius that the training has found, before the round that begins with it."""
+
+    kind, numbers = 24, struct.Struct("<d")
+    radius: float
+
+
 _KINDS: dict[int, type[Message]] = {
     each.kind: each
     for each in (
         *(Join, Increment, Value, LocalState, Drift, Done),
-        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Refused),
+        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Refused, Radius),
     )
 }
 

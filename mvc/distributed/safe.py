@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from statistics import fmean
 from typing import ClassVar
 
 import numpy as np
@@ -26,9 +28,10 @@ def norm_of(vector: Vector) -> float:
 
 
 class SafeFunction(ABC):
-    """One is made for each round, from the reference and the radius of its ball."""
+    """How far a drift reaches, less ``radius ** power``. One is made for each round."""
 
     name: ClassVar[str]
+    power: ClassVar[int] = 1
 
     def __init__(self, reference: Vector, radius: float) -> None:
         """Raises WrongUsage if nothing would be safe."""
@@ -42,8 +45,17 @@ class SafeFunction(ABC):
         """Keeps what the function needs to know of the reference."""
 
     @abstractmethod
+    def reach(self, drift: Vector) -> float:
+        """How far this drift reaches; zero for none."""
+
     def of(self, drift: Vector) -> float:
         """The value for this drift."""
+        return self.reach(drift) - self.radius**self.power
+
+    def radius_of(self, drifts: Iterable[Vector]) -> float:
+        """The radius at which the values of these drifts would add up to zero."""
+        mean: float = fmean(map(self.reach, drifts)) ** (1 / self.power)
+        return mean
 
 
 class Norm(SafeFunction):
@@ -51,17 +63,18 @@ class Norm(SafeFunction):
 
     name = "norm"
 
-    def of(self, drift: Vector) -> float:
-        return norm_of(drift) - self.radius
+    def reach(self, drift: Vector) -> float:
+        return norm_of(drift)
 
 
 class Variance(SafeFunction):
     """``|X|^2 - r^2``: the sum is at most 0 if and only if the mean square of the drifts is r^2."""
 
     name = "variance"
+    power = 2
 
-    def of(self, drift: Vector) -> float:
-        return float(np.sum(np.square(drift))) - self.radius**2
+    def reach(self, drift: Vector) -> float:
+        return float(np.sum(np.square(drift)))
 
 
 class Cap(SafeFunction):
@@ -82,52 +95,76 @@ class Cap(SafeFunction):
                 hint="train a little first, or take the safe function norm",
             )
 
-    def of(self, drift: Vector) -> float:
+    def reach(self, drift: Vector) -> float:
         along = float(np.sum(drift * self._reference)) / self._norm
         moved = norm_of(drift + self._reference)
-        return max(-self.radius - along, moved - self._norm - self.radius)
+        return max(-along, moved - self._norm)
 
 
 SAFE_FUNCTIONS: dict[str, type[SafeFunction]] = {each.name: each for each in (Norm, Variance, Cap)}
 
 
+PERIOD = 40
+"""Updates in which a threshold is found where none is given."""
+
+
 class Threshold(Struct, frozen=True):
-    """How far a model may move, in one of three units.
+    """How far a model may move, in one of four units.
 
     ``radius``: the distance r itself. ``relative``: T, with ``r = T|E|`` anew for each round.
     ``rho``: ``r = rho * rate * sqrt(n)`` with the learning rate and the number of parameters:
     about the number of steps straight ahead, so that it holds for other rates and networks.
+    ``period``: r is found in the training, as how far the workers' models go in so many updates;
+    ``PERIOD`` if nothing is given.
     """
 
     radius: float | None = None
     relative: float | None = None
     rho: float | None = None
     rate: float | None = None
+    period: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage unless exactly one unit is given, positive, and rho with a rate."""
-        given = [each for each in (self.radius, self.relative, self.rho) if each is not None]
-        if len(given) != 1:
-            raise WrongUsage("give the threshold as one of radius, relative (T) and rho")
-        if not (0 < given[0] < math.inf):
+        """Raises WrongUsage unless at most one unit is given, positive, and rho with a rate."""
+        units = (self.radius, self.relative, self.rho, self.period)
+        given = [each for each in units if each is not None]
+        if len(given) > 1:
+            raise WrongUsage("give the threshold as one of radius, relative (T), rho and period")
+        if given and not (0 < given[0] < math.inf):
             raise WrongUsage(f"the threshold is {given[0]:g}: it must be a positive number")
         if self.rho is not None and self.rate is None:
-            raise WrongUsage("a threshold in rho needs the learning rate", hint="rate, or --rate")
+            raise WrongUsage(
+                "a threshold in rho needs the learning rate",
+                hint="--rate, or join(model, optimizer) in the script",
+            )
         if self.rate is not None and not (0 < self.rate < math.inf):
             raise WrongUsage(f"the learning rate is {self.rate:g}: it must be a positive number")
 
-    def radius_at(self, reference: Vector) -> float:
-        """The radius r of a round that begins with this reference."""
+    @property
+    def steps(self) -> int | None:
+        """In how many updates the radius is found; None if it is given."""
+        if (self.radius, self.relative, self.rho) == (None, None, None):
+            return self.period or PERIOD
+        return None
+
+    def radius_at(self, reference: Vector, found: float | None = None) -> float | None:
+        """The radius r of a round that begins with this reference; None while it is unknown.
+
+        ``found``: what the training has found.
+        """
         if self.radius is not None:
             return self.radius
         if self.relative is not None:
             return self.relative * norm_of(reference)
-        assert self.rho is not None and self.rate is not None
+        if self.rho is None or self.rate is None:
+            return found
         return self.rho * self.rate * math.sqrt(len(reference))
 
-    def describe(self, reference: Vector) -> str:
+    def describe(self, reference: Vector, found: float | None = None) -> str:
         """All three units, as far as they are known: ``r = 0.5, T = 0.03, rho = 12``."""
-        radius, norm = self.radius_at(reference), norm_of(reference)
+        radius, norm = self.radius_at(reference, found), norm_of(reference)
+        if radius is None:
+            return f"r is found in the first {self.steps} updates"
         relative = f"{radius / norm:.4g}" if norm else "not defined (the model is zero)"
         rho = "unknown (no learning rate)"
         if self.rate is not None:

@@ -385,7 +385,6 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
     ("name", "options", "said"),
     [
         ("fmg", {}, "there is no protocol fmg: it must be one of gm, gm-hedge"),
-        ("fgm", {}, "the protocol fgm needs a threshold"),
         ("sync", {"every": 3}, "the protocol sync takes no every"),
         ("local-sgd", {"every": 0}, "every is 0"),
         ("gm", {"threshold": CAP, "safe": "cup"}, "there is no safe function cup"),
@@ -440,9 +439,70 @@ def test_thresholds_name_all_three_units():
         assert given.describe(reference) == "r = 1.5, T = 0.3, rho = 15"
     said = Threshold(radius=1.0).describe(np.zeros(4))
     assert said == "r = 1, T = not defined (the model is zero), rho = unknown (no learning rate)"
-    for wrong in ({}, {"radius": 1, "rho": 1, "rate": 1}, {"rho": 1}, {"radius": -1}):
+    twice = ({"radius": 1, "rho": 1, "rate": 1}, {"radius": 1, "period": 4})
+    for wrong in (*twice, {"rho": 1}, {"radius": -1}, {"period": 0}):
         with pytest.raises(WrongUsage):
             Threshold(**wrong)
+
+
+def test_a_threshold_that_nobody_gives_is_described_once_it_is_found():
+    assert Threshold().describe(E) == "r is found in the first 40 updates"
+    found = Threshold(period=8, rate=0.5)
+    assert found.describe(E) == "r is found in the first 8 updates"
+    assert found.describe(E, 1.0).startswith("r = 1, T = 0.2, rho = 1.4")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "radius"),
+    [
+        *((name, {}, 3.5) for name in ("gm", "gm-full", "fgm", "fgm-rebalancing")),
+        ("fgm-nesterov", {"safe": "variance"}, math.sqrt(12.5)),
+        *((name, {}, 2.5) for name in ("fda", "fda-sketch")),
+    ],
+)
+def test_a_threshold_is_found_in_the_first_updates(name, options, radius):
+    protocol = protocol_named(name, threshold=Threshold(period=3), **options)
+    net = Net(protocol, [0.0, 0.0], 2)
+    for step in (1, 2):
+        assert net.update(0, (0, step)) == net.update(1, (step, 0)) == []
+    assert kinds(net.update(0, (0, 3))) == ["Drift"]
+    seen = kinds(net.update(1, (4, 0)))
+    assert seen == ["Drift", "Radius", "Begin", "Radius", "Begin"]
+    assert net.hub.radius == pytest.approx(radius)
+    assert {worker.radius for worker in net.workers} == {net.hub.radius}
+    reference = net.hub.reference
+    if not name.startswith("fda"):  # which says something after every update
+        assert net.update(0, reference + np.array([0, 0.4]) * radius) == []
+        assert "Drift" in kinds(net.update(1, reference + np.array([0, 3]) * radius))
+
+
+def test_who_joins_later_and_another_coordinator_get_the_radius_that_was_found():
+    protocol = protocol_named("fgm", threshold=Threshold(period=1))
+    net = Net(protocol, [0.0, 0.0], 2)
+    net.update(0, (0, 3))
+    net.update(1, (4, 0))
+    (radius, begin) = net.hub.on_messages(protocol.worker(2, np.zeros(2)).join())
+    assert (kinds([radius, begin]), radius.radius) == (["Radius", "Begin"], 3.5)
+    memory = net.hub.memory()
+    again = Net(protocol, net.hub.reference, 2, protocol.coordinator(E, range(2), memory=memory))
+    assert [worker.radius for worker in again.workers] == [3.5, 3.5]
+    given = protocol_named("fgm", threshold=Threshold(radius=1.0))
+    assert given.coordinator(E, range(2), memory=memory).radius is None
+
+
+def test_a_radius_is_that_of_those_who_have_trained_the_whole_period():
+    protocol = protocol_named("fgm", threshold=Threshold(period=2))
+    net = Net(protocol, [0.0, 0.0], 3)
+    for worker in range(3):  # nobody moves: nothing is found
+        net.update(worker, (0, 0))
+        net.update(worker, (0, 0))
+    assert (net.hub.radius, net.hub.counts.rounds) == (None, 1)
+    net.update(0, (100, 0))
+    net.pass_on(net.workers[0].end())
+    for worker in (1, 2):
+        net.update(worker, (0, 1))
+        net.update(worker, (0, 2))
+    assert (net.hub.radius, net.hub.counts.rounds) == (2.0, 2)
 
 
 def test_every_safe_function_is_negative_at_zero_and_convex():
@@ -452,6 +512,8 @@ def test_every_safe_function_is_negative_at_zero_and_convex():
         safe = kind(E, 1.5)
         assert safe.at_zero < 0
         a, b = random.normal(size=(2, 500, 2)) * 3
+        found = kind(E, safe.radius_of(a))
+        assert sum(map(found.of, a)) == pytest.approx(0, abs=1e-9)
         for x, y in zip(a, b, strict=True):
             assert safe.of((x + y) / 2) <= (safe.of(x) + safe.of(y)) / 2 + 1e-9
 
@@ -722,6 +784,19 @@ def test_a_training_ends_for_all_whoever_dies_and_comes_back_and_whenever(name):
         balances += crowd.hub.counts.balances
     assert means > 30
     assert (balances > 10) == (name in {"gm", "gm-hedge", "fgm-rebalancing"})
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith(("gm", "f"))])
+def test_a_training_that_finds_its_threshold_ends_for_all_whoever_dies(name):
+    protocol, found = protocol_named(name, threshold=Threshold(period=4)), 0
+    for seed in range(15):
+        crowd = Crowd(protocol, 2 + seed % 7, seed)
+        crowd.run(deaths=seed % 5)
+        assert crowd.hub.finished, seed
+        assert all(each.finished for each in crowd.workers.values()), seed
+        assert crowd.hub.refusals == []
+        found += crowd.hub.radius is not None
+    assert found > 10
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():

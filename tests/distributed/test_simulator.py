@@ -24,7 +24,7 @@ def made(name, **more):
     options = {"threshold": Threshold(radius=0.5)} if name.startswith(("gm", "fgm", "fda")) else {}
     if name in {"local-sgd", "diloco"}:
         options["every"] = 8
-    return protocol_named(name, **options, **more)
+    return protocol_named(name, **{**options, **more})
 
 
 class Walks:
@@ -45,9 +45,11 @@ class Walks:
 
 
 @pytest.mark.parametrize("codec", ["none", "exponent"])
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", [*PROTOCOLS, "fgm@10", "gm@10", "fda@10"])
 def test_a_logged_run_replays_to_the_same_models_whatever_the_order_of_the_processes(name, codec):
-    protocol, model = made(name, up=codec, down=codec), np.ones(60, np.float32)
+    name, _, period = name.partition("@")
+    given = {"threshold": Threshold(period=int(period))} if period else {}
+    protocol, model = made(name, up=codec, down=codec, **given), np.ones(60, np.float32)
     log, models = [], []
 
     def keep(into):

@@ -31,7 +31,7 @@ _BETAS = (0.9, 0.99)
 _EPSILON = 1e-8
 _CURVE = 24  # points of a curve
 _GRAMMAR = re.compile(
-    r"(?P<name>[a-z-]+?)(:(?P<detail>[a-z0-9.]+))?(@(?P<number>T?[0-9.]+))?"
+    r"(?P<name>[a-z-]+?)(:(?P<detail>[a-z0-9.]+))?(@(?P<number>[PT]?[0-9.]+))?"
     r"(\+(?P<up>[a-z0-9.:=]+))?"
 )
 
@@ -41,7 +41,8 @@ class Setting:
     """A protocol as text: ``fgm@20``, ``fgm:cap@20+int8``, ``fgm-rebalancing:0.5@20``,
     ``local-sgd@16``, ``sync``, ``central``.
 
-    The number is rho, every, or with a T before it the threshold relative to the model's norm.
+    The number is rho, every, or with a T before it the threshold relative to the model's norm, or
+    with a P the updates in which the threshold is found.
     ``:`` names a safe function or c_r, ``+`` a codec for both ways.
     """
 
@@ -65,6 +66,8 @@ class Setting:
                 options["every"] = int(_number(number))
             elif number.startswith("T"):
                 options["threshold"] = Threshold(relative=_number(number[1:]), rate=rate)
+            elif number.startswith("P"):
+                options["threshold"] = Threshold(period=int(_number(number[1:])), rate=rate)
             else:
                 options["threshold"] = Threshold(rho=_number(number), rate=rate)
         return protocol_named(name, **options)

@@ -19,7 +19,11 @@ SETTINGS = tuple((threshold, batch, workers) for threshold, batch, workers in TH
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %
+_STUDENT = (
+    *(12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23),
+    *(2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09),
+    *(2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04),
+)  # two-sided 95 %, by degrees of freedom
 _QUALITY = ("accuracy", "cross_entropy", "legacy", "accuracy_new", "accuracy_known")
 _MEANS = (
     *_QUALITY,
@@ -124,12 +128,15 @@ def _others(
         yield alike[plain], "no codec"
     if not name.startswith("fgm"):
         return
-    simpler = ["gm", "gm-full", "gm-hedge"] if name == "fgm" else ["fgm"]
+    simpler = ["gm", "gm-full", "gm-hedge"] if name == "fgm" else ["fgm", "gm-full"]
     safe = head.removeprefix("fgm") if name == "fgm" else ""
+    at = f"@{number}" if number else ""
     for base in simpler:
-        other = f"{base}{safe}@{number}{plus}{codec}"
+        other = f"{base}{safe}{at}{plus}{codec}"
         if other in alike:
             yield alike[other], "equal threshold"
+    if "sync" in alike and not codec:
+        yield alike["sync"], "synchronous"
     central = alike.get("central")
     if central and not codec:
         yield central, "accuracy"

@@ -15,7 +15,12 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 class NotMeasured(Exception):
-    """There is no result of this name."""
+    """There is no result of this name; says which command makes it, if it is a benchmark's."""
+
+    def __init__(self, file: Path) -> None:
+        benchmark = file.name.startswith("bench_")
+        command = f": python examples/reproduce benchmark {file.stem}" if benchmark else ""
+        super().__init__(f"{file.name}{command}")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,6 @@ def report(name: str) -> dict[str, Any]:
     """A result: ``report("drift-presets")``."""
     file = RESULTS / f"{name}.json"
     if not file.exists():
-        raise NotMeasured(file.name)
+        raise NotMeasured(file)
     result: dict[str, Any] = json.loads(file.read_bytes())
     return result

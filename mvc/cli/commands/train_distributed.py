@@ -29,6 +29,7 @@ from mvc.model.names import printable
 
 _NOTES = {
     "begins": "{workers} workers, {protocol}, {threshold}",
+    "found": "found {threshold}",
     "resumed": "goes on from round {round}",
 }
 _WARNINGS = {
@@ -50,14 +51,22 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
         type=click.IntRange(2, 1024),
         required=True,
     )
-    protocol: str | None = option("NAME", f"{', '.join(PROTOCOLS)}; by default fgm.")
+    protocol: str | None = option(
+        "NAME",
+        f"{', '.join(PROTOCOLS)}; by default fgm, and fgm-nesterov without a threshold.",
+    )
     rho: float | None = option(
         "X", "The threshold in steps: the radius is rho * rate * sqrt(parameters)."
     )
-    rate: float | None = option("X", "The learning rate, for --rho.")
+    rate: float | None = option(
+        "X", "The learning rate, for --rho; by default that of the optimizer given to join."
+    )
     radius: float | None = option("X", "The threshold as a distance, the radius.")
     relative: float | None = option(
         "X", "The threshold as a share of the model's norm, anew each round."
+    )
+    period: int | None = option(
+        "N", "Find the threshold in the workers' first N steps; by default 40 steps."
     )
     safe: str | None = option("NAME", "The safe function: norm (default), variance or cap.")
     every: int | None = option("H", "Steps between averages (local-sgd, diloco).")
@@ -99,7 +108,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     log: str | None = option("FILE", "Write the order of all events, for a replay.")
 
 
-@verb("mvc train-distributed train.py --workers 4 --rho 12 --rate 0.01", _TrainDistributedOptions)
+@verb("mvc train-distributed train.py --workers 4", _TrainDistributedOptions)
 def command(session: Session, args: _TrainDistributedOptions) -> None:
     settings = {k: v for k, v in asdict(args).items() if k not in _OF_THE_LAUNCH}
     settings["worker_models"] = args.worker_models or None

@@ -6,6 +6,7 @@ to the other keeps the order of its messages and loses none; nothing else is ass
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -101,9 +102,11 @@ class Coordinator(ABC):
 
     Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
     new global model; more than one new model never comes from one call. ``finished`` is true when
-    all workers are done and the last average is made. What a misfit worker sends is not used: the
-    worker is removed, and ``refusals`` (which the caller empties) says why. Raises
-    CannotDistribute, and keeps ``reference``, if the next model would not be finite.
+    all workers are done and the last average is made. If the radius of the safe zone is to be
+    found, rounds end after a fixed number of updates until ``radius`` is known. What a misfit
+    worker sends is not used: the worker is removed, and ``refusals`` (which the caller empties)
+    says why. Raises CannotDistribute, and keeps ``reference``, if the next model would not be
+    finite.
     """
 
     def __init__(
@@ -144,7 +147,11 @@ class Coordinator(ABC):
         self._outer = OuterStep(protocol.outer_rate, protocol.outer_momentum)
         self._residual = np.zeros(self.layout.length)
         self._change = np.zeros(self.layout.length)
+        self.radius: float | None = None
+        self._told: set[int] = set()  # the radius
         if memory is not None:
+            if protocol.measured_in is not None and "radius" in memory:
+                self.radius = float(memory["radius"])
             self.round = int(memory["round"])
             self._residual[:] = memory["residual"]
             self._change[:] = memory["change"]
@@ -172,11 +179,13 @@ class Coordinator(ABC):
 
     def memory(self) -> dict[str, Any]:
         """What, beside the reference, a coordinator needs to go on from here between rounds."""
+        found = {} if self.radius is None else {"radius": np.array(self.radius)}
         return {
             "round": self.round,
             "residual": self._residual.copy(),
             "change": self._change.copy(),
             "velocity": np.array(self._outer.velocity),
+            **found,
         }
 
     # ---- what a protocol defines
@@ -222,12 +231,37 @@ class Coordinator(ABC):
     # ---- what protocols use
 
     @property
+    def measuring(self) -> bool:
+        """True as long as the radius is to be found."""
+        return self.protocol.measured_in is not None and self.radius is None
+
+    @property
     def safe(self) -> SafeFunction:
         """The safe function of this round."""
         if self._safe is None:
             reference = self.reference[: self.layout.measured].astype(np.float64)
-            self._safe = self.protocol.safe_function(reference)
+            self._safe = self.protocol.safe_function(reference, self.radius)
         return self._safe
+
+    def _measure(self, drifts: Sequence[Vector]) -> float:
+        """The radius that these drifts of parameters reach."""
+        reference = self.reference[: self.layout.measured].astype(np.float64)
+        return self.protocol.safe_function(reference, found=1.0).radius_of(drifts)
+
+    def _average_all(self) -> None:
+        """Ends the round once all drifts are here; who is done is asked."""
+        if self.drifts.keys() >= self.members:
+            self._end_round(self._mean(self.drifts))
+        elif self.drifts:
+            self._fetch(self.done)
+
+    def _find_radius(self) -> None:
+        """From the drifts of those that have trained to the end of the measured period."""
+        drifts = [self.drifts[each] for each in sorted(self.drifts.keys() - self.done)]
+        if drifts and self.drifts.keys() >= self.members:
+            radius = self._measure([drift[: self.layout.measured] for drift in drifts])
+            if 0 < radius < math.inf:
+                self.radius = radius
 
     def _send(self, message: m.Message) -> None:
         self._outbox.append(message)
@@ -291,12 +325,19 @@ class Coordinator(ABC):
         self._pending.clear()
         self._safe = None
         self._new_round()
-        quantum = self._quantum()
-        full = 0 if change else 1
-        data = change or self.reference.tobytes()
         for worker in sorted(members):
-            self._send(m.Begin(worker, self.round, 0, full=full, quantum=quantum, data=data))
+            self._send_begin(worker, change)
         self._admit()
+
+    def _send_begin(self, worker: int, change: bytes = b"") -> None:
+        """The round begins for a worker, with the whole model or its encoded change."""
+        subround = self._subround_of(worker)
+        if self.radius is not None and worker not in self._told:
+            self._told.add(worker)
+            self._send(m.Radius(worker, self.round, subround, self.radius))
+        data, full = change or self.reference.tobytes(), 0 if change else 1
+        quantum = self._quantum()
+        self._send(m.Begin(worker, self.round, subround, full=full, quantum=quantum, data=data))
 
     # ---- the rest
 
@@ -305,11 +346,7 @@ class Coordinator(ABC):
         self._ending = self._ending and not self._joiners
         for worker in sorted(self._joiners):
             self.members.add(worker)
-            data = self.reference.tobytes()
-            subround = self._subround_of(worker)
-            self._send(
-                m.Begin(worker, self.round, subround, full=1, quantum=self._quantum(), data=data)
-            )
+            self._send_begin(worker)
         self._joiners.clear()
 
     def _receive(self, message: m.Message) -> None:
@@ -369,7 +406,8 @@ class Coordinator(ABC):
 
     def _forget(self, worker: int) -> None:
         was_member = worker in self.members
-        for group in (self.members, self.done, self._joiners, self._asked, self._pending):
+        groups = (self.members, self.done, self._joiners, self._asked, self._pending, self._told)
+        for group in groups:
             group.discard(worker)
         self.drifts.pop(worker, None)
         if was_member:
@@ -378,7 +416,10 @@ class Coordinator(ABC):
     def _answers(self) -> list[m.Message]:
         if not self._started and self._joiners and self.expected <= self._joiners:
             self._started = True
-        if self.members and not self.finished:
+        if self.members and not self.finished and self.measuring:
+            self._find_radius()
+            self._average_all()
+        elif self.members and not self.finished:
             self._decide()
         if self._started and self._joiners and not self.finished:
             if not self.members:  # nobody is left to answer what was asked in this round
@@ -426,7 +467,8 @@ class Worker(ABC):
         self.round = -1
         self.subround = 0
         self.updates = 0
-        self._trained = False  # since the round began
+        self._steps = 0  # since the round began
+        self.radius: float | None = None
         self._up, self._down = protocol.wires(self.layout)
         self._residual: Vector | None = None
 
@@ -434,7 +476,7 @@ class Worker(ABC):
 
     def join(self) -> list[m.Message]:
         """Asks to take part. What the model holds is lost: the coordinator's takes its place."""
-        self.round, self.waiting, self._residual = -1, True, None
+        self.round, self.waiting, self._residual, self.radius = -1, True, None, None
         return [m.Join(self.number, 0, 0, length=self.layout.length, layout=self.layout.digest)]
 
     def on_update(self) -> list[m.Message]:
@@ -445,7 +487,9 @@ class Worker(ABC):
         if self.waiting:
             raise WrongUsage(f"worker {self.number} waits for an answer: it must not train now")
         self.updates += 1
-        self._trained = True
+        self._steps += 1
+        if self.measuring:
+            return self._after(self.protocol.measured_in or 0)
         return self._watch()
 
     def on_message(self, message: m.Message) -> list[m.Message]:
@@ -455,6 +499,9 @@ class Worker(ABC):
             raise BadMessage(message.data.decode(errors="replace"))
         if isinstance(message, m.Begin):
             return self._begin(message)
+        if isinstance(message, m.Radius):
+            self.radius = message.radius
+            return []
         if isinstance(message, m.Stop):
             self.finished = self.waiting = True
             return []
@@ -463,11 +510,11 @@ class Worker(ABC):
         if isinstance(message, m.Fetch):
             late = self.waiting_for_model or message.subround != self.subround
             return [] if late else [self._drift(alarm=0)]
-        return self._take(message)
+        return [] if self.measuring else self._take(message)
 
     def end(self) -> list[m.Message]:
         """There is nothing more to train on. The worker still answers until it is ``finished``."""
-        pending = int(self._trained)
+        pending = int(self._steps > 0)
         return [m.Done(self.number, max(self.round, 0), self.subround, pending)]
 
     # ---- what a protocol defines
@@ -516,7 +563,16 @@ class Worker(ABC):
     def safe_function(self) -> SafeFunction:
         """The safe function of this round."""
         reference = self.reference[: self.layout.measured].astype(np.float64)
-        return self.protocol.safe_function(reference)
+        return self.protocol.safe_function(reference, self.radius)
+
+    @property
+    def measuring(self) -> bool:
+        """True as long as the training is to find the radius."""
+        return self.protocol.measured_in is not None and self.radius is None
+
+    def _after(self, updates: int) -> list[m.Message]:
+        """Sends the drift after so many updates in the round."""
+        return [self._drift(alarm=1)] if self._steps >= updates else []
 
     def _drift(self, alarm: int) -> m.Drift:
         """The message with the drift. The worker waits from now on."""
@@ -551,9 +607,9 @@ class Worker(ABC):
             self.reference = (self.reference + change).astype(self.layout.dtype)
         self.round, self.subround = message.round, message.subround
         self._load(self.reference)
-        self._trained = False
+        self._steps = 0
         self._train_on()
-        return self._on_begin(message)
+        return [] if self.measuring else self._on_begin(message)
 
     def _not_finite(self) -> BadMessage:
         return BadMessage(

@@ -32,7 +32,7 @@ class FunctionalCoordinator(Coordinator):
         self._counter = 0
         self._values: dict[int, float] = {}
         self._flushed: dict[int, Vector] = {}  # what each has sent before its last flush
-        self._at_zero = self.safe.at_zero
+        self._at_zero = 0.0 if self.measuring else self.safe.at_zero
         self._theta = -self._at_zero / 2
 
     def _quantum(self) -> float:
@@ -60,7 +60,7 @@ class FunctionalCoordinator(Coordinator):
     def _on_removal(self, worker: int) -> None:
         self._values.pop(worker, None)
         self._flushed.pop(worker, None)
-        if self._phase == "watch" and self.members and not self._ending:
+        if self._phase == "watch" and self.members and not (self._ending or self.measuring):
             self._collect()
 
     def _collect(self) -> None:
@@ -123,9 +123,11 @@ class FunctionalCoordinator(Coordinator):
 class FunctionalWorker(Worker):
     """Sends how often its value has risen by a quantum since the sub-round began."""
 
+    _anchor: Any = None
+
     def _on_begin(self, message: m.Begin) -> list[m.Message]:
         self._safe = self.safe_function()
-        self._anchor: Any = None
+        self._anchor = None
         self._quantum = message.quantum
         self._counter = 0
         self._zero = self._safe.at_zero

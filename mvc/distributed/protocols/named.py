@@ -23,7 +23,7 @@ from mvc.errors import WrongUsage
 class Protocol(Struct, frozen=True):
     """A protocol with all its options. Make one with ``protocol_named``.
 
-    ``threshold``, ``safe``: of gm, fgm and fda (which takes the radius alone). ``every``: updates
+    ``threshold``, ``safe``: of gm, fgm and fda (which takes no safe function). ``every``: updates
     between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
     a round ends when psi has come that near to zero, as a share of its first value (fgm).
     ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
@@ -46,16 +46,26 @@ class Protocol(Struct, frozen=True):
     down: str = "none"
     seed: int = 0
 
-    def describe(self, model: NDArray[Any]) -> str:
+    @property
+    def measured_in(self) -> int | None:
+        """In how many updates the radius is found; None if there is none, or it is given."""
+        return None if self.threshold is None else self.threshold.steps
+
+    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
         """The threshold in all units at this model, or the period."""
         if self.threshold is None:
             return f"every {self.every} updates"
-        return self.threshold.describe(model.astype(np.float64))
+        return self.threshold.describe(model.astype(np.float64), found)
 
-    def safe_function(self, reference: Vector) -> SafeFunction:
-        """The safe function of a round that begins with these parameters."""
+    def safe_function(self, reference: Vector, found: float | None = None) -> SafeFunction:
+        """The safe function of a round that begins with these parameters.
+
+        ``found``: the radius, if the training finds it.
+        """
         assert self.threshold is not None
-        return SAFE_FUNCTIONS[self.safe](reference, self.threshold.radius_at(reference))
+        radius = self.threshold.radius_at(reference, found)
+        assert radius is not None
+        return SAFE_FUNCTIONS[self.safe](reference, radius)
 
     def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
         up, down = (
@@ -109,7 +119,8 @@ PROTOCOLS = tuple(_KINDS)
 def protocol_named(name: str, **options: Any) -> Protocol:
     """The protocol of this name. Raises WrongUsage for names, options and values it does not take.
 
-    ``options``: as of ``Protocol``; None stands for the default.
+    ``options``: as of ``Protocol``; None stands for the default. Without a threshold the training
+    finds one.
     """
     if name not in _KINDS:
         raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
@@ -121,12 +132,8 @@ def protocol_named(name: str, **options: Any) -> Protocol:
             raise WrongUsage(f"there is no option {key}")
         if key not in chosen:
             raise WrongUsage(f"the protocol {name} takes no {key}")
-    if "threshold" in chosen and "threshold" not in given:
-        raise WrongUsage(
-            f"the protocol {name} needs a threshold",
-            hint="radius, relative (T), or rho with rate; of the command: --radius, --relative, "
-            "or --rho with --rate",
-        )
+    if "threshold" in chosen:
+        given.setdefault("threshold", Threshold())
     made = Protocol(name, **{**preset, **given})
     check_values(made)
     return made

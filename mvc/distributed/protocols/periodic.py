@@ -21,22 +21,14 @@ class PeriodicCoordinator(Coordinator):
         raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
 
     def _decide(self) -> None:
-        if self.drifts.keys() >= self.members:
-            self._end_round(self._mean(self.drifts))
-        elif self.drifts:
-            self._fetch(self.done)
+        self._average_all()
 
 
 class PeriodicWorker(Worker):
     """Counts its updates since the round began."""
 
-    def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
-        self._steps = 0
-        return []
-
     def _watch(self) -> list[m.Message]:
-        self._steps += 1
-        return [self._drift(alarm=1)] if self._steps >= self.protocol.every else []
+        return self._after(self.protocol.every)
 
     def _take(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
         return []

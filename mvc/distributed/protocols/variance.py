@@ -10,6 +10,7 @@ last change of the global model; ``sketch``, an AMS sketch of ``ROWS`` x ``WIDTH
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,12 @@ class VarianceCoordinator(Coordinator):
                 self._fetch(self.members)
             else:
                 self._go_on()
+
+    def _measure(self, drifts: Sequence[Vector]) -> float:
+        """The root of the variance of these drifts."""
+        squares = [float(np.sum(np.square(each))) for each in drifts]
+        norm = norm_of(np.mean(drifts, axis=0))
+        return math.sqrt(max(0.0, sum(squares) / len(squares) - norm**2))
 
     def _go_on(self) -> None:
         senders = sorted(self._states)

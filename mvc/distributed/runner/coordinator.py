@@ -158,13 +158,14 @@ class Service:
             self._awaited = dict.fromkeys(away - self._gone.keys(), now)
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
-            self._machine = protocol.coordinator(
+            machine = self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None
             )
+            self._found = machine.radius
             self._tell(
                 "begins",
                 protocol=protocol.name,
-                threshold=protocol.describe(start.vector[: layout.measured]),
+                threshold=protocol.describe(start.vector[: layout.measured], machine.radius),
                 workers=self._workers,
                 round=start.number,
             )
@@ -425,6 +426,10 @@ class Service:
         machine = self._machine
         if ended := machine.counts.rounds > rounds:
             self._commit(before)
+        if machine.radius != self._found:
+            self._found = machine.radius
+            parameters = machine.reference[: self._layout.measured]
+            self._tell("found", threshold=self._protocol.describe(parameters, machine.radius))
         for message in answers:
             seat = self._seats.get(message.worker)
             self._running = self._running or isinstance(message, m.Begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import queue
 import secrets
@@ -36,7 +37,7 @@ from mvc.distributed.runner.connection import (
 )
 from mvc.distributed.runner.handshake import Unproven, greet
 from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
-from mvc.distributed.runner.layout import ModelLayout, write_tensors
+from mvc.distributed.runner.layout import Carried, ModelLayout, write_tensors
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.io.patience import SLICE, Patience, warn
@@ -52,12 +53,19 @@ _TORCHRUN = 60.0  # seconds that a word to torchrun's store may take
 _PUSHING = 1e6  # seconds that the last push may take; one that does not go on ends before
 
 
-def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    timeout: float = 120.0,
+    **settings: Any,
+) -> Participant:
     """Takes part in a training of several processes; use the result as a context manager.
 
     When it returns, all workers are there and ``model`` holds the global model. ``settings`` are
     those of the command ``mvc train-distributed`` (``protocol="fgm"``, ``rho=12``, ``rate=0.01``,
-    ``repo="models"``, ``target="global"``); what the command was given takes their place.
+    ``repo="models"``, ``target="global"``); what the command was given takes their place. The
+    learning rate is that of the ``optimizer`` unless ``rate`` says otherwise.
     ``timeout``: seconds for which a lost or silent coordinator is waited for. Raises WrongUsage in
     a process that neither the command nor torchrun has started, and CannotDistribute with the
     reason if the training cannot begin.
@@ -65,6 +73,8 @@ def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> 
     if not isinstance(model, torch.nn.Module):
         raise WrongUsage(f"join takes a torch.nn.Module, not a {type(model).__name__}")
     layout, settings = ModelLayout.of(model), checked(settings)
+    if optimizer is not None and (rate := _rate_of(optimizer)) > 0:
+        settings.setdefault("rate", rate)
     try:
         rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         address = os.environ.get(ADDRESS) or _through_torchrun(
@@ -77,6 +87,18 @@ def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> 
         ) from None
     place = (rank, workers)
     return Participant(model, layout, address, place, settings=settings, timeout=timeout)
+
+
+def _rate_of(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate before schedulers changed it: the root of its mean square over the
+    parameters where they have several.
+    """
+    squares, numbers = 0.0, 0
+    for group in optimizer.param_groups:
+        count = sum(parameter.numel() for parameter in group["params"])
+        squares += count * float(group.get("initial_lr", group["lr"])) ** 2
+        numbers += count
+    return math.sqrt(squares / max(1, numbers))
 
 
 class Participant:
@@ -103,6 +125,7 @@ class Participant:
         self._patience = Patience(max(timeout, 3 * BEAT), lambda s: warn(where, s))
         self._closed = self._ending = False
         self._machine: Worker | None = None
+        self._carried: Carried = {}
         atexit.register(self._abandon)
         self._connect()
 
@@ -161,6 +184,7 @@ class Participant:
         while (frame := self._next()) is not None:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
+                write_tensors(self._model, self._carried)
                 last = True
         self._finish()
         if not last:
@@ -338,7 +362,8 @@ class Participant:
                 self._hang_up()
                 raise ConnectionGone("the coordinator has gone")
             if frame.kind == MODEL:
-                write_tensors(self._model, layout.unpack(frame.data))
+                self._carried = layout.unpack(frame.data)
+                write_tensors(self._model, self._carried)
                 return
             said = frame.json()
             self._control(said)

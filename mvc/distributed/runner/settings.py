@@ -66,11 +66,15 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def protocol_of(settings: Mapping[str, Any]) -> Protocol:
-    """The protocol that the settings name, fgm by default. Raises WrongUsage."""
+    """The protocol that the settings name; by default fgm, and fgm-nesterov where the training
+    finds the threshold. Raises WrongUsage.
+    """
     units, options = _units(settings), _options(settings)
-    if units:
+    given = units.keys() & {"radius", "relative", "rho"}
+    name = settings.get("protocol", "fgm" if given else "fgm-nesterov")
+    if units and (units.keys() != {"rate"} or "threshold" in takes(name)):
         options["threshold"] = Threshold(**units)
-    return protocol_named(settings.get("protocol", "fgm"), **options)
+    return protocol_named(name, **options)
 
 
 def _units(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,13 +92,13 @@ def check_alone(settings: Mapping[str, Any]) -> None:
             check_ref(kind, settings[kind])
     if "log" in settings and not (folder := Path(settings["log"]).parent).is_dir():
         raise UnknownPath(f"there is no folder {folder} for the log")
+    if "rho" in settings:  # the script may name the rate, or its optimizer
+        settings = {"rate": 1.0, **settings}
     if "protocol" in settings:
         check_worker_models(settings, protocol_of(settings))
         return
     units, options = _units(settings), _options(settings)
-    given = options.keys() | ({"threshold"} if units else set())
-    if units.keys() <= {"rho", "rate"}:  # the script may name the other
-        units = {"rho": 1.0, "rate": 1.0, **units}
+    given = options.keys() | ({"threshold"} if units.keys() - {"rate"} else set())
     check_values(Protocol("fgm", threshold=Threshold(**units), **options))
     if not any(given <= takes(name) for name in PROTOCOLS):
         raise WrongUsage(

@@ -144,7 +144,7 @@ def main() -> None:
     hanging.at("import")
     if options.get("unjoined") == str(rank):
         return
-    with mvc.distributed.join(trainer.model, **settings) as worker:
+    with mvc.distributed.join(trainer.model, trainer.optimizer, **settings) as worker:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
             time.sleep(pause)

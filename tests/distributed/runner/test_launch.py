@@ -133,11 +133,11 @@ def test_real_bytes_of_four_workers(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_example(mvc: Mvc) -> None:
     example = ROOT / "examples" / "train_distributed.py"
-    options = ("--workers", 4, "--rho", 1, "--rate", 0.05)
-    done = spawn("train-distributed", example, *options, cwd=mvc.folder)
+    done = spawn("train-distributed", example, "--workers", 4, cwd=mvc.folder)
     found = re.search(r"([\d.]+)% of 397 digits", done.stderr)
     assert found is not None, done.stderr
     assert float(found[1]) > 90
+    assert re.search(r"found r = \d.*, T = 0\.\d+, rho = \d", done.stderr)
 
 
 @pytest.mark.long
@@ -161,8 +161,18 @@ def test_torchrun(tmp_path: Path) -> None:
 def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc) -> None:
     Repository.init(mvc.folder / "there", bare=True).close()
     mvc("remote", "add", "origin", "there")
-    options = ("--workers", 2, "--rho", 0.3, "--rate", 0.05, "--target", "site", "--branch", "b",
-               "--push", "origin")  # fmt: skip
+    options = (
+        "--workers",
+        2,
+        "--rho",
+        0.3,
+        "--target",
+        "site",
+        "--branch",
+        "b",
+        "--push",
+        "origin",
+    )
     script = ("--kill=1:20", "--decapitate=0:40", "--pause=0.01")
     done = mvc("train-distributed", SCRIPT, *options, "--", *script)
     assert "warning: worker 1 was killed by SIGKILL; it starts again" in done.err
@@ -217,8 +227,8 @@ def test_refusals_of_the_command(mvc: Mvc) -> None:
         (("--radius", 1, "--log", "/no/such/log"), 3, "there is no folder /no/such for the log"),
         (("--seed", -1), 2, "seed is -1: it must be at least 0"),
         (("--timeout", "nan"), 2, "timeout is nan: it must be a number of seconds"),
-        (("--protocol", "fgm"), 2, "or --rho with --rate"),
-        (("--protocol", "fgm", "--rho", 1), 2, "--rate"),
+        (("--protocol", "sync", "--rho", 1), 2, "the protocol sync takes no threshold"),
+        (("--period", 0), 2, "the threshold is 0: it must be a positive number"),
         (("--radius", 1, "--repo", "/nonexist"), 3, "/nonexist"),
         (("--radius", 1, "--repo", ".", "--push", "ori"), 3, "mvc: there is no remote ori\nhint: "),
     ],

@@ -79,7 +79,7 @@ def test_another_model(tmp_path: Path) -> None:
     ("settings", "text"),
     [
         ({"protocol": "gossip"}, "there is no protocol gossip: it must be one of"),
-        ({"protocol": "fgm"}, "the protocol fgm needs a threshold"),
+        ({"radius": 1.0, "period": 40}, "give the threshold as one of radius"),
         ({"rho": 1.0}, "a threshold in rho needs the learning rate"),
         ({"protocol": "sync", "every": 3}, "the protocol sync takes no every"),
         ({"radius": 1.0, "up": "gzip"}, "there is no codec gzip"),

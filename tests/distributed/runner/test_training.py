@@ -47,6 +47,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
         {"rho": 0.2, "rate": 0.05, "up": "int8", "down": "int8"},
         {"protocol": "fgm-rebalancing", "rho": 0.2, "rate": 0.05},
         {"protocol": "gm", "radius": 0.3},
+        {"period": 5},
         {"protocol": "sync"},
         {"protocol": "local-sgd", "every": 7},
         {"protocol": "fda", "radius": 0.4},
@@ -93,8 +94,10 @@ def test_every_round_is_a_version_with_its_figures(tmp_path: Path) -> None:
     after = team.finished["bytes_up"] - rounds[-1]["bytes_up"]
     assert after in (0, done, 2 * done)  # who had not yet said that it is done when it was made
     assert small.accuracy(live) > 0.9
-    for trainer in trainers:  # the script holds the last global model
-        assert same(trainer.model.state_dict(), live)
+    for trainer in trainers:  # the script holds the last global model, integers included
+        state = trainer.model.state_dict()
+        assert same(state, live)
+        assert all(torch.equal(state[name], live[name]) for name in live)
 
 
 def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
@@ -260,6 +263,23 @@ def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     end = parts.of("finished")[1]
     assert (end["rounds"], end["resumed"]) == (4, True)
     assert up[-1] <= end["bytes_up"] < up[-1] + 100  # what was said after the last round
+
+
+def test_training_goes_on_with_the_threshold_that_was_found(tmp_path: Path) -> None:
+    team = Team(tmp_path, period=8)
+
+    def half(worker: Participant, trainer: Trainer) -> None:
+        for batch in worker.batches(trainer.stream[:20]):
+            trainer.step(batch)
+
+    assert team.run(team_of(2), half) == [None, None]
+    assert team.of("begins")[0]["threshold"] == "r is found in the first 8 updates"
+    (found,) = team.of("found")
+    assert team.run(team_of(2), resume=True) == [None, None]
+    radius = found["threshold"].split(",")[0]
+    assert radius.startswith("r = ")
+    assert team.of("begins")[1]["threshold"].split(",")[0] == radius
+    assert len(team.of("found")) == 1
 
 
 @pytest.mark.parametrize("count", [2, 4])

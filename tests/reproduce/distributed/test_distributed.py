@@ -134,7 +134,7 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     ("arguments", "said"),
     [
         (("--protocols", "fmg@3"), "there is no protocol fmg"),
-        (("--protocols", "fgm"), "the protocol fgm needs a threshold"),
+        (("--protocols", "fgm@P0"), "the threshold is 0: it must be a positive number"),
         (("--protocols", "FGM@3"), "FGM@3 is no protocol such as"),
         (("--workers", "1"), "workers is 1: it must be at least 2"),
         (("--rates", "quick"), "rates is 'quick'"),
@@ -264,7 +264,7 @@ def test_bytes_are_compared_seed_by_seed():
     ]
     found = {(each["setting"], each["against"]): each for each in pairs(rows)}
     assert [*found] == [
-        ("fgm@5", "gm@5"), ("fgm@5", "central"), ("fgm@5", "local-sgd@8"),
+        ("fgm@5", "gm@5"), ("fgm@5", "sync"), ("fgm@5", "central"), ("fgm@5", "local-sgd@8"),
         ("fgm@5+int8", "fgm@5"),
     ]  # fmt: skip
     pair = found["fgm@5", "gm@5"]
