@@ -15,6 +15,13 @@ _SAID = {
         "Apache License 2.0",
         "of an 887,530-parameter conv net",
     ),
+    "docs/optimizers.md": (
+        "A conv net with dropout (136,586 parameters)",
+        "an LSTM with dropout (116,170 parameters)",
+        "a net of 887,530 parameters, 31 versions",
+        "A state of more than about 48 MB",
+        "tensors from 4 KB on",
+    ),
     "docs/architecture.md": (
         "Pieces of 32 MiB are cut into chunks of 1 MiB",
         "About 8 MiB of raw bytes",
