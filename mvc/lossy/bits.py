@@ -12,6 +12,7 @@ from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
 FRACTION = 23  # bits of a float32's fraction, which the parameters count by
+_FINER = 4  # bits that a finer stage resets fewer
 
 
 class ResetBits(LossyStage, frozen=True):
@@ -38,6 +39,12 @@ class ResetBits(LossyStage, frozen=True):
         if "msb" in options:
             high = whole(name, "msb", options["msb"], low=1, high=FRACTION)
         return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
+
+    def finer(self) -> LossyStage | None:
+        low = self.low - _FINER
+        if low < 1:
+            return None
+        return ResetBits(self.text.replace(f":{self.low}", f":{low}", 1), low, self.high)
 
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         for tensor in weights:

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -33,8 +32,8 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage, how_to_install
+from mvc.lossy.accuracy import Evaluate, accuracy_of, is_sequence, number_of, wrong_result
 
-Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
 Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 
 _PART = 4096
@@ -141,7 +140,7 @@ class ErrorDecay:
 
     def saw(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
         """Evaluates the deployed weights on a new labelled batch."""
-        accuracy, count = self._accuracy(live, data)
+        accuracy, count = accuracy_of(self._evaluate, live, data)
         self._old += accuracy
         self._seen += 1
         if self._last_only:
@@ -178,7 +177,7 @@ class ErrorDecay:
         for data, count in reversed(self._batches):
             if right > enough or right + unknown <= enough:
                 break
-            right += self._accuracy(made, data)[0] * count
+            right += accuracy_of(self._evaluate, made, data)[0] * count
             unknown -= count
         if right > enough:
             return None
@@ -187,34 +186,6 @@ class ErrorDecay:
             f"{self.text}: the deployed version is right in {float(old):.4g} of cases, "
             f"the new one in{most} {float((right + unknown) / total):.4g}"
         )
-
-    def _accuracy(self, state: Mapping[str, NDArray[Any]], data: Any) -> tuple[Fraction, int]:
-        found = self._evaluate(state, data)
-        pair = found if isinstance(found, tuple) else (found, None)
-        value = _number(pair[0]) if len(pair) == 2 else None
-        if value is None or (pair is found and not hasattr(pair[1], "__index__")):
-            wanted = "an accuracy from 0 to 1, or a tuple (accuracy, number of samples)"
-            raise _wrong_result("evaluate", found, wanted)
-        count = _sample_count(data) if pair[1] is None else int(pair[1])
-        if not 0 <= value <= 1 or count < 1:
-            raise WrongUsage(
-                f"evaluate gave an accuracy of {value:g} on {count} samples",
-                hint="it is a share from 0 to 1, on at least one sample",
-            )
-        right = round(value * count)
-        near = abs(value * count - right) < 1e-6 * max(1, right)
-        return (Fraction(right, count) if near else Fraction(value)), count
-
-
-def _sample_count(data: Any) -> int:
-    """Number of samples in a pair (inputs, labels); raises WrongUsage for any other batch."""
-    if _is_sequence(data) and len(data) == 2:
-        with suppress(TypeError):
-            return len(data[1])
-    raise WrongUsage(
-        "the number of samples of a batch is not known",
-        hint="pass data=(inputs, labels), or have evaluate return (accuracy, samples)",
-    )
 
 
 class DriftDetector:
@@ -261,9 +232,9 @@ class DriftDetector:
         several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
         found = False
         for value in watched if several and getattr(watched, "ndim", None) != 0 else [watched]:
-            watched_number = _number(value)
+            watched_number = number_of(value)
             if watched_number is None:
-                raise _wrong_result("monitor", value, "a number, or one for each sample")
+                raise wrong_result("monitor", value, "a number, or one for each sample")
             if not np.isfinite(watched_number):
                 raise WrongUsage(
                     f"the monitor of {self.text} gave {watched_number}, which is no number"
@@ -278,7 +249,7 @@ def _input_means(data: Any) -> list[float]:
     Raises WrongUsage for inputs that are no numbers, or none.
     """
     try:
-        inputs = np.asarray(data[0] if _is_sequence(data) else data, np.float64)
+        inputs = np.asarray(data[0] if is_sequence(data) else data, np.float64)
     except (TypeError, ValueError, RuntimeError, IndexError):
         raise WrongUsage(
             f"the inputs in data, which is of type {type(data).__name__}, are not numbers",
@@ -288,27 +259,3 @@ def _input_means(data: Any) -> list[float]:
         raise WrongUsage("there are no inputs to watch", hint="pass data=(inputs, labels)")
     means: list[float] = inputs.reshape(len(inputs), -1).mean(axis=1).tolist()
     return means
-
-
-def _is_sequence(data: Any) -> bool:
-    return isinstance(data, Sequence) and not isinstance(data, str | bytes)
-
-
-def _number(value: Any) -> float | None:
-    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
-    if isinstance(value, str | bytes):  # float() would parse these
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
-
-
-def _wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    kind = type(value).__name__
-    if isinstance(value, tuple):
-        kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"
-    return WrongUsage(
-        f"{function} returned an object of type {kind}: it must return {wanted}",
-        hint=f"has {function} a return statement?" if value is None else None,
-    )

@@ -12,7 +12,8 @@ many entries move on as the tensor has moved on the average. A wider ``hold`` (a
 loses just that. The rounding error is fed back, since the next version is rounded anew.
 
 The step is found again in the production weights themselves: they are multiples of it. It is
-kept while it is within a factor of two of what is wanted, so that the grid rarely changes.
+kept while it is within a factor of two of what is wanted, so that the grid rarely changes. After
+a change to a finer or coarser form of the stage it is what is wanted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import numpy as np
 
 from mvc.codecs.floats import Numbers, values_of, words_of_values
 from mvc.codecs.stage import Stage, number, plain, read_options
-from mvc.lossy.weights import ChoosingStage, Moving
+from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 _HOLD, _FINE = "0.52", "0.5"
+_FINEST = Decimal("0.03")  # below it deltas are hardly smaller than exact ones
 _SMALLEST = -126  # below it a float32 has fewer bits
 
 
@@ -54,6 +56,13 @@ class Grid(ChoosingStage, frozen=True):
         shown += "" if plain(fine) == _FINE else f",fine={plain(fine)}"
         return cls(f"{name}:{plain(coarse)}{shown}", coarse, hold, fine)
 
+    def finer(self) -> LossyStage | None:
+        coarse = self.coarse / 2
+        if coarse < _FINEST:
+            return None
+        text = self.text.replace(f":{plain(self.coarse)}", f":{plain(coarse)}", 1)
+        return Grid(text, coarse, self.hold, self.fine)
+
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         coarse, hold, fine = float(self.coarse), float(self.hold), float(self.fine)
         largest = max((len(tensor.after) for tensor in weights), default=0)
@@ -63,7 +72,7 @@ class Grid(ChoosingStage, frozen=True):
             wanted = wanted_exponent(_sound(after, tensor), coarse, largest, fine)
             if wanted is None:
                 continue
-            exponent = _exponent(_sound(before, tensor), wanted)
+            exponent = wanted if tensor.anew else _exponent(_sound(before, tensor), wanted)
             values = _rounded(before, after, exponent, hold=hold, largest=tensor.format.largest)
             words = words_of_values(values, tensor.format)
             taken = True if tensor.exact is None else ~tensor.exact

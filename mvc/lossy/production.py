@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
+from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import (
     DriftDetector,
     DriftStage,
     Dsed,
     ErrorDecay,
-    Evaluate,
     Every,
     Monitor,
 )
+from mvc.lossy.guard import AccuracyGuard, GuardStage
 from mvc.lossy.reducer import Arrays, Reducer
 from mvc.lossy.topk import TopKOfEach
 
@@ -68,10 +69,12 @@ class Production:
         self.pipeline = pipeline
         self.live = previous
         self.dtypes = dtypes
-        self._reducer = Reducer(pipeline, exact)
+        self._reducers = [Reducer(pipeline, exact)]
+        self._level = 0  # of the live weights
         self._every: Every | None = None
         self._drift: DriftDetector | None = None
         self._decay: ErrorDecay | None = None
+        self._guard: AccuracyGuard | None = None
         for stage in self.pipeline.decisions:
             if isinstance(stage, Every):
                 self._every = stage
@@ -79,6 +82,9 @@ class Production:
                 self._drift = DriftDetector(stage, monitor)
             elif isinstance(stage, Dsed):
                 self._decay = ErrorDecay(stage, evaluate)
+            elif isinstance(stage, GuardStage):
+                self._reducers = [Reducer(level, exact) for level in pipeline.levels()]
+                self._guard = AccuracyGuard(stage, len(self._reducers) - 1, evaluate)
         adaptive = [
             s for s in self.pipeline.lossy if isinstance(s, TopKOfEach) and s.curve is not None
         ]
@@ -87,8 +93,8 @@ class Production:
         self._carried = 0.0
         self._offers = 0
         self._drifted = False
-        # Before the last save: live weights, loss, whether a drift was seen, batches.
-        self._undo: tuple[Arrays | None, float, bool, ErrorDecay | None] | None = None
+        # Before the last save: live weights, loss, whether a drift was seen, batches, level.
+        self._undo: tuple[Arrays | None, float, bool, ErrorDecay | None, int] | None = None
 
     def check(self, *, loss: float | None, data: Any) -> None:
         """Raises WrongUsage if the pipeline needs a loss or data and there is none."""
@@ -96,7 +102,7 @@ class Production:
             raise WrongUsage(
                 f"stage {self._needs_loss} goes by the loss of the batch", hint="pass loss="
             )
-        stage = self._drift or self._decay
+        stage = self._drift or self._decay or self._guard
         if stage is not None and data is None and (self._drift or self.live is not None):
             raise WrongUsage(f"stage {stage.text} goes by the data of the batch", hint="pass data=")
 
@@ -114,31 +120,50 @@ class Production:
         reason = self._before(data)
         if self._decay is not None and live is not None:
             self._decay.saw(live, data)
-        if live is not None and reason is not None:
+        if self._guard is not None:
+            self._guard.saw(live, training, data)
+        if live is not None and reason is not None and self._may_stay(live):
             return self._skipped(live, reason, loss)
         spent = None if loss is None else loss + self._carried
-        made = self._reducer.produce(live, training, loss=spent, dtypes=self.dtypes)
+        made = self._made(live, training, spent)
         if self._decay is not None and live is not None:
             good = self._decay.good_enough(made)
-            if good is not None:
+            if good is not None and self._may_stay(live):
                 return self._skipped(live, good, loss)
-        self._undo = live, spent or 0.0, self._drifted, copy(self._decay)
+        self._undo = live, spent or 0.0, self._drifted, copy(self._decay), self._level
         self.live = made
+        self._level = 0 if self._guard is None else self._guard.level
         self._carried = 0.0
         self._drifted = False
         if self._decay is not None:
             self._decay.saved()
         return Decision(True, made, "the first version" if live is None else "saved")
 
+    def _made(self, live: Arrays | None, training: Arrays, loss: float | None) -> Arrays:
+        """Production weights, as fine as the guard wants them."""
+        while True:
+            level = 0 if self._guard is None else self._guard.level
+            made = self._reducers[level].produce(
+                live, training, loss=loss, dtypes=self.dtypes, anew=level != self._level
+            )
+            if self._guard is None or not (self._guard.refuses(made) and self._guard.refine()):
+                return made
+
+    def _may_stay(self, live: Arrays) -> bool:
+        return self._guard is None or self._guard.allows(live)
+
     def take_back(self) -> None:
         """Undoes the last save, whose version could not be committed."""
         if self._undo is not None:
-            self.live, carried, self._drifted, self._decay = self._undo
+            self.live, carried, self._drifted, self._decay, self._level = self._undo
             self._carried = carried if self._carries else 0.0
             self._undo = None
 
-    def memory(self) -> dict[str, Any]:
-        """What the decisions on later versions depend on, beside the weights; often nothing."""
+    def memory(self, *, samples: bool = False) -> dict[str, Any]:
+        """What the decisions on later versions depend on, beside the weights; often nothing.
+
+        ``samples``: with the labelled samples that ``guard`` keeps, which new ones soon replace.
+        """
         if not self.pipeline.decisions and not self._carries:
             return {}
         told: dict[str, Any] = {
@@ -147,6 +172,8 @@ class Production:
         }  # fmt: skip
         for decision in (self._drift, self._decay):
             told |= decision.memory() if decision is not None else {}
+        if self._guard is not None:
+            told |= self._guard.memory(samples=samples)
         return told
 
     def restore(self, told: Mapping[str, Any]) -> None:
@@ -159,9 +186,10 @@ class Production:
         if not isinstance(carried, float):
             return
         self._offers, self._drifted, self._carried = offers, drifted, carried
-        for decision in (self._drift, self._decay):
+        for decision in (self._drift, self._decay, self._guard):
             if decision is not None:
                 decision.restore(told)
+        self._level = 0 if self._guard is None else self._guard.level
 
     def _before(self, data: Any) -> str | None:
         """The reason to skip the version before it is made; None if there is none.

@@ -127,10 +127,12 @@ class Reducer(Struct, frozen=True):
         *,
         loss: float | None = None,
         dtypes: Mapping[str, str] | None = None,
+        anew: bool = False,
     ) -> dict[str, Array]:
         """Production weights, as ``reduce``. Names with the same memory (tied weights) stay equal.
 
-        A pipeline without lossy stages copies.
+        A pipeline without lossy stages copies. ``anew``: ``before`` was made by a finer or coarser
+        form of the stages.
         """
         firsts: dict[object, str] = {}
         first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
@@ -146,7 +148,7 @@ class Reducer(Struct, frozen=True):
             if old is None:
                 fresh.append(Moving.pair(kind, np.zeros_like(after), after))
             else:
-                weights.append(Moving.pair(kind, _words(old, kind), after))
+                weights.append(Moving.pair(kind, _words(old, kind), after, anew=anew))
         for stage in self.pipeline.lossy:
             if stage.begins:
                 stage.reduce([*weights, *fresh], loss)

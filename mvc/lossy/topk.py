@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.errors import InvalidPipeline, WrongUsage
-from mvc.lossy.weights import ChoosingStage, Moving
+from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
 HIGHEST_LOSS = 0.5
 """The loss from which on the whole share is kept."""
@@ -70,6 +70,14 @@ class TopKOfEach(ChoosingStage, frozen=True):
         text += ",carry" if carry else ""
         return cls(text, share, least, curve=curve, carry=carry)
 
+    def finer(self) -> LossyStage | None:
+        share = 2 * self.share
+        if share >= 1:
+            return None
+        options = self.text.partition(",")[1:]
+        text = f"topk:{plain(share)}{''.join(options)}"
+        return TopKOfEach(text, share, self.least, curve=self.curve, carry=self.carry)
+
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
         share: Decimal | Fraction = self.share
         if self.curve is not None:
@@ -103,6 +111,13 @@ class TopKOfAll(ChoosingStage, frozen=True):
         first, options = read_options(name, parameter, ("min",), ())
         share, least, text = _shares(name, first, options)
         return cls(text, share, least)
+
+    def finer(self) -> LossyStage | None:
+        share = 2 * self.share
+        if share >= 1:
+            return None
+        options = self.text.partition(",")[1:]
+        return TopKOfAll(f"topk-all:{plain(share)}{''.join(options)}", share, self.least)
 
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         if not weights:

@@ -24,19 +24,21 @@ class Moving(Struct):
 
     ``before``: words of the production weights so far, not to be written to. ``after``: words
     of the new ones, changed in place. ``exact``: where the new ones are taken over whatever
-    happens, because one side is infinite or no number; None if nowhere. All are flat.
+    happens, because one side is infinite or no number; None if nowhere. All are flat. ``anew``:
+    the old ones were made by a finer or coarser form of the stages.
     """
 
     format: Format
     before: Words
     after: Words
     exact: NDArray[np.bool_] | None
+    anew: bool = False
 
     @classmethod
-    def pair(cls, kind: Format, before: Words, after: Words) -> Moving:
+    def pair(cls, kind: Format, before: Words, after: Words, *, anew: bool = False) -> Moving:
         """``after`` becomes the tensor's own."""
         wild = kind.infinite(before) | kind.infinite(after)
-        return cls(kind, before, after, wild if bool(wild.any()) else None)
+        return cls(kind, before, after, wild if bool(wild.any()) else None, anew)
 
     def distance(self) -> NDArray[Any]:
         """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""
@@ -65,6 +67,10 @@ class LossyStage(Stage, frozen=True):
     @abstractmethod
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
         """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
+
+    @abstractmethod
+    def finer(self) -> LossyStage | None:
+        """The stage that changes weights about half as much; None if that is not at all."""
 
 
 class ChoosingStage(LossyStage, frozen=True):

@@ -102,6 +102,15 @@ class Pipeline(Struct, frozen=True, dict=True):
         """
         return _build(self.stages) if self.decisions or self.lossy else self
 
+    def levels(self) -> tuple[Pipeline, ...]:
+        """The line without decisions, and finer and finer forms of it; the last one is exact."""
+        levels = [_build(tuple(stage for stage in read_stages(self.text) if not stage.decides))]
+        while lossy := levels[-1].lossy:
+            finer = {stage.text: stage.finer() for stage in lossy}
+            stages = (finer.get(s.text, s) for s in read_stages(levels[-1].text))
+            levels.append(_build(tuple(stage for stage in stages if stage)))
+        return tuple(levels)
+
     def full(self) -> Pipeline:
         """The coding without its delta stages: how records without a base are coded."""
         return self._full

@@ -15,6 +15,7 @@ from mvc.errors import InvalidPipeline
 from mvc.lossy.bits import ResetBits
 from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.grid import Grid
+from mvc.lossy.guard import GuardStage
 from mvc.lossy.lc import stages as lc
 from mvc.lossy.lc.buckets import ExpQ, Promote
 from mvc.lossy.lc.levels import Uniform
@@ -30,6 +31,7 @@ STAGES: dict[str, type[Stage]] = {
     "xor": lossless.Xor,
     "steps": lossless.WholeSteps,
     "lsb": ResetBits,
+    "guard": GuardStage,
     "dsed": Dsed,
     "zigzag": lossless.Zigzag,
     "elide": lossless.Elide,
@@ -49,7 +51,8 @@ STAGES: dict[str, type[Stage]] = {
 }
 """By name, in the order in which they may stand."""
 
-_STEPS = "steps | gaps | zstd:huff"
+_GAPS = "gaps | zstd:huff"
+_STEPS = f"steps | {_GAPS}"
 _TOP_LINEAR = "topk:0.075,min=0.001,loss=linear"
 _TOP_ABOVE = "topk:0.075,min=0.001,loss=-0.5"
 
@@ -65,7 +68,10 @@ PRESETS = {
     "frontier-0": f"grid:0.25 | {_STEPS}",
     "frontier-0.1": f"grid:1 | {_STEPS}",
     "frontier-1": f"grid:2 | {_STEPS}",
-    "frontier-1-slow": "grid:2 | steps | dsed:0 | gaps | zstd:huff",
+    "frontier-1-slow": f"grid:2 | steps | dsed:0 | {_GAPS}",
+    "frontier-0-guarded": f"grid:0.25 | steps | guard:0 | {_GAPS}",
+    "frontier-0.1-guarded": f"grid:1 | steps | guard:0.001 | {_GAPS}",
+    "frontier-1-guarded": f"grid:2 | steps | guard:0.01 | {_GAPS}",
     "lc": lc.expand("lc:mean,budget=0.05"),
     "none": "raw",
 }

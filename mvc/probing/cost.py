@@ -81,8 +81,10 @@ def cost_of(subject: Subject, conditions: Conditions, pairs: int) -> Determinism
         for layer, module in layers_of(subject.model).items()
         if any(watch.seconds[0][layer] for watch in watches[0])
     ]
+    free, strict = (median(watch.total for watch in runs) for runs in watches)
     return DeterminismCost(
-        *(median(watch.total for watch in runs) for runs in watches),
+        free,
+        strict,
         layers=tuple(sorted(layers, key=lambda each: -each.extra)),
         pairs=pairs,
     )

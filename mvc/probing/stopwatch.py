@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +26,7 @@ class Stopwatch:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.seconds: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        self.seconds = defaultdict[str, float](float), defaultdict[str, float](float)
         self.total = 0.0
         self._layers = layers_of(model)
         self._on_gpu = any(parameter.is_cuda for parameter in model.parameters())

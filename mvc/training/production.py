@@ -20,7 +20,8 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
-from mvc.lossy.decisions import Evaluate, Monitor
+from mvc.lossy.accuracy import Evaluate
+from mvc.lossy.decisions import Monitor
 from mvc.lossy.production import Production
 from mvc.lossy.reducer import Arrays
 from mvc.pipelines.pipeline import Pipeline
@@ -140,17 +141,19 @@ class StateReducer:
     def remember(self) -> None:
         """Writes what the decisions remember since the last version, for the next Recorder.
 
-        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew.
+        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew,
+        and ``guard`` with an empty reservoir.
         """
         context = self._repo.context
-        at, memory = self._tip(), self.memory()
-        if not self._skipped or at is None or not memory:
+        at, memory = self._tip(), self.memory(samples=True)
+        if at is None or not memory or not (self._skipped or "guard.samples" in memory):
             return
         now = context.store.clock.now_ns()
         try:
             parts = encode(ServedVersion(memory, at, now))
         except (UnsupportedTensor, InvalidName):
-            less = {k: v for k, v in memory.items() if k not in {"batches", "seen", "accuracy"}}
+            batches = {"batches", "seen", "accuracy", "guard.samples"}
+            less = {name: value for name, value in memory.items() if name not in batches}
             parts = encode(ServedVersion(less, at, now))
         context.store.fs.write_atomic(self._record(), b"".join(parts))
 

@@ -12,24 +12,31 @@ from mvc.pipelines.table import PRESETS
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 
-def test_the_seven_presets():
+def test_the_presets():
     found = {Requirements().pipeline}
     for drop, speed in itertools.product(ACCURACY_DROPS, SPEEDS):
-        name = Requirements(lossy=True, accuracy_drop=drop, speed=speed).pipeline
-        pipeline = Pipeline.parse(name)
+        needs = Requirements(lossy=True, accuracy_drop=drop, speed=speed)
+        pipeline = Pipeline.parse(needs.pipeline)
         assert pipeline.lossy
         assert bool(pipeline.decisions) == (speed == "slow")
-        found.add(name)
+        assert needs.measured
+        found.add(needs.pipeline)
+    assert Requirements().measured is None
     assert found == {
         "lossless",
-        "vsol-0-fast",
-        "vsol-0-slow",
-        "vsol-0.1-fast",
-        "vsol-0.1-slow",
-        "vsol-1-fast",
-        "vsol-1-slow",
+        "frontier-0",
+        "frontier-0-guarded",
+        "frontier-0.1-guarded",
+        "frontier-1-guarded",
     }
     assert found <= set(PRESETS)
+
+
+@pytest.mark.parametrize("drop", ACCURACY_DROPS)
+def test_a_guarded_preset_has_the_bound_of_its_name(drop):
+    text = PRESETS[Requirements(lossy=True, accuracy_drop=drop, speed="slow").pipeline]
+    (guard,) = Pipeline.parse(text).decisions
+    assert guard.text == f"guard:{drop / 100:g}"
 
 
 def test_without_lossy_nothing_is_lost():
@@ -42,8 +49,10 @@ def test_without_lossy_nothing_is_lost():
 
 
 def test_numbers_as_they_come():
-    assert Requirements(lossy=True, accuracy_drop=1.0).pipeline == "vsol-1-fast"
-    assert Requirements(lossy=True, accuracy_drop=0.0).pipeline == "vsol-0-fast"
+    assert Requirements(lossy=True, speed="slow", accuracy_drop=1.0).pipeline == (
+        "frontier-1-guarded"
+    )
+    assert Requirements(lossy=True, accuracy_drop=0.0).pipeline == "frontier-0"
     assert Requirements().max_recovery == 10
     assert Requirements(0.5).max_recovery == 0.5
 
@@ -71,7 +80,7 @@ def test_refusals_name_the_parameter(wrong, message):
 
 def test_is_cheap_to_ask():
     code = (
-        "import sys, mvc; assert mvc.Requirements(lossy=True).pipeline == 'vsol-0-fast'; "
+        "import sys, mvc; assert mvc.Requirements(lossy=True).pipeline == 'frontier-0'; "
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

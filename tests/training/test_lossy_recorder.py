@@ -475,6 +475,37 @@ def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
     assert 1 < len(found[0][0]) < 12
 
 
+class Same:
+    """Every sample is right if the first layer is that of the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weight = model.get_parameter("first.weight")
+        self.asked = 0
+
+    def __call__(self, state: Any, data: Any) -> torch.Tensor:
+        self.asked += 1
+        return torch.full((len(data[1]),), bool((state["first.weight"] == self.weight).all()))
+
+
+def test_the_guard_knows_its_level_after_a_restart(tmp_path: Path) -> None:
+    trained = run()
+    judge = Same(trained.model)
+    pipeline = "grid:8 | steps | guard:0.01 | gaps | zstd:huff"
+    with mvc.Repository.init(tmp_path) as repo:
+        for most_asked in (20, 2):
+            judge.asked = 0
+            with mvc.Recorder(repo, trained.model, pipeline=pipeline, evaluate=judge) as recorder:
+                data = batch(trained)
+                trained.train()
+                recorder.step(data=data, wait=True)
+                live = tensor_bits(recorder.production.state)
+            assert live == tensor_bits(trained.model.state_dict())
+            assert 2 <= judge.asked <= most_asked
+        with pytest.raises(WrongUsage, match=r"guard:0.01 compares accuracies"):
+            mvc.Recorder(repo, trained.model, pipeline=pipeline)
+        assert repo.storage.fsck(full=True).sound
+
+
 @pytest.mark.parametrize("how", ["a terabyte", "garbage"])
 def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> None:
     torch.manual_seed(0)

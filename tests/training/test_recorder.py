@@ -276,7 +276,7 @@ def test_requirements_in_place_of_a_pipeline(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         with mvc.Recorder(repo, model, pipeline=mvc.Requirements(60, lossy=True)) as recorder:
             recorder.step()
-        assert repo.version().pipeline == "vsol-0-fast"
+        assert repo.version().pipeline == "frontier-0"
         recorder = mvc.Recorder(repo, model, pipeline=mvc.Requirements(1e-7))
         change(model)
         recorder.step()
@@ -285,7 +285,7 @@ def test_requirements_in_place_of_a_pipeline(tmp_path: Path) -> None:
         with pytest.raises(WrongUsage, match="pipeline is of type list"):
             mvc.Recorder(repo, model, pipeline=["xor"])  # type: ignore[arg-type]
     options = checked({"pipeline": mvc.Requirements(2, lossy=True), "deploy": "prod"})
-    assert (options.pipeline, options.max_recovery, options.deploy) == ("vsol-0-fast", 2, "prod")
+    assert (options.pipeline, options.max_recovery, options.deploy) == ("frontier-0", 2, "prod")
 
 
 def test_every_third_step(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ _PARAMETERS = {
     "grid": ("0.25", "2", "16", "0.000001", "1,hold=1,fine=0"),
     "lsb": ("1", "8", "20", "23", "18,msb=4"),
     "dsed": ("0.01",),
+    "guard": ("0.01",),
     "planes": ("", "all", "concat"),
     "sparse": ("", "none", "values", "layers,indices", "values,diff", "indices"),
     "zstd": ("huff", "1", "3", "9"),

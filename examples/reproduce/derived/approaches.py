@@ -123,18 +123,20 @@ class StoredWeights:
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
         """Loads the weights, which proves each tensor; puts them into a network; proves that.
 
-        First the environment is compared with the one of the commit: CannotRetrain if it is
+        Before, the environment is compared with the one of the commit: CannotRetrain if it is
         another one, because the network might compute something else here.
         """
         steps = Steps()
+        state: State = {}
+        if not self.with_code:
+            with steps.step("load"):
+                state = repo.checkout(commit)
         with steps.step("check environment"):
             _check_environment(repo, commit)
         if self.with_code:
             with steps.step("recover"):
                 network = repo.load_model(commit, trust=True)
             return _checked(repo, commit, network, steps)
-        with steps.step("load"):
-            state = repo.checkout(commit)
         return _recovered(repo, commit, architecture, state, steps)
 
 

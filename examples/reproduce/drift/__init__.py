@@ -3,6 +3,7 @@
 VSOL's thesis on virtual drift. Trainings are recorded once and replayed for every pipeline.
 """
 
+from .bounds import Bounds
 from .commands import Accuracy, Pipelines, Split, Table, Trainings
 from .delay import Delays
 
@@ -14,5 +15,6 @@ COMMANDS = {
     "run": Pipelines,
     "table": Table,
     "accuracy": Accuracy,
+    "bounds": Bounds,
     "delay": Delays,
 }

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..render import figure, grid, notes
+from . import bounds
 from .measure import normalised
 from .thesis import IMPROVEMENTS, MODELS
 
@@ -60,6 +61,7 @@ def markdown(report: Values) -> str:
     """The whole table, then what to know when reading it."""
     kinds = {"rows": _learning, "parts": _curve_table, "splits": _splits, "curves": _curves}
     kinds |= {"trainings": _trainings, "lines": _compared, "late": _late}
+    kinds |= {"bounds": bounds.markdown}
     (kind,) = kinds.keys() & report.keys()
     return kinds[kind](report)
 

@@ -23,6 +23,20 @@ def sent(name: str, setting: str, workers: int = 8) -> float:
     return float(sum(found) / len(found))
 
 
+def _times(*others: str) -> list[float]:
+    """How many times FGM's bytes other protocols send at an equal threshold: least and most."""
+    names = ("digits", "toronto", "workers", "seeds", "default-toronto", "default-fashion", "long")
+    ratios = [
+        pair["ratio"]
+        for name in names
+        for pair in report(f"distributed-{name}")["pairs"]
+        if pair["why"] == "equal threshold"
+        and pair["setting"] in {"fgm", "fgm@10"}
+        and pair["against"].partition("@")[0] in others
+    ]
+    return [min(ratios), max(ratios)]
+
+
 def _below_sync() -> list[float]:
     """Of the protocols with 32 workers that seldom talk: the least and the most."""
     rows = [each for each in report("distributed-workers")["rows"] if each["workers"] == 32]
@@ -32,6 +46,40 @@ def _below_sync() -> list[float]:
 
 
 CLAIMS: tuple[Claim, ...] = (
+    Claim(README, "GM with balancing sends {} to {} times as much", lambda: _times("gm")),
+    Claim(
+        README,
+        "first violation about as much ({} to {} times)",
+        lambda: _times("gm-full"),
+    ),
+    Claim(
+        README,
+        "`distributed-default-fashion.json`: {} images, 4 workers, two epochs in batches of 8, {}",
+        lambda: [
+            report("distributed-default-fashion")["about"]["training samples"],
+            row("default-fashion", "sync", 4)["rounds"],
+        ],
+    ),
+    Claim(
+        README,
+        "`distributed-default-toronto.json`: {} of them",
+        lambda: [report("distributed-default-toronto")["about"]["training samples"]],
+    ),
+    Claim(
+        README,
+        "`distributed-texts.json`: {} descriptions of Debian's packages, 4 workers, four epochs in "
+        "batches of 4, {} updates; an embedding and two LSTMs of {} parameters",
+        lambda: [
+            report("distributed-texts")["about"]["training samples"],
+            row("texts", "sync", 4)["rounds"],
+            report("distributed-texts")["about"]["parameters"],
+        ],
+    ),
+    Claim(
+        README,
+        "a dense network of {} parameters",
+        lambda: [report("distributed-default-fashion")["about"]["parameters"]],
+    ),
     Claim(
         README,
         "`fgm@10` reaches {} ± {} with {} times fewer bytes",

@@ -174,4 +174,7 @@ CLAIMS = (
 STATED = (
     Stated(README, "2 % of MNIST, 3 % of the package descriptions"),
     Stated(README, "(`x learning` in tables 4.26)"),
+    Stated(README, "half a 95 % confidence interval"),
+    Stated(README, "hundred to 3,225 samples"),
+    Stated(README, "a bound of 0 or 0.1 points: such bounds"),
 )

@@ -112,7 +112,7 @@ CLAIMS = (
     ),
 )
 STATED = (
-    Stated(README, "three bits and a budget of 5 % lose less than both"),
+    Stated(README, "three bits and a budget of 5 % lose less than both or"),
     Stated(README, "The paper gives SCAR and TOPN 5 % or 10 % and LC what it takes"),
     Stated(README, "LC's budget of 5 % is an upper bound"),
     Stated(DECISIONS, "the paper's cache of codes (section 3.2)"),

@@ -60,7 +60,7 @@ class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
     )
     lossy: bool = flag("Choose: production weights may differ from training weights.")
     speed: Literal["fast", "slow"] | None = option(
-        None, "Choose: fast, or slow and smaller.", type=click.Choice(SPEEDS)
+        None, "Choose: fast, or slow, which compares accuracies.", type=click.Choice(SPEEDS)
     )
     accuracy_drop: float | None = option(
         "|".join(f"{d:g}" for d in ACCURACY_DROPS),
@@ -108,10 +108,14 @@ def command(session: Session, args: _PipelineOptions) -> None:
                 "asked for: 'mvc commit' with -o FILE or --in-place, and pipeline= in Python"
             )
     if session.as_json:
-        told = {} if needs is None else {"requirements": asdict(needs)}
+        told: dict[str, Any] = {}
+        if needs is not None:
+            told = {"requirements": asdict(needs), "measured": needs.measured}
         session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": args.write})
     else:
         _explain(session, pipeline, chosen)
+        if needs is not None and needs.measured:
+            session.out.line(f"Measured:   {needs.measured}")
         if needs is not None and not args.write:
             session.out.note("Add --set to use it in this repository from now on")
 

@@ -26,7 +26,7 @@ def test_lists_all_stages_and_presets(mvc) -> None:
 
 def test_set(mvc, tmp_path, monkeypatch) -> None:
     mvc("pipeline", "--lossy", "--max-recovery", "2.5", "--set")
-    assert mvc("config", "commit.pipeline").out == "vsol-0-fast\n"
+    assert mvc("config", "commit.pipeline").out == "frontier-0\n"
     assert mvc("config", "store.max_recovery").out == "2.5\n"
     mvc("pipeline", "sub|zigzag|planes|zstd:huff", "--set")
     assert mvc("config", "commit.pipeline").out == "sub | zigzag | planes | zstd:huff\n"

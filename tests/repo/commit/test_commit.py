@@ -136,7 +136,7 @@ def test_requirements_choose_the_pipeline_and_bound_this_commit(repo):
     assert repo.storage.stats().reset_points > 1
     state = {"a": near(30)}
     made = repo.commit(state, pipeline=mvc.Requirements(lossy=True)).commit
-    assert made.pipeline == "vsol-0-fast"
+    assert made.pipeline == "frontier-0"
     with pytest.raises(InvalidConfig, match="max_recovery is 1e-07 s"):
         repo.commit({"a": near(31)}, pipeline=mvc.Requirements(max_recovery=1e-7))
     with pytest.raises(WrongUsage, match="a commit always saves"):

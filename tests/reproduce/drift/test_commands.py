@@ -251,3 +251,32 @@ def test_interrupted(call, monkeypatch, tmp_path):
 def test_a_file_that_is_not_there(call, command):
     assert "there is no nowhere.json" in call(command, "nowhere.json")[2]
     assert "missing argument 'FILE'" in call(command)[2]
+
+
+def test_bounds(call, out):
+    names = ("frontier-1", "frontier-1-guarded", "vsol-1-fast", "vsol-1-fast+guard")
+    shown = ("--labels", "0", "--seeds", "2", "--out", out, *TINY)
+    code, printed, _ = call("drift", "bounds", *names, *shown)
+    assert code == 0
+    assert "small on digits" in printed
+    made = json.loads((out / "tables" / "bounds-digits.json").read_text())
+    (table,) = made["bounds"]
+    lines = {line["name"]: line for line in table["lines"]}
+    assert list(lines) == list(names)
+    broken = any(lines["vsol-1-fast"][m]["broken"] for m in ("next", "target", "worst"))
+    assert broken or lines["vsol-1-fast"]["of_vsol"] >= 1
+    for line in lines.values():
+        assert (line["bound"], line["trainings"], line["saved"]) == (0.01, 1, 12)
+        for measure in ("next", "target", "worst"):
+            found = line[measure]
+            assert found["twice"] <= found["broken"] <= 1 - found["kept"]
+            assert found["kept"] == (found["drop"] <= 0.01)
+        assert line["worst"]["drop"] >= line["next"]["drop"]
+    (training,) = made["trainings of the bounds"]
+    assert training["presets"][3]["pipeline"].count("guard:0.01") == 1
+
+
+def test_bounds_of_presets_without_one(call, out):
+    code, _, error = call("drift", "bounds", "lossless", "--out", out, *TINY)
+    assert code == 2
+    assert "lossless is no preset with a bound" in error

@@ -1,0 +1,176 @@
+"""Answers of ``evaluate``: how many of the samples of a batch weights have right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.errors import WrongUsage
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Answer: TypeAlias = float | tuple[float, int] | NDArray[np.bool_]
+Evaluate: TypeAlias = Callable[[Arrays, Any], Answer]
+
+_WANTED = (
+    "an accuracy from 0 to 1, a tuple (accuracy, number of samples), or an array that says of each "
+    "sample whether it is right"
+)
+
+
+def accuracy_of(evaluate: Evaluate, state: Arrays, data: Any) -> tuple[Fraction, int]:
+    """The accuracy of weights on a batch, and the number of its samples. Raises WrongUsage."""
+    answer = evaluate(state, data)
+    if (right := _by_sample(answer)) is not None:
+        return Fraction(int(right.sum()), len(right)), len(right)
+    pair = answer if isinstance(answer, tuple) else (answer, None)
+    value = number_of(pair[0]) if len(pair) == 2 else None
+    if value is None or (pair is answer and not hasattr(pair[1], "__index__")):
+        raise wrong_result("evaluate", answer, _WANTED)
+    count = sample_count(data) if pair[1] is None else int(pair[1])
+    if not 0 <= value <= 1 or count < 1:
+        raise WrongUsage(
+            f"evaluate gave an accuracy of {value:g} on {count} samples",
+            hint="it is a share from 0 to 1, on at least one sample",
+        )
+    right_count = round(value * count)
+    near = abs(value * count - right_count) < 1e-6 * max(1, right_count)
+    return (Fraction(right_count, count) if near else Fraction(value)), count
+
+
+def right_of(evaluate: Evaluate, state: Arrays, batch: LabelledBatch) -> NDArray[np.bool_]:
+    """Which samples of a batch the weights have right.
+
+    An ``evaluate`` that returns accuracies is called label by label, and the first samples of the
+    label count as right: two sets of weights then differ in as few samples as they can.
+    """
+    if not len(batch):
+        return np.zeros(0, np.bool_)
+    right = _by_sample(evaluate(state, (batch.inputs, batch.labels)))
+    if right is not None:
+        if len(right) != len(batch):
+            raise WrongUsage(f"evaluate gave {len(right)} answers on {len(batch)} samples")
+        return right
+    right = np.zeros(len(batch), np.bool_)
+    for key in dict.fromkeys(batch.keys):
+        rows = np.array([row for row, own in enumerate(batch.keys) if own == key])
+        part = batch.take(rows)
+        accuracy, count = accuracy_of(evaluate, state, (part.inputs, part.labels))
+        if count != len(rows):
+            raise WrongUsage(f"evaluate counted {count} samples, but was given {len(rows)}")
+        right[rows[: round(accuracy * count)]] = True
+    return right
+
+
+class LabelledBatch:
+    """Inputs with one label each: tensors, arrays or lists. ``keys`` are the labels as text."""
+
+    def __init__(self, inputs: Any, labels: Any) -> None:
+        """Raises WrongUsage unless both have the same length, and labels one dimension."""
+        self.inputs, self.labels = inputs, labels
+        values = labels.tolist() if hasattr(labels, "tolist") else labels
+        plain = isinstance(values, list | tuple) and not any(
+            isinstance(value, list | tuple) for value in values
+        )
+        same = False
+        with suppress(TypeError):
+            same = len(inputs) == len(values)
+        if not plain or not same:
+            raise WrongUsage(
+                "the labels of the batch are not one for each input",
+                hint="pass data=(inputs, labels), both tensors, arrays or lists of one length",
+            )
+        self.keys: list[str] = [str(value) for value in values]
+
+    @classmethod
+    def of(cls, data: Any) -> LabelledBatch:
+        """A pair (inputs, labels). Raises WrongUsage for any other batch."""
+        sample_count(data)
+        return cls(data[0], data[1])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, rows: NDArray[np.integer]) -> LabelledBatch:
+        """A copy of these samples; a row may be named more than once."""
+        return LabelledBatch(_take(self.inputs, rows), _take(self.labels, rows))
+
+    def put(self, rows: NDArray[np.integer], other: LabelledBatch) -> None:
+        """Overwrites samples in place."""
+        for own, new in ((self.inputs, other.inputs), (self.labels, other.labels)):
+            if isinstance(own, list):
+                for row, value in zip(rows, new, strict=True):
+                    own[row] = value
+            else:
+                own[rows] = new
+        for row, key in zip(rows, other.keys, strict=True):
+            self.keys[row] = key
+
+    def like(self, other: LabelledBatch) -> bool:
+        """Whether samples of ``other`` fit among these."""
+        pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
+        return all(_form(one) == _form(two) for one, two in pairs)
+
+
+def _take(values: Any, rows: NDArray[np.integer]) -> Any:
+    if isinstance(values, list | tuple):
+        return [values[row] for row in rows]
+    return values[rows]
+
+
+def _form(values: Any) -> tuple[object, ...]:
+    if isinstance(values, list | tuple):
+        return (list,)
+    return type(values), tuple(values.shape[1:]), str(values.dtype)
+
+
+def _by_sample(answer: object) -> NDArray[np.bool_] | None:
+    """An answer for each sample, if it is an array or tensor of one dimension."""
+    if getattr(answer, "ndim", 0) != 1:
+        return None
+    values: Any = answer
+    found = np.array(values.tolist(), np.float64)
+    if not len(found) or not np.isin(found, (0, 1)).all():
+        raise wrong_result("evaluate", answer, _WANTED)
+    return found.astype(np.bool_)
+
+
+def sample_count(data: Any) -> int:
+    """Number of samples in a pair (inputs, labels); raises WrongUsage for any other batch."""
+    if is_sequence(data) and len(data) == 2:
+        with suppress(TypeError):
+            return len(data[1])
+    raise WrongUsage(
+        "the number of samples of a batch is not known",
+        hint="pass data=(inputs, labels), or have evaluate return (accuracy, samples)",
+    )
+
+
+def is_sequence(data: Any) -> bool:
+    """Whether it is a sequence, but no text."""
+    return isinstance(data, Sequence) and not isinstance(data, str | bytes)
+
+
+def number_of(value: Any) -> float | None:
+    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
+    if isinstance(value, str | bytes):  # float() would parse these
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
+    """What is to be raised for a result of a callback that is not ``wanted``."""
+    kind = type(value).__name__
+    if isinstance(value, tuple):
+        kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"
+    return WrongUsage(
+        f"{function} returned an object of type {kind}: it must return {wanted}",
+        hint=f"has {function} a return statement?" if value is None else None,
+    )
