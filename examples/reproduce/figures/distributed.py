@@ -107,7 +107,6 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 STATED = (
-    Stated(README, "Four workers with Adam at the rate 0.005"),
     Stated(README, "60,000 of them,"),
     Stated(README, "20,000 images,"),
     Stated(README, "in batches of 8, 1,062 updates"),

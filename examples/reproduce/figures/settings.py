@@ -21,6 +21,9 @@ _SAID = {
         "a net of 887,530 parameters, 31 versions",
         "A state of more than about 48 MB",
         "tensors from 4 KB on",
+        "(900 of 16 KB",
+        "torch 2.13 on a processor, 2.11 on",
+        "were of torch 2.11; those of 2.13",
     ),
     "docs/architecture.md": (
         "Pieces of 32 MiB are cut into chunks of 1 MiB",
