@@ -156,3 +156,38 @@ def _change(text, inputs):
     v, o = (np.frombuffer(data, dtype, count).astype("f8") for data in inputs)
     with np.errstate(all="ignore"):
         return v, machine.run("v - b * o", {"v": v, "o": o, "b": machine.round(numbers[2])})
+
+
+def chunk(cursor, size, word, coding, base, told):
+    """A chunk of a delta to what is predicted, which takes the place of the base."""
+    text = coding.split(" | ")[0]
+    if graded(text):
+        return _graded(cursor, size, word, coding, base, told)
+    count = size // width(text) if signed(text) else 0
+    base[:] = predict(text, bytes(base), told, _marks(cursor, count))
+    return cursor.chunk(size, word, coding, base, False)
+
+
+def _marks(cursor, count):
+    packed = np.frombuffer(cursor.stream(-(-count // 8)), "u1")
+    return np.unpackbits(packed)[:count].astype(bool)
+
+
+def _graded(cursor, size, word, coding, base, told):
+    text = coding.split(" | ")[0]
+    moves = moving(text, told)
+    marks = np.zeros(len(moves), bool)
+    marks[moves] = _marks(cursor, int(moves.sum()))
+    old, words, parts = bytes(base), f"u{width(text)}", []
+    base[:] = predict(text, old, told, marks)
+    found, guess = grades(text, old, base, told), np.frombuffer(base, words, len(moves))
+    for grade in range(10):
+        places = np.flatnonzero(moves & (found == grade))
+        if len(places):
+            part = type(cursor)(cursor.take(cursor.get("uint")))
+            data = bytearray(guess[places].tobytes())
+            parts.append((places, part.chunk(len(data), word, coding, data, False)))
+    delta = bytearray(cursor.chunk(size, word, coding, base, False))
+    for places, data in parts:
+        np.frombuffer(delta, words, len(moves))[places] = np.frombuffer(data, words)
+    return bytes(delta)

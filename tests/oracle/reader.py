@@ -175,39 +175,14 @@ class Cursor:
             self.get("uint")  # the length of a chunk, which follows from its shape and streams
         chunks = []
         for at, n in cuts:
-            if inputs is not None:  # of a prediction, which takes the place of the base
-                text = coding.split(" | ")[0]
+            under = base and base[at : at + n]
+            if inputs is not None:
                 told = [data[at : at + n] for data in inputs]
-                if optim.graded(text):
-                    chunks.append(
-                        self.graded(n, width, coding, memoryview(base)[at : at + n], told)
-                    )
-                    continue
-                k = n // optim.width(text) if optim.signed(text) else 0
-                marks = grid.bits(self.stream(-(-k // 8)))[:k].astype(bool)
-                base[at : at + n] = optim.predict(text, bytes(base[at : at + n]), told, marks)
-            chunks.append(self.chunk(n, width, coding, base and base[at : at + n], reverse))
+                under = memoryview(base)[at : at + n]  # which becomes what is predicted
+                chunks.append(optim.chunk(self, n, width, coding, under, told))
+            else:
+                chunks.append(self.chunk(n, width, coding, under, reverse))
         return width, b"".join(chunks)
-
-    def graded(self, size, width, coding, base, told):  # predicts in place; the delta
-        text = coding.split(" | ")[0]
-        moving, old = optim.moving(text, told), bytes(base)
-        k = int(moving.sum())
-        marks = np.zeros(len(moving), bool)
-        marks[moving] = grid.bits(self.stream(-(-k // 8)))[:k].astype(bool)
-        base[:] = optim.predict(text, old, told, marks)
-        grades, words = optim.grades(text, old, base, told), f"u{optim.width(text)}"
-        guess, parts = np.frombuffer(base, words, len(moving)), []
-        for grade in range(10):
-            places = np.flatnonzero(moving & (grades == grade))
-            if len(places):
-                part = Cursor(self.take(self.get("uint")))
-                under = bytearray(guess[places].tobytes())
-                parts.append((places, part.chunk(len(under), width, coding, under, False)))
-        delta = bytearray(self.chunk(size, width, coding, base, False))
-        for places, part in parts:
-            np.frombuffer(delta, words, len(moving))[places] = np.frombuffer(part, words)
-        return bytes(delta)
 
     def group(self, sizes, coding):  # the same, of every member
         widths, words = [], {}
