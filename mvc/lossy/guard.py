@@ -69,7 +69,7 @@ class GuardStage(Stage, frozen=True):
         return cls(f"{name}:{plain(bound)}{shown}", bound, keep)
 
 
-class Account(Struct):
+class Paired(Struct):
     """Samples on which two sets of weights were compared: those lost and those won."""
 
     samples: int = 0
@@ -152,8 +152,8 @@ class AccuracyGuard:
         self._finest = finest
         self._evaluate = evaluate
         self._reservoir = Reservoir(stage.keep)
-        self._accounts: dict[str, Account] = {}
-        self._recent: dict[str, Account] = {}  # since the level changed
+        self._accounts: dict[str, Paired] = {}
+        self._recent: dict[str, Paired] = {}  # since the level changed
         self._calm, self._patience = 0, _PATIENCE
         self._refined = False  # in this offer
         self._trained: Arrays | None = None  # the training weights of the offer before
@@ -182,7 +182,7 @@ class AccuracyGuard:
             return False
         after = right_of(self._evaluate, weights, self._judged.samples)
         for rows in _groups(self._judged.samples).values():
-            here = Account()
+            here = Paired()
             here.add(self._judged.right[rows], after[rows])
             if here.exceeds(self._bound, _ERRORS_ONCE):
                 return True
@@ -206,7 +206,7 @@ class AccuracyGuard:
         for key, rows in _groups(batch).items():
             if key in self._accounts or len(self._accounts) <= _MOST_LABELS:
                 for accounts in (self._accounts, self._recent):
-                    accounts.setdefault(key, Account()).add(before[rows], after[rows])
+                    accounts.setdefault(key, Paired()).add(before[rows], after[rows])
 
     def _adjust(self) -> None:
         """Goes one level finer, or back, as the accounts say."""
@@ -229,7 +229,7 @@ class AccuracyGuard:
     def memory(self, *, samples: bool) -> dict[str, Any]:
         """What ``restore`` takes, in another process; with the reservoir if ``samples``."""
         rows = [
-            [*astuple(account), *astuple(self._recent.get(key, Account()))]
+            [*astuple(account), *astuple(self._recent.get(key, Paired()))]
             for key, account in self._accounts.items()
         ]
         told: dict[str, Any] = {
@@ -252,8 +252,8 @@ class AccuracyGuard:
             return
         self.level, self._calm, self._patience = level
         rows = dict(zip(labels, table.tolist(), strict=True))
-        self._accounts = {label: Account(*row[:3]) for label, row in rows.items()}
-        self._recent = {label: Account(*row[3:]) for label, row in rows.items()}
+        self._accounts = {label: Paired(*row[:3]) for label, row in rows.items()}
+        self._recent = {label: Paired(*row[3:]) for label, row in rows.items()}
         held = kept.get("guard.samples")
         if isinstance(held, list | tuple) and len(held) == 2:
             with suppress(WrongUsage):

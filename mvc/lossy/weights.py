@@ -38,7 +38,8 @@ class Moving(Struct):
     def pair(cls, kind: Format, before: Words, after: Words, *, anew: bool = False) -> Moving:
         """``after`` becomes the tensor's own."""
         wild = kind.infinite(before) | kind.infinite(after)
-        return cls(kind, before, after, wild if bool(wild.any()) else None, anew)
+        exact = wild if bool(wild.any()) else None
+        return cls(kind, before, after, exact, anew=anew)
 
     def distance(self) -> NDArray[Any]:
         """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""

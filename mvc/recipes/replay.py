@@ -49,10 +49,10 @@ from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.recipes.worker import (
     Begun,
     Compared,
-    Done,
     Ended,
     Event,
     Failed,
+    Idle,
     Job,
     Stepped,
     event_in,
@@ -513,7 +513,7 @@ class _Worker:
         """Waits until the process can do another job; ends it if it does no more."""
         until = time.monotonic() + _ENDING
         for event in self.events(until):
-            if isinstance(event, Done):
+            if isinstance(event, Idle):
                 self._busy = False
                 return
         if self._process is not None:

@@ -9,7 +9,6 @@ started it.
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -103,11 +102,11 @@ class Failed(_Event, frozen=True):
     kind: str
 
 
-class Done(_Event, frozen=True):
+class Idle(_Event, frozen=True):
     """The fork that did the job has ended; the next job may come."""
 
 
-Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Done
+Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Idle
 
 
 def event_in(line: bytes) -> Event | None:
@@ -127,14 +126,14 @@ def main(parent: int) -> int:
     while (job := _next_job()) is not None:
         if not job.fork:
             return _do(job, events)
-        importlib.import_module("torch._dynamo")  # the first optimizer imports it
+        torch.optim.SGD([torch.zeros(1)])  # imports what the first optimizer needs
         server = os.getpid()
         worker = os.fork()
         if worker == 0:
             _end_with(server)
             _end(_do(job, events))
         os.waitpid(worker, 0)
-        _tell(events, Done())
+        _tell(events, Idle())
     return 0
 
 

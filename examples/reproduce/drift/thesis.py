@@ -176,6 +176,7 @@ _OURS = {
         *("lossless", "vsol"),
         *(f"vsol-{drop}-{speed}" for drop in ("0", "0.1", "1") for speed in ("fast", "slow")),
         *(f"frontier-{drop}" for drop in ("0", "0.1", "1", "1-slow")),
+        *(f"frontier-{drop}-guarded" for drop in ("0", "0.1", "1")),
     ),
 }
 
