@@ -85,7 +85,15 @@ class DriftStage(_Before, frozen=True):
         return cls(f"{name}:{parameter}", parameter)
 
 
-class Dsed(Stage, frozen=True):
+class OnNewWeights(Stage, frozen=True):
+    """A decision that is made on the new weights, after the lossy stages."""
+
+    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
+    needs = "a delta (sub, xor or steps) before it, and the coding after it"
+    decides = True
+
+
+class Dsed(OnNewWeights, frozen=True):
     """decision: skips while the deployed version is within E of the new one's accuracy
 
     ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new
@@ -95,9 +103,6 @@ class Dsed(Stage, frozen=True):
     bound: Decimal
     last_only: bool
     usage = "dsed:E[,last]"
-    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
-    needs = "a delta (sub, xor or steps) before it, and the coding after it"
-    decides = True
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:

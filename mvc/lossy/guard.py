@@ -30,9 +30,10 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
+from mvc.codecs.stage import Stage, number, plain, read_options, whole
 from mvc.errors import WrongUsage
 from mvc.lossy.accuracy import Arrays, Evaluate, LabelledBatch, right_of
+from mvc.lossy.decisions import OnNewWeights
 
 _KEEP = 8
 _MOST_LABELS = 256
@@ -46,7 +47,7 @@ _COLUMNS = 6  # of the accounts of a label, kept as numbers
 Right: TypeAlias = NDArray[np.bool_]
 
 
-class GuardStage(Stage, frozen=True):
+class GuardStage(OnNewWeights, frozen=True):
     """decision: stores versions finer while they lose more than E of the accuracy
 
     ``bound`` is a share of accuracy (0.001 is a tenth of a per cent), ``keep`` the samples of
@@ -56,9 +57,6 @@ class GuardStage(Stage, frozen=True):
     bound: Decimal
     keep: int
     usage = "guard:E[,keep=K]"
-    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
-    needs = "a delta (sub, xor or steps) before it, and the coding after it"
-    decides = True
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
