@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.fleet.nodes import NodeStatus
+    from mvc.io.ssh_keygen import Checked
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.rollback import RolledBack
+    from mvc.repo.verification import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
@@ -1139,41 +1141,80 @@ class Repository:
     # -- deployments, refs, paths --------------------------------------------------------------
 
     def deploy(
-        self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        sign: bool | None = None,
     ) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment; who, and why."""
-        announce = announcing(self.context, target)
-        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        """Records that a version went live on a target, now or at a given moment; who, and why.
+
+        ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
+        """
+        announce, moment = announcing(self.context, target), self._moment(at)
+        done = deployments.deploy(self.context, rev, target, moment, reason=reason, sign=sign)
         return announce("deploy", done)
 
     def rollback(
-        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+        self,
+        target: str,
+        to: Rev | None = None,
+        *,
+        steps: int = 1,
+        reason: Reason = "",
+        sign: bool | None = None,
     ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it.
-        Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
+        that the rollbacks directly before it have left, unless ``to`` names it. ``sign`` as for
+        ``deploy``. Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
-        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason, sign=sign)
         announce("rollback", done)
         return done
 
     def retract(
-        self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev | None,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        sign: bool | None = None,
     ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment.
+        that is recorded for this moment. ``sign`` as for ``deploy``.
         """
-        announce = announcing(self.context, target)
-        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        announce, moment = announcing(self.context, target), self._moment(at)
+        done = deployments.retract(self.context, rev, target, moment, reason=reason, sign=sign)
         return announce("retract", done)
+
+    def verify(self, target: str | None = None, *, since: Time | None = None) -> tuple[Vouched, ...]:
+        """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
+
+        ``since``: only those recorded from that moment on. Raises UnknownTarget, NotInstalled, and
+        InvalidConfig where your settings do not say whose signatures count.
+        """
+        from mvc.repo.verification import verify
+
+        return verify(self.context, target, since=self._moment(since))
+
+    def signature(self, of: Rev | Deployed = "HEAD") -> Checked:
+        """Who vouches for a version, or for a deployment by itself. Raises NotInstalled."""
+        from mvc.repo import verification
+
+        if isinstance(of, Deployed):
+            return verification.of_deployment(self.context, of)
+        return verification.of_version(self.context, self.find(of))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
