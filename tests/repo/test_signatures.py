@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -282,8 +283,7 @@ def test_a_passphrase_needs_an_agent(
     assert "has a passphrase, and no agent holds it" in error.message
     assert error.hint is not None and "ssh-add" in error.hint
     agent = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
-    said = dict(part.split("=", 1) for part in agent.split("; ") if "=" in part.split("\n")[-1])
-    said = {name.split("\n")[-1]: value for name, value in said.items()}
+    said = dict(re.findall(r"(SSH_\w+)=([^;]+);", agent))
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", said["SSH_AUTH_SOCK"])
         ask = people.folder / "ask"
