@@ -29,6 +29,8 @@ from tests.signing import People, people, rewrite
 
 __all__ = ["people"]
 
+MAGIC = b"SSHSIG\0\0\0\1"
+
 pytestmark = pytest.mark.usefixtures("people")
 
 
@@ -448,9 +450,9 @@ def test_several_at_once(repo: Repository, three: list[CommitId]) -> None:
     [
         b"",
         b"SSHSIG",
-        b"SSHSIG\0\0\0\1" + b"\xff" * 40,
-        b"SSHSIG\0\0\0\1" + b"\0\0\0\0" * 5,
-        b"SSHSIG\0\0\0\1" + b"\0\0\0\7" + b"\0\0\0\3abc" + b"\0\0\0\0" * 4,
+        MAGIC + b"\xff" * 40,
+        MAGIC + b"\0\0\0\0" * 5,
+        MAGIC + b"\0\0\0\7" + b"\0\0\0\3abc" + b"\0\0\0\0" * 4,
         b"x" * (16 << 10),
     ],
 )
