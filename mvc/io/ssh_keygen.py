@@ -144,22 +144,18 @@ def check(
         file = Path(folder) / "signature"
         file.write_bytes(_armored(blob))
         given = ["-s", os.fspath(file)]
-        if not _is_right(["check-novalidate", "-n", namespace, *given], message):
-            return Checked("bad", key=key)
-        if signers.allowed is None:
-            return Checked("unknown", key=key)
-        at = [f"-Overify-time={_moment(time_ns)}", "-f", os.fspath(signers.allowed), *given]
-        known = _run(["-Y", "find-principals", *at], b"")
-        names = _names(known.stdout) if known.returncode == 0 else ()
+        names: tuple[str, ...] = ()
+        if signers.allowed is not None:
+            at = [f"-Overify-time={_moment(time_ns)}", "-f", os.fspath(signers.allowed), *given]
+            names = _names(_run(["-Y", "find-principals", *at], b""))
         for name in names:
             asked = ["verify", "-n", namespace, "-I", name, *at]
-            if not _is_right(asked, message):
-                continue
-            if signers.revoked is not None:
-                revoked = ["-r", os.fspath(signers.revoked)]
-                if not _is_right([*asked, *revoked], message):
-                    return Checked("revoked", name, key)
-            return Checked("good", name, key)
+            if _is_right(asked, message):
+                revoked = () if signers.revoked is None else ("-r", os.fspath(signers.revoked))
+                is_revoked = bool(revoked) and not _is_right([*asked, *revoked], message)
+                return Checked("revoked" if is_revoked else "good", name, key)
+        if not _is_right(["check-novalidate", "-n", namespace, *given], message):
+            return Checked("bad", key=key)
     return Checked("not-allowed", names[0], key) if names else Checked("unknown", key=key)
 
 
@@ -177,9 +173,10 @@ def _base64(data: bytes) -> bytes:
     return binascii.b2a_base64(data, newline=False)
 
 
-def _names(said: bytes) -> tuple[str, ...]:
+def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
     """Whom a list of allowed signers names beside a key: names, and patterns of names."""
-    found = (name for line in said.decode(errors="replace").splitlines() for name in line.split(","))
+    said = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    found = (name for line in said.splitlines() for name in line.split(","))
     return tuple(dict.fromkeys(n for n in found if n and not n.startswith("!")))[:_MOST]
 
 
