@@ -160,7 +160,7 @@ class CannotBuild(MvcError):
 
 
 class CannotSign(MvcError):
-    """A signature cannot be made: no key, a key that is missing or locked, an agent that refuses."""
+    """A signature cannot be made: no key, a key that is missing or locked, or an agent refuses."""
 
 
 class NotTrusted(MvcError):

@@ -1170,8 +1170,8 @@ class Repository:
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
         that the rollbacks directly before it have left, unless ``to`` names it. ``sign`` as for
-        ``deploy``. Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
-        nothing to go back to.
+        ``deploy``. Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there
+        is nothing to go back to.
         """
         from mvc.repo.rollback import rollback
 
@@ -1198,7 +1198,9 @@ class Repository:
         done = deployments.retract(self.context, rev, target, moment, reason=reason, sign=sign)
         return announce("retract", done)
 
-    def verify(self, target: str | None = None, *, since: Time | None = None) -> tuple[Vouched, ...]:
+    def verify(
+        self, target: str | None = None, *, since: Time | None = None
+    ) -> tuple[Vouched, ...]:
         """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
 
         ``since``: only those recorded from that moment on. Raises UnknownTarget, NotInstalled, and

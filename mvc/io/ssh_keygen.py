@@ -190,7 +190,7 @@ def _moment(time_ns: int) -> str:
 
 
 def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Runs it without a terminal, so that it asks nothing there. Raises NotInstalled, CannotSign."""
+    """Runs it without a terminal: it asks nothing there. Raises NotInstalled, CannotSign."""
     import subprocess
     from shutil import which
 

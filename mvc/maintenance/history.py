@@ -178,9 +178,9 @@ class VersionHistory:
         ``stay``: the versions that are not collected. Regions are ignored.
 
         Entries from ``cutoff_ns`` on stay, without marks of weights, annotations and signatures of
-        versions that go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
-        refs, and can be undone; any other keeps new values only, so that no operation can be
-        undone in part or twice.
+        versions that go. See ``_aged`` for older ones. One whose versions all stay keeps all of
+        its moves of refs, and can be undone; any other keeps new values only, so that no operation
+        can be undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         needed_removals = self._needed_removals(cutoff_ns)

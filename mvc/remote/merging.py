@@ -1,9 +1,10 @@
 """What an entry says beside its versions, as it travels, and how a receiver takes it over.
 
 These truths only grow: deployments and their retractions, annotations, signatures, and that a
-state was forgotten by name. Each has a name or a content of its own, so that what is here already is passed
-over, and repositories that have taken the same come to the same answers, in whatever order. What
-is said of versions that are not here is passed over as well; who sends these later sends that, too.
+state was forgotten by name. Each has a name or a content of its own, so that what is here already
+is passed over, and repositories that have taken the same come to the same answers, in whatever
+order. What is said of versions that are not here is passed over as well; who sends these later
+sends that, too.
 """
 
 from __future__ import annotations
@@ -202,8 +203,7 @@ class TruthReader:
         return self._reports or not is_report(target)
 
     def about(self, ids: Collection[CommitId]) -> list[int]:
-        """Offsets of the entries that deploy, retract, annotate or sign these versions, ascending.
-        """
+        """Offsets of the entries that deploy, retract, annotate or sign these, ascending."""
         snapshot = self._snapshot
 
         def look() -> list[int]:
@@ -465,9 +465,7 @@ def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> It
             yield each
 
 
-def _signatures(
-    context: Context, truths: Truths, own: Collection[CommitId]
-) -> Iterator[Signature]:
+def _signatures(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Signature]:
     """Those of versions that are here; what they are worth is found out where it is asked for."""
     if not truths.signatures:
         return

@@ -102,9 +102,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
 
 
 @pytest.mark.parametrize("field", ["author", "reason", "time_ns"])
-def test_who_why_and_when_are_signed(
-    repo: Repository, three: list[CommitId], field: str
-) -> None:
+def test_who_why_and_when_are_signed(repo: Repository, three: list[CommitId], field: str) -> None:
     repo.deploy(three[0], "edge", at="2 days ago", reason="asked for")
 
     def edit(entries: list[Entry]) -> Iterator[Entry]:
@@ -168,9 +166,7 @@ def test_one_that_was_taken_out_is_missed(repo: Repository, three: list[CommitId
         assert "is not on record" in named[three[2].short][0]
 
 
-def test_a_retraction_without_a_signature_is_named(
-    repo: Repository, three: list[CommitId]
-) -> None:
+def test_a_retraction_without_a_signature_is_named(repo: Repository, three: list[CommitId]) -> None:
     repo.retract(three[2], "prod", sign=False)
     assert problems(repo) == {three[2].short: ("its retraction is signed by nobody",)}
 
@@ -233,7 +229,7 @@ def test_somebody_unknown(repo: Repository, three: list[CommitId], people: Peopl
     people.set("allowed_signers", "")
     with Repository.open(repo.root) as again:
         assert again.signature(three[0]).trust == "unknown"
-        with pytest.raises(InvalidConfig, match="sign.allowed_signers is empty"):
+        with pytest.raises(InvalidConfig, match=r"sign.allowed_signers is empty"):
             again.verify()
     people.set("allowed_signers", people.folder / "nowhere")
     with Repository.open(repo.root) as again, pytest.raises(InvalidConfig, match="not there"):
@@ -383,9 +379,7 @@ def test_maintenance_keeps_them(repo: Repository, three: list[CommitId]) -> None
 
 
 @pytest.mark.parametrize("pushes", [True, False])
-def test_they_travel(
-    repo: Repository, three: list[CommitId], tmp_path: Path, pushes: bool
-) -> None:
+def test_they_travel(repo: Repository, three: list[CommitId], tmp_path: Path, pushes: bool) -> None:
     repo.retract(three[1], "prod")
     before = vouchers(repo)
     if pushes:

@@ -56,7 +56,9 @@ def command(session: Session, args: _LiveOptions) -> None:
     found = _found(session, args)
     if session.as_json:
         written = _write(session, found[0], args) if writes else {}
-        session.out.json("mvc.live/1", {"live": [_json(session, each) for each in found], **written})
+        session.out.json(
+            "mvc.live/1", {"live": [_json(session, each) for each in found], **written}
+        )
         return
     is_now = live_now(session)
     if not found:
