@@ -3,7 +3,7 @@
     cd tests/frozen && PYTHONPATH=../.. python make_signed.py OUT
 
 As ``make.py``, with the field 46 in the tails of entries: Ada and Bob sign versions, deployments, a
-rollback and a retraction with keys that nobody has any more. ``allowed_signers`` lies beside.
+rollback and a retraction with keys that nobody has any more. ``signed.signers`` lists them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def signed(root: Path) -> None:
             bob.rollback("prod", reason="worse")
             bob.retract(plain, "edge", reason="never was")
             bob.storage.gc(grace="0")
-    (Path(sys.argv[1]) / "allowed_signers").write_bytes((people / "allowed_signers").read_bytes())
+    (Path(sys.argv[1]) / "signed.signers").write_bytes((people / "allowed_signers").read_bytes())
 
 
 if __name__ == "__main__":
