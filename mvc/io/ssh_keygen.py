@@ -89,6 +89,11 @@ def _failed(key: Path, done: subprocess.CompletedProcess[bytes]) -> CannotSign:
             f"the key {key} has a passphrase, and no agent holds it",
             hint=f"'ssh-add {key}' gives it to the agent once",
         )
+    if "No private key found" in said:
+        return CannotSign(
+            f"the private key of {key} is neither next to it nor in the agent",
+            hint="'ssh-add -l' lists what the agent holds",
+        )
     if "agent refused" in said:
         return CannotSign(f"the agent refuses to sign with {key}", hint="confirm it, or touch it")
     return CannotSign(

@@ -103,8 +103,14 @@ class _Court:
     def __init__(self, context: Context) -> None:
         self._snapshot: Snapshot = context.fresh()
         self.signers = Signers(_list(context, _ALLOWED), _list(context, _REVOKED))
+        self._versions: dict[CommitId, Checked] = {}
 
     def version(self, commit: CommitId) -> Checked:
+        if commit not in self._versions:
+            self._versions[commit] = self._version(commit)
+        return self._versions[commit]
+
+    def _version(self, commit: CommitId) -> Checked:
         rows = self._rows(commit, "version", DeploymentId(b""))
 
         def message(row: Signature) -> bytes:

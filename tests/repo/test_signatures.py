@@ -436,6 +436,47 @@ def test_several_at_once(repo: Repository, three: list[CommitId]) -> None:
     assert trust(repo) == ["good"] * 9 and not problems(repo)
 
 
+def test_one_that_others_overtake_is_signed_in_the_end(
+    repo: Repository, three: list[CommitId], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ended = shutil.which("ssh-keygen"), threading.Event()
+    fake(tmp_path / "bin", monkeypatch, f'sleep 0.1; exec {real} "$@"')
+    plain = []
+
+    def work() -> None:
+        with Repository.open(repo.root) as own:
+            while not ended.is_set():
+                plain.append(own.deploy(three[0], "prod", sign=False))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with Repository.open(repo.root) as again:
+            signed = again.deploy(three[1], "prod")
+            other = commit(again, 9, deploy="prod")
+    finally:
+        ended.set()
+        thread.join()
+    monkeypatch.setenv("PATH", os.defpath)
+    bad = {v.deployment.sequence for v in repo.verify("prod") if v.problems}
+    assert bad == {each.sequence for each in plain} and len(bad) > 3
+    assert repo.signature(signed).trust == repo.signature(other).trust == "good"
+
+
+def test_a_recorder_signs_what_it_deploys(repo: Repository) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with repo.watch(model, optimizer, deploy="lab"):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    found = repo.verify("lab")
+    assert len(found) == 3 and not any(each.problems for each in found)
+    assert {each.version.trust for each in found} == {"good"}
+
+
 # -- what is hostile -------------------------------------------------------------------------
 
 
