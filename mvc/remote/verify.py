@@ -2,8 +2,8 @@
 
 The entries are read as if they stood at the end of the journal, by this process only. Every coding
 among their records is applied once, from its own base, and its object hashed: one false coding
-beside a true one would make the object unreadable. Then each version is compared with its root,
-and everything it holds is there.
+beside a true one would make the object unreadable. Then each version is compared with its root, and
+what it holds beside that, unless a parent has it, is recovered and hashed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Proof:
         # What is proven may be undone: a false coding that is undone would prove itself.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = context.store.pool
-        self._made = context.store.made
+        self._made = context.store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
         self._stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of the entry that is looked at
@@ -219,7 +219,9 @@ class _Proof:
             if id_ in self._received:
                 continue
             if known.get(id_) != spec:
-                all(self._is_there(id_, start) for start, _ in pieces(spec))
+                for start, _ in pieces(spec):
+                    if not self._is_there(id_, start):
+                        break
             self._used[id_] = spec.nbytes
 
     # -- what is known -------------------------------------------------------------------
@@ -403,7 +405,7 @@ class _Proof:
     # -- versions ------------------------------------------------------------------------
 
     def _version(self, given: Given) -> Manifest:
-        """Every object of a version is proven, or was when it came here, or is proven now."""
+        """Every object is proven by now, or a parent's, or is recovered and hashed here."""
         manifest = self._load(given.commit.manifest)
         if manifest.root != given.commit.root:
             raise DamagedData(

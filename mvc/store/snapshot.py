@@ -2,6 +2,9 @@
 
 Every question is one ordered look-up in the index and its tail. ``refresh`` takes in what was
 appended since, and follows journals and indexes that other processes have replaced.
+
+A version that is stored in full is no snapshot, but a reset point
+(``mvc.repo.commit.storage_policy``).
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ LOST = (
 
 
 class Snapshot:
-    """Reads a repository's folder. Safe across threads; one per process.
+    """Reads a repository's folder. Safe across threads; each open repository has one of its own.
 
     It has a journal reader, an index reader with its tail, and pack readers; of its own it has
     only what keeps these three in step.
@@ -281,6 +284,9 @@ class Snapshot:
             return look()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
+    # Only ``newest``, ``by_sequence``, ``ref_change_at`` and ``refs_under`` look at lost entries. Who
+    # asks anything else that one may change calls ``check_gaps``; but not of what was forgotten or
+    # given up: versions that are stored come back by id, whatever is lost.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
@@ -741,7 +747,7 @@ class Snapshot:
         could still remove.
         """
         with self._lock:
-            end = self._index.end_to_index(force=force)
+            end = self._index.flushed_end_to_index(force=force)
             if end is None:
                 return
             try:

@@ -4,7 +4,8 @@ Sizes are estimated on samples, never by encoding twice. A delta must save at le
 tenth of the full record, its chain must stay within the versions and the bytes that
 the policy allows (Mercurial bounds chains by cost as well as by length;
 docs/decisions.md). The full record is first taken to be as large as the one that the chain
-begins with, which costs nothing to find out: weights of one model compress alike.
+begins with, which costs nothing to find out: weights of one model compress alike. Whether a chunk
+stays raw is ``Pipeline.encode_chunk``'s matter: where coding saves nothing.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def encode_chunk(
     room: memoryview,
     sampling: Sampling,
 ) -> Bytes:
-    """Encodes one chunk, into ``room`` if it fits, so that memory is reused; proves it."""
+    """Encodes one chunk, into ``room`` if it fits; proves it, if ``sampling`` takes it."""
     encoded: Bytes = pipeline.encode_chunk(new, base, width)
     if len(encoded) <= len(room):
         room[: len(encoded)] = encoded
