@@ -93,6 +93,11 @@ class Choice(Struct, frozen=True):
         parts = [self.transform] if self.transform else []
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
 
+    @property
+    def grouped(self) -> bool:
+        """Whether pieces of this coding share one payload."""
+        return self.pipeline is not None and self.pipeline.scope == "group"
+
 
 def predicted_choice(pipeline: Pipeline, prediction: Prediction) -> Choice:
     """The coding by an optimizer's step; its size is not estimated."""
