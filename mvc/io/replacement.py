@@ -302,11 +302,10 @@ class _PlanFile:
                 self._write(pointer.plan(number), self._line)
             elif self._inside:
                 self._write(self._plans / number, self._line)
-        except _NO_ROOM:
+        except BaseException as error:
             self._remove()
-        except BaseException:
-            self._remove()
-            raise
+            if not isinstance(error, _NO_ROOM):
+                raise
         return self
 
     def get_ready(self) -> None:

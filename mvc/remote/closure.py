@@ -335,9 +335,7 @@ class _Choice:
 
     def run(self) -> None:
         closure = self._closure
-        for id_ in self._needed.blobs:
-            if not closure.has(id_):
-                self._waiting.append(id_)
+        self._waiting += (id_ for id_ in self._needed.blobs if not closure.has(id_))
         while self._waiting:
             id_ = self._waiting.popleft()
             if id_ not in self._taken:
@@ -472,12 +470,7 @@ class _Choice:
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())
         )
-        return ChosenRecords(size, shapes, partial(_one_after_another, parts))
-
-
-def _one_after_another(parts: Sequence[Callable[[], Iterable[Bytes]]]) -> Iterator[Bytes]:
-    for part in parts:
-        yield from part()
+        return ChosenRecords(size, shapes, lambda: (data for part in parts for data in part()))
 
 
 def _index(header: RecordHeader, member: Member) -> int:

@@ -372,11 +372,9 @@ class Service:
         kind, link, content = event
         if kind == "hello":
             self._come_back(link, content)
-            return
-        worker = self._of(link)
-        if worker is None:
+        elif (worker := self._of(link)) is None:
             return  # of a connection that was given up
-        if kind == "frame":
+        elif kind == "frame":
             try:
                 self._take_frame(worker, content)
             except BadMessage as error:
@@ -492,14 +490,13 @@ class Service:
         self._gone[worker] = reason
 
     def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
-        worker = self._seat(link, said)
-        if worker is None:
+        if (worker := self._seat(link, said)) is None:
             return
         difference = self._layout.difference(self._seats[worker].layout)
-        if difference is not None:
+        if difference is None:
+            self._welcome(worker)
+        else:
             self._refuse(worker, f"worker {worker} trains another model: {difference}")
-            return
-        self._welcome(worker)
 
     def _lose(self, worker: int, reason: str, deaf: bool = False) -> None:
         """The round goes on without the worker, which may come back.
@@ -594,11 +591,10 @@ class Service:
                 self._dismiss_deaf(last)
                 continue
             kind, link, frame = event
+            worker = self._of(link)
             if kind == "hello":  # it was killed in the ending, and has been started again
                 self._come_back(link, frame)
-                continue
-            worker = self._of(link)
-            if kind == "lost" and worker is not None:
+            elif kind == "lost" and worker is not None:
                 del self._seats[worker]
             elif kind == "frame" and worker is not None:
                 with suppress(BadMessage):
@@ -682,13 +678,12 @@ def main(text: str) -> int:
         Service(json.loads(text), tell).run()
         return 0
     except MvcError as error:
-        failure = (error.message, error.hint, type(error).__name__, error.exit_code)
+        failure = error
     except Exception as error:
         traceback.print_exc()
-        failure = (f"{type(error).__name__}: {error}", None, "CannotDistribute", 3)
-    message, hint, kind, code = failure
-    tell("failed", message=message, hint=hint, kind=kind)
-    return code
+        failure = CannotDistribute(f"{type(error).__name__}: {error}")
+    tell("failed", message=failure.message, hint=failure.hint, kind=type(failure).__name__)
+    return failure.exit_code
 
 
 if __name__ == "__main__":
