@@ -249,6 +249,26 @@ class Repository:
             done = repo.storage.repair(full=full, other=other)
         return replace(done, healed=(*first, *done.healed))
 
+    @classmethod
+    def from_backup(
+        cls,
+        backup: PathName,
+        path: PathName = ".",
+        *,
+        config: Configure | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Makes a repository in a folder out of a backup, or any copy of a ``.mvc``, and opens it.
+
+        Every byte is read back and checked. Files of versions are not written: ``checkout`` does.
+        What a killed process leaves is gone on with by the same call. Raises AlreadyARepository,
+        NotARepository, DamagedData.
+        """
+        from mvc.maintenance.backup import restore
+
+        done = restore(Path(backup), Path(path), progress=progress)
+        return cls.open(done.folder, discover=False, config=config)
+
     @property
     def root(self) -> Path:
         """The folder that holds ``.mvc``."""

@@ -74,6 +74,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "gc": "Delete unreachable versions and objects, and free their space.",
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
+        "backup": "Copy the repository, or what is new of it, to a folder.",
+        "restore": "Make a repository out of a backup.",
     },
 }
 """Commands by section, in the order of ``mvc help --all``, each with its line of help.
@@ -108,7 +110,6 @@ _ELSEWHERE: dict[str, str] = {
     "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
     "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' takes back an operation, 'mvc checkout -f HEAD' the changes of files",
-    "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
     "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
     "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state anew",
 }
