@@ -87,6 +87,10 @@ class UnknownTarget(MvcError):
     """No deployment target goes by this name, or none was named where several exist."""
 
 
+class TargetProtected(MvcError):
+    """A deployment to a target that a setting protects, by something that does not say it is meant."""
+
+
 class UnknownMetric(MvcError):
     """No version has a metric of this name."""
 

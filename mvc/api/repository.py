@@ -1159,40 +1159,69 @@ class Repository:
     # -- deployments, refs, paths --------------------------------------------------------------
 
     def deploy(
-        self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment; who, and why."""
+        """Records that a version went live on a target, now or at a given moment; who, and why.
+
+        ``anyway``: also if the setting ``deploy.protect`` names the target; else that raises
+        TargetProtected.
+        """
         announce = announcing(self.context, target)
-        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        done = deployments.deploy(
+            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+        )
         return announce("deploy", done)
 
     def rollback(
-        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+        self,
+        target: str,
+        to: Rev | None = None,
+        *,
+        steps: int = 1,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it.
+        that the rollbacks directly before it have left, unless ``to`` names it. ``anyway`` as for
+        ``deploy``.
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
-        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(
+            self.context, target, steps=steps, to=to, reason=reason, anyway=anyway
+        )
         announce("rollback", done)
         return done
 
     def retract(
-        self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev | None,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment.
+        that is recorded for this moment. ``anyway`` as for ``deploy``.
         """
         announce = announcing(self.context, target)
-        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        done = deployments.retract(
+            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+        )
         return announce("retract", done)
 
     @overload

@@ -103,6 +103,18 @@ def check_moves(scopes: tuple[str, ...], moves: Iterable[Move]) -> None:
             require(scopes, "admin")
 
 
+def check_protected(scopes: Iterable[str], targets: Iterable[str]) -> None:
+    """Raises RemoteRefused for protected targets, but for those that a scope names in full."""
+    held = tuple(scopes)
+    for target in () if "admin" in held else targets:
+        if f"deploy:{target}" not in held:
+            raise RemoteRefused(
+                f"{printable(target)} is protected there (deploy.protect)",
+                hint="deploy to it in that repository itself, with --anyway, or through a server "
+                f"with a token of the scope deploy:{printable(target)}",
+            )
+
+
 def check_news(
     scopes: tuple[str, ...], targets: Iterable[str], *, adds: bool = False, forgets: bool = False
 ) -> None:

@@ -166,6 +166,8 @@ _ALL = (
         "and retraction", low=0, high=4096, personal=True),
     Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is ended",
         low=0, high=86_400, open_low=True, personal=True),
+    Key("deploy.protect", str, "", "targets, with * for any characters, that are deployed to only "
+        "with --anyway", low=0, high=4096),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "

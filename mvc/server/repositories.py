@@ -20,7 +20,7 @@ from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import FOLDER
+from mvc.store.store import CONFIG, FOLDER
 
 if TYPE_CHECKING:
     from mvc.remote.live import LiveMark
@@ -47,7 +47,7 @@ class Served:
         self.uploads = Uploads(fs, self.folder)
         with suppress(MvcError):
             self.uploads.clear()
-        self._place = fs.stat(self.folder)
+        self._place, self._settings = fs.stat(self.folder), fs.stat(self.folder / CONFIG)
         self._losses = _Losses(self._context)
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
@@ -55,12 +55,13 @@ class Served:
         self._mark = lru_cache(_MARKS)(partial(_mark, self._context))
 
     def is_in_place(self) -> bool:
-        """Whether its folder is still the one that was opened."""
+        """Whether its folder is still the one that was opened, and has the settings of then."""
         there = self._fs.stat(self.folder)
         return (
             there is not None
             and self._place is not None
             and (there.device, there.inode) == (self._place.device, self._place.inode)
+            and self._fs.stat(self.folder / CONFIG) == self._settings
         )
 
     def door(self, scopes: tuple[str, ...] = ()) -> FolderDoor:

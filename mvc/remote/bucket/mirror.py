@@ -105,7 +105,11 @@ class Mirror:
         self.objects = objects
         self.place = place
         self.clock = clock
-        self._config = Config({**config.values, "core.bare": (True, "flag")})
+        self._config = Config({
+            **config.values,
+            "core.bare": (True, "flag"),
+            "deploy.protect": ("", "flag"),  # who may write to a bucket may do everything
+        })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
         records = None if own is None else OwnRecords(own)

@@ -63,6 +63,8 @@ def commit(
     Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
+    if request.deploy is not None:
+        refuse_protected(context, request.deploy)
     context.store.now_ns()
     if request.code is None:
         code = code_now(context, patch=request.options.patch)
