@@ -41,7 +41,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -158,13 +158,16 @@ class Repository:
         *,
         branch: str | None = None,
         bare: bool = False,
+        shared: SharedBy | None = None,
         config: Configure | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
         """Makes an empty repository in a folder, which is created if need be, and opens it.
 
-        ``bare``: without working files, for others to push to.
+        ``bare``: without working files, for others to push to. ``shared``: all that is ever made
+        in ``.mvc`` may be written by its ``group``, and with ``all`` read by everyone, whatever
+        the umask.
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
@@ -176,7 +179,8 @@ class Repository:
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, config=BARE_CONFIG if bare else FIRST_CONFIG)
+            first = BARE_CONFIG if bare else FIRST_CONFIG
+            create(files, time, root, name, config=first, shared=shared)
         from mvc.repo import queries
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)

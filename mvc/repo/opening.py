@@ -85,6 +85,7 @@ def open_context(
             folder = root / FOLDER
             refuse_foreign(files, folder)
             _check_folder(files, folder)
+            files = files.shared_by(folder)
             try:
                 store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)
             except DamagedData as error:

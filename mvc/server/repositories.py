@@ -44,7 +44,7 @@ class Served:
         self._fs, self._quota = fs, quota
         self._context = open_context(root, discover=False, fs=fs)
         self.folder = self._context.store.folder
-        self.uploads = Uploads(fs, self.folder)
+        self.uploads = Uploads(self._context.store.fs, self.folder)
         with suppress(MvcError):
             self.uploads.clear()
         self._place, self._settings = fs.stat(self.folder), fs.stat(self.folder / CONFIG)
