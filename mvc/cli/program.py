@@ -128,6 +128,11 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         return
     if param.name == "quiet":
         session.verbosity, session.out.quiet = -1, True
+    elif param.name == "log_format":
+        if value == "json" and session.out.logger is None:
+            from mvc.cli.logs import as_json
+
+            session.enter(as_json(session.out))
     elif param.name == "color":
         session.out.set_color(value)
     else:
@@ -167,6 +172,10 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
         ),
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
         option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
+        option(
+            "--log-format", type=click.Choice(["text", "json"]),
+            help="What is not data, on stderr: lines (text), or one JSON object each.",
+        ),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
     ]
 

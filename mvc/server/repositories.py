@@ -170,6 +170,11 @@ class Repositories:
         self._open = OrderedDict[str, Served]()
         self._lock = threading.Lock()
 
+    @property
+    def opened(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
     def find(self, name: str) -> Served:
         """The repository of this name. Raises RemoteRefused for none, and the errors of opening."""
         with self._lock:
