@@ -43,7 +43,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
-from mvc.repo.protection import protected
+from mvc.repo.protection import protected, protecting
 from mvc.store.format import check_features
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
@@ -448,7 +448,7 @@ class _Publication:
             targets |= {taken.target for taken in merged.retractions}
             forgets = bool(held) or any(mark.named for mark in merged.forgotten)
             if not self._local:
-                check_protected(self._scopes, protected(self._context, targets))
+                check_protected(self._scopes, protected(protecting(self._context), targets))
             check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             self._check_annotated({each.commit for each in merged.evidence})
             if remember:

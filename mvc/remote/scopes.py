@@ -108,14 +108,18 @@ def check_moves(scopes: tuple[str, ...], moves: Iterable[Move]) -> None:
 
 def check_protected(scopes: Iterable[str], targets: Iterable[str]) -> None:
     """Raises RemoteRefused for protected targets, but for those that a scope names in full."""
-    held = tuple(scopes)
-    for target in () if "admin" in held else targets:
-        if f"deploy:{target}" not in held:
+    for target in targets:
+        if not names_target(scopes, target):
             raise RemoteRefused(
                 f"{printable(target)} is protected there (deploy.protect)",
                 hint="deploy to it in that repository itself, with --anyway, or through a server "
                 f"with a token of the scope deploy:{printable(target)}",
             )
+
+
+def names_target(scopes: Iterable[str], target: str) -> bool:
+    """Whether a scope allows all, or deployments to just this target."""
+    return not {"admin", f"deploy:{target}"}.isdisjoint(scopes)
 
 
 def check_news(

@@ -16,9 +16,14 @@ from mvc.repo.context import Context
 SETTING = "deploy.protect"
 
 
-def protected(context: Context, targets: Iterable[str]) -> list[str]:
-    """Those of ``targets`` that the setting names."""
-    globs = str(context.config.get(SETTING)).replace(",", " ").split()
+def protecting(context: Context) -> tuple[str, ...]:
+    """What the setting names, with ``*`` for any characters."""
+    return tuple(str(context.config.get(SETTING)).replace(",", " ").split())
+
+
+def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
+    """Those of ``targets`` that ``globs`` name."""
+    globs = tuple(globs)
     return [
         target
         for target in targets
@@ -28,7 +33,7 @@ def protected(context: Context, targets: Iterable[str]) -> list[str]:
 
 def refuse_protected(context: Context, target: str, *, anyway: bool = False) -> None:
     """Raises TargetProtected for a target that the setting names, unless ``anyway``."""
-    if not anyway and protected(context, [target]):
+    if not anyway and protected(protecting(context), [target]):
         raise TargetProtected(
             f"{printable(target)} is protected ({SETTING})",
             hint="a deployment, a rollback or a retraction that is meant takes --anyway, in Python "

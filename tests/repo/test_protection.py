@@ -11,6 +11,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import RemoteRefused, TargetProtected
 from mvc.io.files import FileSystem
+from mvc.remote.folder import FolderDoor
 from mvc.repo.config import set_value
 from tests.cli.program import Mvc
 from tests.remote.kit.serving import door, serving, token
@@ -129,17 +130,24 @@ def test_a_folder_is_deployed_to_where_it_is(tmp_path: Path, source: Repository)
     Repository.init(shared, bare=True).close()
     source.remotes.add("origin", str(shared))
     protect(shared)
-    with pytest.raises(RemoteRefused, match="prod is protected there"):
-        source.push("origin")
+    assert source.push("origin").denied == ("deploy:prod",)
     with Repository.open(shared) as repo:
-        assert not repo.branches() and not repo.targets()
-    protect(shared, "other")
-    source.push("origin")
-    protect(shared)
-    record(source, 2)
-    source.push("origin")  # nothing that is new on a protected target
-    with Repository.open(shared) as repo:
+        assert [ref.name for ref in repo.branches()] == ["main"] and not repo.targets()
         repo.deploy("main", "prod", anyway=True)
+    protect(shared, "other")
+    assert source.push("origin").denied == ()
+    with Repository.open(shared) as repo:
+        assert len(repo.deployments("prod")) == 2
+
+
+def test_what_a_client_sends_all_the_same_is_refused(tmp_path: Path, source: Repository) -> None:
+    shared = tmp_path / "shared"
+    Repository.init(shared, bare=True).close()
+    protect(shared)
+    with Repository.open(shared) as repo:
+        with pytest.raises(RemoteRefused, match="prod is protected there"):
+            move(source, FolderDoor("there", repo.context), "heads/main")
+        assert not repo.branches() and not repo.targets()
 
 
 def test_a_fetch_brings_what_has_happened(tmp_path: Path, source: Repository) -> None:
