@@ -44,7 +44,8 @@ def _lines(metric: Metric, shared: Mapping[str, str]) -> Iterator[str]:
         labels = ",".join(
             f'{key}="{_escaped(value)}"' for key, value in {**shared, **sample.labels}.items()
         )
-        yield f"{metric.name}{sample.suffix}{f'{{{labels}}}' * bool(labels)} {sample.value:.17g}"
+        shown = f"{{{labels}}}" if labels else ""
+        yield f"{metric.name}{sample.suffix}{shown} {sample.value:.17g}"
 
 
 def _escaped(text: str) -> str:

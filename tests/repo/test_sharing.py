@@ -98,7 +98,7 @@ def test_working_files_are_the_umasks(tmp_path: Path) -> None:
 
 def test_tokens_stay_private(tmp_path: Path, mvc: Mvc) -> None:
     with umask(USUAL):
-        mvc("init", "--bare", "--shared", "shared")
+        mvc("init", "--bare", "--shared=group", "shared")
         mvc("-C", "shared", "serve", "token", "add", "me", "--scope", "read")
     assert modes(mvc.folder / "shared")["tokens"] == 0o600
 
@@ -118,7 +118,7 @@ def test_pushes_of_a_group(tmp_path: Path) -> None:
 
 def test_the_command(mvc: Mvc) -> None:
     with umask(USUAL):
-        mvc("init", "--shared", "team")
+        mvc("init", "team", "--shared")
         mvc("init", "--shared=all", "--bare", "open")
     assert modes(mvc.folder / "team")[""] == 0o2775
     assert modes(mvc.folder / "open")[""] == 0o2775
