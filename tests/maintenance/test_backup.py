@@ -411,7 +411,7 @@ def test_two_at_once(root: Path, place: Path) -> None:
 def test_commands(mvc: Mvc, tmp_path: Path) -> None:
     made = mvc.commit(1.0)
     place, restored = tmp_path / "backup", tmp_path / "restored"
-    assert "has 1 version, " in mvc("backup", place).err
+    assert "holds 1 version, " in mvc("backup", place).err
     assert mvc("backup", place, "--json").json["versions"] == 1
     done = mvc("restore", place, restored, "--json").json
     assert done["schema"] == "mvc.restore/1" and done["folder"] == str(restored)

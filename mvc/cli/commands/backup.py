@@ -27,6 +27,6 @@ def command(session: Session, args: _BackupOptions) -> None:
         session.out.json("mvc.backup/1", done)
     else:
         session.out.note(
-            f"{printable(str(args.folder))} has {count(done.versions, 'version')}, "
-            f"{size(done.bytes)}, of which {size(done.copied)} were copied"
+            f"{printable(str(args.folder))} holds {count(done.versions, 'version')}, "
+            f"{size(done.bytes)}; {size(done.copied)} were copied and checked"
         )

@@ -36,6 +36,6 @@ def command(session: Session, args: _RestoreOptions) -> None:
         session.out.json("mvc.restore/1", done)
     else:
         session.out.note(
-            f"{printable(str(done.folder))} has {count(done.versions, 'version')}, "
-            f"{size(done.bytes)}; 'mvc checkout HEAD -f' there writes the files of the newest"
+            f"{printable(str(done.folder))} holds {count(done.versions, 'version')}, "
+            f"{size(done.bytes)}, all checked; 'mvc checkout HEAD -f' there writes files"
         )
