@@ -88,7 +88,7 @@ class UnknownTarget(MvcError):
 
 
 class TargetProtected(MvcError):
-    """A deployment to a target that a setting protects, by something that does not say it is meant."""
+    """A setting protects the target, and what would deploy to it does not say that it is meant."""
 
 
 class UnknownMetric(MvcError):

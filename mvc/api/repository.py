@@ -1202,9 +1202,7 @@ class Repository:
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
-        done = rollback(
-            self.context, target, steps=steps, to=to, reason=reason, anyway=anyway
-        )
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason, anyway=anyway)
         announce("rollback", done)
         return done
 

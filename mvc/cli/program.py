@@ -173,7 +173,8 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
         option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
         option(
-            "--log-format", type=click.Choice(["text", "json"]),
+            "--log-format",
+            type=click.Choice(["text", "json"]),
             help="What is not data, on stderr: lines (text), or one JSON object each.",
         ),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),

@@ -131,7 +131,7 @@ class SharedFolder(Struct, frozen=True):
 
     @classmethod
     def at(cls, fs: FileSystem, path: Path) -> SharedFolder | None:
-        """The folder at ``path``, if its group may write there, and what is made there is its own."""
+        """The folder at ``path``, if its group may write there and owns what is made there."""
         there = fs.stat(path)
         if there is None or not there.is_dir or there.mode & _GROUP_SHARES != _GROUP_SHARES:
             return None

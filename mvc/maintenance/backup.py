@@ -162,8 +162,8 @@ class _Copying:
             if self._restores:
                 raise AlreadyARepository(
                     f"there is a repository already: {shown}",
-                    hint="restore into another folder; 'mvc fsck --repair --from BACKUP' takes what "
-                    "is damaged here from a backup",
+                    hint="restore elsewhere; 'mvc fsck --repair --from BACKUP' takes from "
+                    "it what is damaged here",
                 )
             raise WouldOverwrite(
                 f"{shown} holds a repository that is no backup",
@@ -185,8 +185,7 @@ class _Copying:
         """Whether a run that was killed at its very beginning has left the folder."""
         names = set(self._fs.list(self._folder)) - {PACKS, _LOCK}
         return all(name.startswith(TEMPORARY) for name in names) and not (
-            self._fs.stat(self._folder / PACKS) is not None
-            and self._fs.list(self._folder / PACKS)
+            self._fs.stat(self._folder / PACKS) is not None and self._fs.list(self._folder / PACKS)
         )
 
     def _read_mark(self) -> _CopyMark:
@@ -212,8 +211,9 @@ class _Copying:
         guarded = self._ends_before()
         kept = guarded if self._begins_with_copy(snapshot) else {}
         held = _Extent.of(_entries(snapshot, end))
-        self._done, self._total = 0, 2 * sum(
-            last - min(kept.get(pack, 0), last) for pack, last in held.ends.items()
+        self._done, self._total = (
+            0,
+            2 * sum(last - min(kept.get(pack, 0), last) for pack, last in held.ends.items()),
         )
         for pack, last in held.ends.items():
             self._copy_pack(pack, last, kept=kept.get(pack, 0), guarded=guarded.get(pack, 0))

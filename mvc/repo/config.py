@@ -172,8 +172,8 @@ _ALL = (
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
         "push that does not go on", low=0, open_low=True),
-    Key("mlflow.tags", bool, False, "runs of MLflow that begin in the repository are tagged with its "
-        "version"),
+    Key("mlflow.tags", bool, False, "runs of MLflow that begin in the repository are tagged with "
+        "its version"),
     Key("core.bare", bool, False, "a repository without working files, to which others push"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 COPY = "backup"
-"""A file in ``.mvc`` that is a backup, or is being restored from one (``mvc.maintenance.backup``)."""
+"""A file in a ``.mvc`` that is a backup, or a restore under way (``mvc.maintenance.backup``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""

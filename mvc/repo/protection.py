@@ -1,7 +1,7 @@
 """Protected targets: nothing is recorded there by the way, by whatever makes versions.
 
-The setting ``deploy.protect`` names them. Only a deployment, a rollback and a retraction that say so
-(``anyway``) count there; what a fetch brings has happened elsewhere, and is on record.
+The setting ``deploy.protect`` names them. Only a deployment, a rollback and a retraction that say
+so (``anyway``) count there; what a fetch brings has happened elsewhere, and is on record.
 """
 
 from __future__ import annotations

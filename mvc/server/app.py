@@ -179,9 +179,7 @@ class Application:
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        self._note(
-            request, status, "", repository="-", token="", verb="-", begun=time.monotonic()
-        )
+        self._note(request, status, "", repository="-", token="", verb="-", begun=time.monotonic())
         return Response(status_code=status)
 
     def _note(

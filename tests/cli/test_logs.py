@@ -73,9 +73,10 @@ def test_a_server_writes_an_object_for_each_request(tmp_path: Path) -> None:
         door(f"{server.url}/models", token(folder, "read", name="ada")).head()
         until(lambda: "mvc.server.access" in server.log, 10)
         found = [each for each in events(server.log) if each["logger"] == "mvc.server.access"]
-    assert {key: found[-1][key] for key in ("token", "method", "repository", "request", "status")} == {
+    fields = {
         "token": "ada", "method": "GET", "repository": "models", "request": "head", "status": 200,
     }  # fmt: skip
+    assert fields.items() <= found[-1].items()
     assert found[-1]["ms"] >= 0 and found[-1]["level"] == "info"
 
 

@@ -16,7 +16,7 @@ need("mlflow")
 
 from mvc.frameworks.mlflow import VersionTags  # noqa: E402
 from mvc.io.files import FileSystem  # noqa: E402
-from mvc.repo.config import set_value, user_file  # noqa: E402
+from mvc.repo.config import set_value, unset_value, user_file  # noqa: E402
 
 PROGRAM = """
 import json, sys
@@ -37,16 +37,11 @@ def _alone(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def silent(repo, monkeypatch):
-    """A repository that does not ask for tags."""
+def repo(repo, monkeypatch):
+    """It asks for tags."""
     monkeypatch.chdir(repo.root)
+    ask(repo.root / ".mvc" / "config.yaml", "true")
     return repo
-
-
-@pytest.fixture
-def repo(silent):
-    ask(silent.root / ".mvc" / "config.yaml", "true")
-    return silent
 
 
 def ask(file, value, **options):
@@ -83,8 +78,8 @@ def test_where_head_is(repo):
     assert provider.tags() == {"mvc.commit": str(first.id), "mvc.root": str(first.root)}
 
 
-def test_nothing_is_written_unless_it_is_asked_for(silent, monkeypatch, caplog):
-    silent.commit({"w": torch.ones(2)})
+def test_nothing_is_written_unless_it_is_asked_for(repo, monkeypatch, caplog):
+    unset_value(FileSystem(), repo.root / ".mvc" / "config.yaml", "mlflow.tags")
     provider = VersionTags()
     assert not provider.in_context()
     monkeypatch.setenv("MVC_MLFLOW_TAGS", "true")
@@ -92,7 +87,7 @@ def test_nothing_is_written_unless_it_is_asked_for(silent, monkeypatch, caplog):
     monkeypatch.delenv("MVC_MLFLOW_TAGS")
     ask(user_file(os.environ), "true", user=True)
     assert provider.in_context()
-    ask(silent.root / ".mvc" / "config.yaml", "false")
+    ask(repo.root / ".mvc" / "config.yaml", "false")
     assert not provider.in_context()
     monkeypatch.setenv("MVC_MLFLOW_TAGS", "perhaps")
     assert not provider.in_context() and "no tags" in caplog.text

@@ -26,7 +26,6 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.backup import backup, restore
 from mvc.testing import WrappedFS, killed, open_quietly
 from mvc.testing.files import WrappedWriteFile
-from tests.cli.program import Mvc
 from tests.crash.child import state_for
 from tests.moving import move_every_pack
 from tests.repo.working import tensors_of, write_model
@@ -403,24 +402,6 @@ def test_two_at_once(root: Path, place: Path) -> None:
     back_up(root, place)
     with FileSystem().lock(place / ".mvc" / "backup.lock"), pytest.raises(Busy):
         back_up(root, place)
-
-
-# -- the commands ----------------------------------------------------------------------------------
-
-
-def test_commands(mvc: Mvc, tmp_path: Path) -> None:
-    made = mvc.commit(1.0)
-    place, restored = tmp_path / "backup", tmp_path / "restored"
-    assert "holds 1 version, " in mvc("backup", place).err
-    assert mvc("backup", place, "--json").json["versions"] == 1
-    done = mvc("restore", place, restored, "--json").json
-    assert done["schema"] == "mvc.restore/1" and done["folder"] == str(restored)
-    assert mvc("-C", restored, "show", "--id", "HEAD").out.strip() == made
-    assert "deleted" in mvc("-C", restored, "status", code=None).out
-    mvc("-C", restored, "checkout", "HEAD", "-f")
-    assert (restored / "model.safetensors").read_bytes() == mvc.write(1.0).read_bytes()
-    assert "'mvc checkout HEAD PATH' writes a file" in mvc("restore", "model.x", code=3).err
-    assert "there is a repository already" in mvc("restore", place, code=3).err
 
 
 if __name__ == "__main__":

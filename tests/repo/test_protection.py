@@ -13,7 +13,6 @@ from mvc.errors import RemoteRefused, TargetProtected
 from mvc.io.files import FileSystem
 from mvc.remote.folder import FolderDoor
 from mvc.repo.config import set_value
-from tests.cli.program import Mvc
 from tests.remote.kit.serving import door, serving, token
 from tests.server.moving import move, record, served_folder
 
@@ -76,25 +75,6 @@ def test_a_recorder_does_not_begin(repo: Repository) -> None:
         Recorder(repo, torch.nn.Linear(2, 2), deploy="prod")
     with Recorder(repo, torch.nn.Linear(2, 2), deploy="lab") as recorder:
         recorder.step()
-
-
-def test_commands(mvc: Mvc) -> None:
-    mvc.commit(1.0)
-    mvc("config", "deploy.protect", "prod")
-    failed = mvc("deploy", "HEAD", "prod", code=3)
-    assert "prod is protected (deploy.protect)" in failed.err and "--anyway" in failed.err
-    assert mvc("deploy", "HEAD", "prod", "--json", code=3).json["error"]["kind"] == (
-        "target-protected"
-    )
-    mvc("deploy", "HEAD", "prod", "--anyway")
-    mvc.commit(2.0)
-    mvc("deploy", "HEAD", "prod", "--anyway")
-    mvc("rollback", "prod", code=3)
-    mvc("rollback", "prod", "--anyway")
-    mvc("deploy", "HEAD", "prod", "--retract", code=3)
-    mvc("deploy", "HEAD", "prod", "--retract", "--anyway")
-    mvc("import", "model.safetensors", "--deploy", "prod", code=None)
-    assert len(mvc("deploy", "--list", "prod", "--json").json["deployments"]) == 3
 
 
 # -- at a remote -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import WrongUsage
-from tests.cli.program import Mvc
 from tests.moving import move_every_pack
 
 PRIVATE, STRICT, USUAL, LOOSE = 0o077, 0o027, 0o022, 0o002
@@ -29,7 +28,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def modes(root: Path) -> dict[str, int]:
-    """By name all files and folders of ``.mvc``, its own name is empty."""
+    """By name all files and folders of ``.mvc``, and itself as a point."""
     folder = root / ".mvc"
     found = [folder, *folder.rglob("*")]
     return {
@@ -48,7 +47,7 @@ def live(root: Path, rounds: int = 2) -> None:
         repo.storage.rebuild_index()
         move_every_pack(repo.context)
         repo.storage.gc(grace="0")
-        repo.branch("side")
+        repo.branch("side", force=True)
 
 
 @pytest.mark.parametrize("mask", [PRIVATE, STRICT, USUAL, LOOSE])
@@ -96,13 +95,6 @@ def test_working_files_are_the_umasks(tmp_path: Path) -> None:
         assert stat.S_IMODE((root / "m.safetensors").stat().st_mode) == 0o640
 
 
-def test_tokens_stay_private(tmp_path: Path, mvc: Mvc) -> None:
-    with umask(USUAL):
-        mvc("init", "--bare", "--shared=group", "shared")
-        mvc("-C", "shared", "serve", "token", "add", "me", "--scope", "read")
-    assert modes(mvc.folder / "shared")["tokens"] == 0o600
-
-
 def test_pushes_of_a_group(tmp_path: Path) -> None:
     """Those who push through a folder, each with an umask of his own."""
     shared = tmp_path / "shared"
@@ -112,17 +104,8 @@ def test_pushes_of_a_group(tmp_path: Path) -> None:
         with umask(mask), Repository.init(tmp_path / name, branch=name) as repo:
             repo.commit({"w": np.arange(2000)}, message=name)
             repo.remotes.add("origin", str(shared))
-            repo.push("origin", name)
+            repo.push("origin", [name])
     assert set(modes(shared).values()) == {0o2775, 0o664}
-
-
-def test_the_command(mvc: Mvc) -> None:
-    with umask(USUAL):
-        mvc("init", "team", "--shared")
-        mvc("init", "--shared=all", "--bare", "open")
-    assert modes(mvc.folder / "team")[""] == 0o2775
-    assert modes(mvc.folder / "open")[""] == 0o2775
-    assert "'world' is not one of 'group', 'all'" in mvc("init", "--shared=world", "x", code=2).err
 
 
 def test_a_word_that_shares_with_nobody(tmp_path: Path) -> None:

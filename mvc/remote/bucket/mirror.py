@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer
 from mvc.remote.bucket.layout import (
     HEAD,

@@ -61,7 +61,7 @@ def test_for_prometheus(mvc) -> None:
     since = found[f'mvc_live_since_seconds{{{here},target="prod",version="{first}"}}']
     assert since > 1.7e9
     assert all(here in name for name in found)
-    assert "one of the two" in mvc("stats", "--prometheus", "--json", code=2).err
+    assert "one of the two" in mvc("stats", "--prometheus", "--json", code=2).out
 
 
 def test_for_prometheus_without_a_version(mvc) -> None:
