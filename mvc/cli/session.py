@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,15 @@ class Session:
         self.no_pager = False
         self.arguments: Sequence[str] = ()
         self._told = False
+        self._held = ExitStack()
+
+    def enter(self, block: AbstractContextManager[object]) -> None:
+        """Enters a block that ends once all was said, errors too."""
+        self._held.enter_context(block)
+
+    def end(self) -> None:
+        """Ends those blocks."""
+        self._held.close()
 
     @property
     def verbose(self) -> bool:

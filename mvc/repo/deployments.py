@@ -26,6 +26,7 @@ from mvc.model.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import availability, stamping
 from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import publish, signing
 from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
@@ -106,13 +107,15 @@ def deploy(
     *,
     reason: str = "",
     sign: bool | None = None,
+    anyway: bool = False,
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
     user's settings say. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
-    CannotSign.
+    CannotSign, and TargetProtected unless ``anyway``.
     """
+    refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     commit, how = resolve(context, rev), signing(context, sign, deployment=True)
 
@@ -171,13 +174,15 @@ def retract(
     *,
     reason: str = "",
     sign: bool | None = None,
+    anyway: bool = False,
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
     1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
-    UnknownRevision, NoDeployment, CannotSign.
+    UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
     """
+    refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     check_target(context, target)
     commit = None if rev is None else resolve(context, rev)

@@ -16,7 +16,16 @@ from mvc.cli.commits import (
     warn_of_clock,
     warn_of_time,
 )
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option, reason, sign
+from mvc.cli.options import (
+    ANYWAY,
+    CommandOptions,
+    argument,
+    check_alone,
+    flag,
+    option,
+    reason,
+    sign,
+)
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
@@ -38,6 +47,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     retract: bool = flag("Record that this deployment did not happen.", needs="rev")
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
+    anyway: bool = ANYWAY
     listed: str | None = option(
         "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
         is_flag=False, flag_value="",
@@ -59,7 +69,12 @@ def command(session: Session, args: _DeployOptions) -> None:
         )
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(
-        args.rev, args.target, at=args.at, reason=args.reason or "", sign=args.sign
+        args.rev,
+        args.target,
+        at=args.at,
+        reason=args.reason or "",
+        sign=args.sign,
+        anyway=args.anyway,
     )
     tell_of_training(session)
     if not args.retract:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import CommandOptions, argument, option, reason, sign
+from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason, sign
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -25,6 +25,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     reason: str | None = reason()
     sign: bool | None = sign()
     steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
+    anyway: bool = ANYWAY
 
 
 @verb("mvc rollback prod", _RollbackOptions)
@@ -32,7 +33,12 @@ def command(session: Session, args: _RollbackOptions) -> None:
     if args.rev is not None and args.steps is not None:
         raise click.UsageError("--to and --steps: one of the two")
     done = session.repository.rollback(
-        args.target, args.rev, steps=args.steps or 1, reason=args.reason or "", sign=args.sign
+        args.target,
+        args.rev,
+        steps=args.steps or 1,
+        reason=args.reason or "",
+        sign=args.sign,
+        anyway=args.anyway,
     )
     warn_of_clock(session.out, done)
     tell_of_training(session)
