@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true",
                         help="only keep how long the tests in FOLDER took")  # fmt: skip
     parser.add_argument("--gather", metavar="FOLDER", nargs="+",
-                        help="only add what parts in these folders have passed and counted")  # fmt: skip
+                        help="only add up what ran in these folders")  # fmt: skip
     return parser.parse_args()
 
 
