@@ -139,7 +139,7 @@ def versions_and_moments(walk: Walk) -> None:
             "commit", "net.safetensors", "-m", f"version {seed}", "--metric", f"acc=0.{seed}",
             "--deploy", "prod",
         )  # fmt: skip
-        commits.append(made["commit"])
+        commits.append(made["commit"]["id"])
         moments.append(datetime.now(UTC).isoformat())
         if not seed:
             step("first commit")
@@ -153,7 +153,7 @@ def versions_and_moments(walk: Walk) -> None:
         assert walk.mvc(*words)
     walk.mvc("rollback", "prod", "-m", "worse")
     assert walk.json("live", "prod")["live"][0]["commit"] == commits[-2]
-    refused = walk.mvc("checkout", "nothing-of-this-name", code=1)
+    refused = walk.mvc("checkout", "nothing-of-this-name", code=3)
     assert refused.startswith("mvc: "), refused
     step("history, differences, a rollback, a refusal")
     walk.mvc("repack")
