@@ -340,9 +340,9 @@ class Program(click.Group):
 
 def _version(_: click.Context) -> str:
     from mvc import __version__
-    from mvc.codecs.words import kernels
+    from mvc.codecs.words import LOOPS
 
-    return f"mvc {__version__} (loops in {'numpy' if kernels is None else 'C'})"
+    return f"mvc {__version__} (loops in {LOOPS})"
 
 
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
