@@ -10,18 +10,7 @@ from typing import Any
 import torch
 
 from mvc.errors import CannotRetrain
-from mvc.models.environment import SETTINGS, Environment, chooses_kernels
-
-
-def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a new process: the present ones, those that choose kernels as recorded."""
-    wanted = recorded.sections.get("variables", {})
-    kept = {name: value for name, value in present.items() if not _is_set(name)}
-    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
-
-
-def _is_set(variable: str) -> bool:
-    return chooses_kernels(variable) and variable != "CUDA_VISIBLE_DEVICES"
+from mvc.models.environment import SETTINGS, Environment
 
 
 def apply_settings(recorded: Environment) -> None:
@@ -50,12 +39,10 @@ def apply_settings(recorded: Environment) -> None:
         raise CannotRetrain(f"torch has no dtype {settings.get('default_dtype')}")
     torch.set_default_dtype(dtype)
 
-
 def _number(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 4096:
         raise CannotRetrain(f"the recorded environment has {value!r} threads")
     return value
-
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:

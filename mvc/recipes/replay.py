@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from blake3 import blake3
 from msgspec import Struct
 
@@ -35,6 +34,7 @@ from mvc.errors import (
     NotTrusted,
     RetrainingDiffers,
     UnknownPath,
+    need_torch,
 )
 from mvc.ids import CommitId
 from mvc.io.process import import_path
@@ -42,11 +42,9 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.model.manifest import LogicalTensor
 from mvc.model.names import printable
 from mvc.models import environment
-from mvc.models.environment import Environment
-from mvc.models.settings import variables
+from mvc.models.environment import Environment, variables
 from mvc.recipes import dataset
-from mvc.recipes.recipe import Recipe, recipe_of
-from mvc.recipes.worker import (
+from mvc.recipes.messages import (
     Begun,
     Compared,
     Ended,
@@ -57,6 +55,7 @@ from mvc.recipes.worker import (
     Stepped,
     event_in,
 )
+from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -76,7 +75,6 @@ _ORPHAN = 1.0  # seconds in which a fork ends after the process that made it
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
 _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}
 
-
 class ReplayOptions(Struct, frozen=True):
     """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
@@ -95,7 +93,6 @@ class ReplayOptions(Struct, frozen=True):
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
 
-
 class TensorDifference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
@@ -109,7 +106,6 @@ class TensorDifference(Struct, frozen=True):
             return self.name
         share, most = self.distance.changed_share, self.distance.max_abs
         return f"{self.name} ({share:.1%} of it, by at most {most:.3g})"
-
 
 class Retrained(Struct, frozen=True):
     """A version that was made again; its root was verified.
@@ -136,9 +132,7 @@ class Retrained(Struct, frozen=True):
             f"{len(self.replayed)} replayed, {self.steps:,} steps in {self.seconds:.3g} s>"
         )
 
-
 # -- what is to be done ------------------------------------------------------------------------
-
 
 def _order(context: Context, commit: CommitId) -> list[CommitId]:
     """The versions to train again, each after its base; ``commit`` is the last one."""
@@ -165,7 +159,6 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
             )
         order.append(base)
 
-
 @contextmanager
 def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
     """Trains a version again, and those bases that are not stored; yields the verified state.
@@ -175,6 +168,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
     result is another one.
     """
+    need_torch("training a version again")
     context.fresh()
     order = [commit] if options.start is not None else _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
@@ -182,6 +176,8 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     with work_folder(context) as folder, _Worker(folder) as worker:
         base, replay = "", None
         if options.start is not None:
+            import torch
+
             base = str(folder / "start.pt")
             torch.save(dict(options.start), base)
         for number, (each, recipe) in enumerate(recipes.items()):
@@ -211,7 +207,6 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
                 where=replay.where,
                 not_finite=replay.not_finite,
             )
-
 
 def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
     """Raises NotTrusted, which names each version whose code would run without being trusted.
@@ -245,9 +240,7 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
     error.versions = tuple(unnamed)
     raise error
 
-
 # -- one replay --------------------------------------------------------------------------------
-
 
 class _Replay:
     """One version, trained again from its base. ``where``: the environment, in a line."""
@@ -434,17 +427,14 @@ class _Replay:
         error.tensors = tuple(found)
         return error
 
-
 def _bytes_of(parsed: ParsedFile, tensor: LogicalTensor) -> memoryview:
     data = whole(parsed, tensor.content)
     return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
-
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     """The first of some texts, behind ``before``; nothing if there are none."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return before + between.join(texts[:_SHOWN]) + more if texts else ""
-
 
 class _Worker:
     """The process that does jobs: one after the other, as long as their variables are the same.

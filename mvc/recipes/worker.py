@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import torch
-from msgspec import Struct, convert, to_builtins
+from msgspec import convert, to_builtins
 
 import mvc
 from mvc.errors import CannotRetrain, MvcError
@@ -29,8 +29,9 @@ from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
 from mvc.model.names import RECIPE
 from mvc.models import environment
-from mvc.models.environment import Environment, EnvironmentDifference
+from mvc.models.environment import Environment
 from mvc.models.settings import apply_settings
+from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
@@ -40,82 +41,7 @@ from mvc.training.state.rng import check_rng, set_rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-
 _EVERY = 0.1  # seconds between two reports of progress
-
-
-class Job(Struct, frozen=True):
-    """What the process is told. ``base``: a file with the weights, empty if they are stored.
-
-    ``folder`` is what it works in. ``fork``: a fork of the process does it.
-    """
-
-    repository: str
-    version: str
-    base: str
-    data: dict[str, str]
-    anyway: bool
-    threads: int | None
-    folder: str
-    result: str
-    fork: bool
-
-    @property
-    def line(self) -> bytes:
-        return json.dumps(to_builtins(self)).encode() + b"\n"
-
-
-class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
-    pass
-
-
-class Compared(_Event, frozen=True):
-    """The environment here, in a line, and how it differs from the recorded one."""
-
-    where: str
-    differences: tuple[EnvironmentDifference, ...]
-
-
-class Begun(_Event, frozen=True):
-    """The training begins."""
-
-
-class Stepped(_Event, frozen=True):
-    """An optimizer has made its step of this number."""
-
-    step: int
-
-
-class Ended(_Event, frozen=True):
-    """The training is done. ``not_finite``: tensors with an infinite value or NaN."""
-
-    seconds: float
-    steps: int
-    not_finite: tuple[str, ...]
-
-
-class Failed(_Event, frozen=True):
-    """It failed with an error of class ``kind``; empty if it is none of mvc."""
-
-    message: str
-    hint: str | None
-    kind: str
-
-
-class Idle(_Event, frozen=True):
-    """The fork that did the job has ended; the next job may come."""
-
-
-Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Idle
-
-
-def event_in(line: bytes) -> Event | None:
-    """The event that a line of the process tells; None if it is none."""
-    try:
-        found: Event = convert(json.loads(line), Event)
-    except ValueError:
-        return None
-    return found
 
 
 def main(parent: int) -> int:
@@ -136,7 +62,6 @@ def main(parent: int) -> int:
         _tell(events, Idle())
     return 0
 
-
 def _next_job() -> Job | None:
     """Reads without ``sys.stdin``, which reads ahead. None if there are no more."""
     line = b""
@@ -146,7 +71,6 @@ def _next_job() -> Job | None:
             return None
         line += part
     return convert(json.loads(line), Job)
-
 
 def _do(job: Job, events: TextIO) -> int:
     """Does one job; returns the exit code."""
@@ -169,7 +93,6 @@ def _do(job: Job, events: TextIO) -> int:
         return 1
     return 0
 
-
 def _end(code: int) -> NoReturn:
     """Ends a fork without taking down the interpreter, which touches all that it shares."""
     for child in multiprocessing.active_children():
@@ -179,13 +102,11 @@ def _end(code: int) -> NoReturn:
         stream.flush()
     os._exit(code)
 
-
 def _end_with_pipe(pipe: int) -> None:
     """Reads without a lock of Python's, which, held for ever, would stop every forked process."""
     while os.read(pipe, 1):
         pass
     os._exit(3)
-
 
 def _end_with(parent: int) -> None:
     """Has Linux end this process with its parent, also while code keeps Python's lock."""
@@ -194,10 +115,8 @@ def _end_with(parent: int) -> None:
         if os.getppid() != parent:
             os._exit(3)
 
-
 def _tell(events: TextIO, event: Event) -> None:
     print(json.dumps(to_builtins(event)), file=events, flush=True)
-
 
 def _work(repo: Repository, job: Job, events: TextIO) -> None:
     commit = CommitId.parse(job.version)
@@ -244,13 +163,11 @@ def _work(repo: Repository, job: Job, events: TextIO) -> None:
     wrong = tuple(name for name, value in result.items() if not _is_finite(value))
     _tell(events, Ended(seconds, steps.count, wrong))
 
-
 def _is_finite(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return True
     narrow = value.is_floating_point() and value.dtype.itemsize == 1  # torch lacks it for these
     return bool(torch.isfinite(value.float() if narrow else value).all())
-
 
 def _in_a_line(here: Environment) -> str:
     fields = here.fields()
@@ -258,7 +175,6 @@ def _in_a_line(here: Environment) -> str:
         f"Python {fields.get('python.release')}, torch {fields.get('torch.version')}, "
         f"{fields.get('cpu.capability')}, {fields.get('threads.torch')} threads"
     )
-
 
 def _prepare(
     model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
@@ -284,7 +200,6 @@ def _prepare(
         parameter.requires_grad_(name not in frozen)
     for name, module in model.named_modules():
         module.training = name not in evaluating
-
 
 if __name__ == "__main__":
     sys.exit(main(int(sys.argv[1])))
