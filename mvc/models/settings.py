@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
@@ -39,10 +39,12 @@ def apply_settings(recorded: Environment) -> None:
         raise CannotRetrain(f"torch has no dtype {settings.get('default_dtype')}")
     torch.set_default_dtype(dtype)
 
+
 def _number(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 4096:
         raise CannotRetrain(f"the recorded environment has {value!r} threads")
     return value
+
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:

@@ -75,6 +75,7 @@ _ORPHAN = 1.0  # seconds in which a fork ends after the process that made it
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
 _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}
 
+
 class ReplayOptions(Struct, frozen=True):
     """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
@@ -93,6 +94,7 @@ class ReplayOptions(Struct, frozen=True):
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
 
+
 class TensorDifference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
@@ -106,6 +108,7 @@ class TensorDifference(Struct, frozen=True):
             return self.name
         share, most = self.distance.changed_share, self.distance.max_abs
         return f"{self.name} ({share:.1%} of it, by at most {most:.3g})"
+
 
 class Retrained(Struct, frozen=True):
     """A version that was made again; its root was verified.
@@ -132,7 +135,9 @@ class Retrained(Struct, frozen=True):
             f"{len(self.replayed)} replayed, {self.steps:,} steps in {self.seconds:.3g} s>"
         )
 
+
 # -- what is to be done ------------------------------------------------------------------------
+
 
 def _order(context: Context, commit: CommitId) -> list[CommitId]:
     """The versions to train again, each after its base; ``commit`` is the last one."""
@@ -158,6 +163,7 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
                 hint="'mvc fsck' says what is damaged",
             )
         order.append(base)
+
 
 @contextmanager
 def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
@@ -208,6 +214,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
                 not_finite=replay.not_finite,
             )
 
+
 def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
     """Raises NotTrusted, which names each version whose code would run without being trusted.
 
@@ -240,7 +247,9 @@ def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[Co
     error.versions = tuple(unnamed)
     raise error
 
+
 # -- one replay --------------------------------------------------------------------------------
+
 
 class _Replay:
     """One version, trained again from its base. ``where``: the environment, in a line."""
@@ -427,14 +436,17 @@ class _Replay:
         error.tensors = tuple(found)
         return error
 
+
 def _bytes_of(parsed: ParsedFile, tensor: LogicalTensor) -> memoryview:
     data = whole(parsed, tensor.content)
     return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
+
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     """The first of some texts, behind ``before``; nothing if there are none."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return before + between.join(texts[:_SHOWN]) + more if texts else ""
+
 
 class _Worker:
     """The process that does jobs: one after the other, as long as their variables are the same.

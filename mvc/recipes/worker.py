@@ -62,6 +62,7 @@ def main(parent: int) -> int:
         _tell(events, Idle())
     return 0
 
+
 def _next_job() -> Job | None:
     """Reads without ``sys.stdin``, which reads ahead. None if there are no more."""
     line = b""
@@ -71,6 +72,7 @@ def _next_job() -> Job | None:
             return None
         line += part
     return convert(json.loads(line), Job)
+
 
 def _do(job: Job, events: TextIO) -> int:
     """Does one job; returns the exit code."""
@@ -93,6 +95,7 @@ def _do(job: Job, events: TextIO) -> int:
         return 1
     return 0
 
+
 def _end(code: int) -> NoReturn:
     """Ends a fork without taking down the interpreter, which touches all that it shares."""
     for child in multiprocessing.active_children():
@@ -102,11 +105,13 @@ def _end(code: int) -> NoReturn:
         stream.flush()
     os._exit(code)
 
+
 def _end_with_pipe(pipe: int) -> None:
     """Reads without a lock of Python's, which, held for ever, would stop every forked process."""
     while os.read(pipe, 1):
         pass
     os._exit(3)
+
 
 def _end_with(parent: int) -> None:
     """Has Linux end this process with its parent, also while code keeps Python's lock."""
@@ -115,8 +120,10 @@ def _end_with(parent: int) -> None:
         if os.getppid() != parent:
             os._exit(3)
 
+
 def _tell(events: TextIO, event: Event) -> None:
     print(json.dumps(to_builtins(event)), file=events, flush=True)
+
 
 def _work(repo: Repository, job: Job, events: TextIO) -> None:
     commit = CommitId.parse(job.version)
@@ -163,11 +170,13 @@ def _work(repo: Repository, job: Job, events: TextIO) -> None:
     wrong = tuple(name for name, value in result.items() if not _is_finite(value))
     _tell(events, Ended(seconds, steps.count, wrong))
 
+
 def _is_finite(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return True
     narrow = value.is_floating_point() and value.dtype.itemsize == 1  # torch lacks it for these
     return bool(torch.isfinite(value.float() if narrow else value).all())
+
 
 def _in_a_line(here: Environment) -> str:
     fields = here.fields()
@@ -175,6 +184,7 @@ def _in_a_line(here: Environment) -> str:
         f"Python {fields.get('python.release')}, torch {fields.get('torch.version')}, "
         f"{fields.get('cpu.capability')}, {fields.get('threads.torch')} threads"
     )
+
 
 def _prepare(
     model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
@@ -200,6 +210,7 @@ def _prepare(
         parameter.requires_grad_(name not in frozen)
     for name, module in model.named_modules():
         module.training = name not in evaluating
+
 
 if __name__ == "__main__":
     sys.exit(main(int(sys.argv[1])))
