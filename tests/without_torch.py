@@ -8,14 +8,17 @@ without, or to say that it cannot.
 from __future__ import annotations
 
 import builtins
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
 
+import mvc
 from mvc.errors import NotInstalled
 
 ABSENT = tuple(name for name in ("torch", "rich", "sklearn") if find_spec(name) is None)
@@ -23,6 +26,7 @@ ABSENT = tuple(name for name in ("torch", "rich", "sklearn") if find_spec(name) 
 
 _TESTS = ("tests", "examples", "reproduce")
 _EXTRA = "mvc-weights[torch]"
+_MVC = Path(mvc.__file__).parent
 
 _import = builtins.__import__
 
@@ -67,13 +71,23 @@ def _importing(
 
 @contextmanager
 def _skipping() -> Iterator[None]:
-    """Skips where mvc says that it needs torch."""
+    """Skips where mvc says that it needs torch, and where code of a test imports it unasked."""
     try:
         yield
     except NotInstalled as error:
         if _EXTRA not in str(error):
             raise
         pytest.skip(error.message, allow_module_level=True)
+    except ModuleNotFoundError as error:
+        if error.name not in ABSENT or _raised_in(error).is_relative_to(_MVC):
+            raise
+        _skip(error.name)
+
+
+def _raised_in(error: BaseException) -> Path:
+    """The file of the statement that raised it."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return Path([file for file in files if file != __file__ and not file.startswith("<")][-1])
 
 
 def pytest_configure() -> None:

@@ -70,7 +70,7 @@ def without_torch(repo: Repository, script: str) -> list[str]:
 
 def test_tensors_of_files_are_arrays_without_torch(repo: Repository) -> None:
     write_file(repo.root / "model.safetensors", CODES)
-    first = repo.commit("model.safetensors").commit
+    first = repo.commit(repo.root / "model.safetensors").commit
     lines = without_torch(
         repo,
         "state = repo.checkout()\n"
@@ -94,7 +94,7 @@ def test_tensors_of_files_are_arrays_without_torch(repo: Repository) -> None:
 
 def test_what_needs_torch_says_so_in_one_line(repo: Repository) -> None:
     write_file(repo.root / "model.safetensors", {"C32": 4})
-    repo.commit("model.safetensors")
+    repo.commit(repo.root / "model.safetensors")
     calls = {
         "recording, resuming or loading a model": "mvc.Recorder",
         "comparing two runs of a model": "mvc.probe",

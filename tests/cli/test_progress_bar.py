@@ -13,8 +13,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What stands for stderr from here on; pytest sets its own after fixtures."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("COLUMNS", "100")
@@ -34,7 +34,8 @@ def shown(text: str) -> list[str]:
     return rows
 
 
-def test_how_far_it_is_and_nothing_at_its_end(terminal: Terminal) -> None:
+def test_how_far_it_is_and_nothing_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
     with Session().progress("storing") as progress:
         assert progress is not None
         progress(5_000_000, 10_000_000, "a\x1b[2J" + "b" * 40)
@@ -44,7 +45,8 @@ def test_how_far_it_is_and_nothing_at_its_end(terminal: Terminal) -> None:
     assert shown(terminal.getvalue()) == [""]
 
 
-def test_numbers_of_things(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "60")
     with Session().progress("collecting", counted=True) as progress:
         assert progress is not None
@@ -58,7 +60,8 @@ def test_numbers_of_things(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) 
         assert shown(terminal.getvalue()) == ["collecting 3"]
 
 
-def test_lines_that_are_printed_take_its_place(terminal: Terminal) -> None:
+def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
     session = Session()
     with session.progress("storing") as progress:
         assert progress is not None
@@ -68,7 +71,8 @@ def test_lines_that_are_printed_take_its_place(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
-def test_none_where_it_cannot_be_drawn(terminal: Terminal, monkeypatch, term: str) -> None:
+def test_none_where_it_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, term: str) -> None:
+    terminal = on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", term)
     session = Session()
     session.verbosity = 0 if term == "dumb" else -1
