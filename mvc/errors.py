@@ -99,6 +99,10 @@ class UnknownTarget(MvcError):
     """No deployment target goes by this name, or none was named where several exist."""
 
 
+class TargetProtected(MvcError):
+    """A setting protects the target, and what would deploy to it does not say that it is meant."""
+
+
 class UnknownMetric(MvcError):
     """No version has a metric of this name."""
 
