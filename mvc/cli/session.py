@@ -200,8 +200,8 @@ class Session:
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
         """A progress bar on stderr while the block runs; yields its callback.
 
-        It yields None if the command is quiet or stderr is no terminal, or a log. The bar shows bytes, or
-        if ``counted`` a number of things.
+        It yields None if the command is quiet, or stderr is a log or no terminal. The bar shows
+        bytes, or if ``counted`` a number of things.
         """
         drawable = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.out.logger
         if self.verbosity < 0 or not drawable:
