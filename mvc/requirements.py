@@ -2,8 +2,9 @@
 
 ``python examples/reproduce drift bounds`` measures the accuracy that production weights lose on
 the next batch, on the last one, and of the worst label. Without evaluation ``frontier-0`` is the
-preset that comes nearest to keeping its bound. With it the presets are those with a guard, which goes by the
-accuracy on the user's own data. The thesis chooses among its own presets (VSOL, section 5.1).
+preset that comes nearest to keeping its bound. With it the presets are those with a guard, which
+goes by the accuracy on the user's own data. The thesis chooses among its own presets (VSOL,
+section 5.1).
 """
 
 from __future__ import annotations

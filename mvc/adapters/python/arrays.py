@@ -76,7 +76,8 @@ def _array_dtype(name: str) -> np.dtype[Any]:
     if name in _EXTENSIONS:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     if name not in _DTYPES and name not in _INTEGERS:
         need_torch(f"a tensor of the dtype {name}")
     return _DTYPES[_INTEGERS.get(name, name)]
