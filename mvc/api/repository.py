@@ -41,7 +41,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -179,8 +179,11 @@ class Repository:
         name = branch or str(settings.get("init.branch"))
         check_ref("branch", name)
         check_absent(files, root)
+        is_new = files.stat(root) is None
         with remove_if_failed(files, root):
             files.make_dirs(root)
+            if is_new and shared is not None:
+                share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG
             create(files, time, root, name, config=first, shared=shared)
         from mvc.repo import queries
