@@ -598,7 +598,8 @@ class Repository:
 
         By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
-        Values are torch tensors where torch tensors went in, else numpy arrays.
+        Values are torch tensors where torch tensors went in, and numpy arrays else and where torch
+        is not installed.
 
         ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
         folder; what is there already stays what it is. An open binary stream takes one file. If it

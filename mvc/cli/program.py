@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 
-from mvc import __version__
 from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, ProgramOption, check_needs, filled, parameters
 from mvc.cli.session import Session
@@ -339,6 +338,13 @@ class Program(click.Group):
         """The sections of ``format_all`` list them."""
 
 
+def _version(_: click.Context) -> str:
+    from mvc import __version__
+    from mvc.codecs.words import LOOPS
+
+    return f"mvc {__version__} (loops in {LOOPS})"
+
+
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
 _EXAMPLE = (
     "mvc init",
@@ -356,8 +362,8 @@ _EXAMPLE = (
             help="Work as if started in DIR.",
         ),
         _ending(
-            "-V", "--version", text=lambda _: f"mvc {__version__}",
-            help_="Show the version and exit.",
+            "-V", "--version", text=_version,
+            help_="Show the version and which loops run, and exit.",
         ),
         _help_option(),
     ],

@@ -78,7 +78,7 @@ _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _VERBS = {"head", "live", "send", "receive", "metrics"}
 _T = TypeVar("_T")
 
-METRICS = "metrics"
+METRICS: scopes.Deed = "metrics"
 """The path, and the scope, of what a server counts."""
 
 

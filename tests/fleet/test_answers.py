@@ -209,6 +209,14 @@ class TestUnshared:
         opened = world.door(port)
         assert ask(opened) == ask(opened) and self._outcomes(world, 2) == ["done"] * 2
 
+    def test_a_system_that_reserves_no_room(
+        self, world: World, port: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr("os.posix_fallocate")  # macOS
+        world.deploy()
+        opened = world.door(port)
+        assert ask(opened) == ask(opened) and self._outcomes(world, 2) == ["done"] * 2
+
     def test_few_are_kept(self, world: World, port: int) -> None:
         versions = [world.deploy() for _ in range(answers.KEPT + 2)]
         opened = world.door(port)
