@@ -409,7 +409,7 @@ class Store:
         """Raises UnknownRevision if an entry would point to a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
         named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
-        named += [said.commit for said in (*entry.evidence, *entry.signatures)]
+        named += entry.told_of
         for value in named:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(

@@ -97,7 +97,7 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield FORGOTTEN + commit_id[:8] + at
     for weights in entry.weights:
         yield WEIGHTS + weights.commit[:8] + at
-    for commit_id in {each.commit for each in (*entry.evidence, *entry.signatures)}:
+    for commit_id in entry.told_of:
         yield EVIDENCE + commit_id[:8] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at

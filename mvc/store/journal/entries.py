@@ -224,6 +224,12 @@ class Entry(Struct, frozen=True, dict=True):
         return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
 
     @property
+    def told_of(self) -> frozenset[CommitId]:
+        """The versions of which its evidence and its signatures say something."""
+        signed = {each.commit for each in self.signatures}
+        return frozenset(signed.union(each.commit for each in self.evidence))
+
+    @property
     def features(self) -> frozenset[str]:
         """Format features, beyond the first version, that a reader of the entry must know."""
         version = self.version
