@@ -49,6 +49,7 @@ _IN_EXAMPLES = sorted(
 )
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\s*([^)\s]+)\s*\)")
 _CELL_CODE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
+_COMMENT = re.compile(r"^<!--.*?-->\n", re.M | re.S)
 _NAMESPACES = ("mvc.api.storage.Storage", "mvc.api.recipes.Recipes", "mvc.api.remotes.Remotes")
 
 
@@ -97,6 +98,11 @@ def with_plain_pipes(text: str) -> str:
         return plain if line.startswith("|") else line
 
     return outside_of_code(text, lambda prose: "\n".join(map(row, prose.split("\n"))))
+
+
+def without_comments(text: str) -> str:
+    """Comments say to the tests how a page is run, and where its figures come from."""
+    return outside_of_code(text, lambda prose: _COMMENT.sub("", prose))
 
 
 def with_options(text: str, command: str) -> str:
@@ -156,7 +162,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == API:
         return markdown
     folder, _, name = uri.removesuffix(".md").rpartition("/")
-    changes: list[Callable[[str], str]] = [with_plain_pipes]
+    changes: list[Callable[[str], str]] = [without_comments, with_plain_pipes]
     if folder == "commands":
         changes.insert(0, lambda text: with_options(text, name))
     for change in (*changes, lambda text: turned(text, uri, config.repo_url or "")):
