@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for folder in ("*.md", ".github/[A-Z]*.md", "docs/**/*.md", "examples/**/*.md")
+    for path in ROOT.glob(folder)
+)
+
+_BLOCK = re.compile(r"^```(\w*).*?\n(.*?)^```$", re.M | re.S)
 _NO_LETTER = re.compile(r"[^\w\s-]")
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The language and the text of each block of code."""
+    for found in _BLOCK.finditer(text):
+        yield found[1], found[2]
 
 
 def outside_of_code(text: str, change: Callable[[str], str]) -> str:
     """The text, with what stands outside of its blocks of code changed."""
-    parts = _BLOCK.split(text)
-    return "".join(part if i % 2 else change(part) for i, part in enumerate(parts))
+    parts, end = [], 0
+    for found in _BLOCK.finditer(text):
+        parts += [change(text[end : found.start()]), found[0]]
+        end = found.end()
+    return "".join([*parts, change(text[end:])])
 
 
 def prose(text: str) -> str:

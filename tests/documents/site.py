@@ -139,7 +139,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     tabs: dict[str, list[Any]] = {title: tab for each in config.nav for title, tab in each.items()}
     for section, names in SECTIONS.items():
-        tabs["Commands"].append({section: [f"commands/{name}.md" for name in names]})
+        tabs["Commands"].append({section: [{name: f"commands/{name}.md"} for name in names]})
     tabs["Examples"] += [path for path in _IN_EXAMPLES if path.endswith(".md")]
     return config
 

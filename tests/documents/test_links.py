@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.documents import pages
+from tests.documents.pages import PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    path
-    for folder in ("*.md", ".github/[A-Z]*.md", "docs/**/*.md", "examples/**/*.md")
-    for path in ROOT.glob(folder)
-)
 _LINK = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)\s*\)")
 
 
