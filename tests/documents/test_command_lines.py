@@ -20,8 +20,10 @@ _END = {"|", "||", "&&", "&", ";", ">", ">>", "2>"}
 
 def command_lines(page: Path) -> Iterator[list[str]]:
     """The words of each; those of a synopsis, with its brackets and choices, are left out."""
+    before = ""
     for language, text in blocks(page.read_text(encoding="utf-8")):
-        if language not in {"", "sh"}:
+        printed, before = before == "python" and not text.startswith("$ "), language
+        if language not in {"", "sh"} or printed:
             continue
         for line in re.sub(r"\\\n\s*", " ", text).splitlines():
             shown = line.removeprefix("$ ").strip()

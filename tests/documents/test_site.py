@@ -20,7 +20,8 @@ ROOT = Path(site.__file__).parents[2]
         ("limits.md", "[a](format.md#dtypes)", "[a](format.md#dtypes)"),
         ("index.md", "[a](docs/limits.md#caps), ![b](docs/images/terminal.svg)",
          "[a](limits.md#caps), ![b](images/terminal.svg)"),
-        ("pages.md", "[a](../README.md) [b](guides/fleet.md)", "[a](index.md) [b](guides/fleet.md)"),
+        ("pages.md", "[a](../README.md) [b](guides/fleet.md)",
+         "[a](index.md) [b](guides/fleet.md)"),
         ("contributing.md", "[a](../docs/guides/security.md)", "[a](guides/security.md)"),
         ("guides/fleet.md", "[a](../../examples/README.md)", "[a](../examples/README.md)"),
         ("examples/README.md", "[a](reproduce/README.md) [b](../docs/lc.md)",
@@ -40,8 +41,6 @@ def test_without_a_known_address_the_text_of_a_link_stays() -> None:
     assert site.turned("see [`a`](../pyproject.toml)", "limits.md", "") == "see `a`"
 
 
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_of_a_command_says_all_its_options(name: str) -> None:
     page = (ROOT / "docs/commands" / f"{name}.md").read_text(encoding="utf-8")
@@ -51,7 +50,6 @@ def test_the_page_of_a_command_says_all_its_options(name: str) -> None:
     for option in import_module(module_of(name)).command.params:
         if isinstance(option, click.Option) and not option.hidden and "--help" not in option.opts:
             assert f"`{option.opts[-1]}`" in found.partition("## Options")[2]
-
 
 
 def test_a_pipe_in_the_code_of_a_cell_is_one() -> None:

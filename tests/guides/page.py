@@ -1,10 +1,11 @@
 """Runs a page of the documentation as a reader would, and compares what it prints.
 
 Blocks of ``python`` share one namespace, also those in comments that begin with ``<!-- python``:
-they make what the page leaves to its reader. Above a block that cannot run by itself stands the test
-that does what it shows: ``<!-- run by tests/FILE.py -->``. A block that begins with ``$`` is a terminal: each line
-with ``$`` is a command, and the lines below it are what it prints. A block without a language
-after one of ``python`` is what that printed. All run in one folder, from top to bottom.
+they make what the page leaves to its reader. ``<!-- run by tests/FILE.py -->`` above a block that
+cannot run by itself names the test that does what it shows. A block that begins with ``$`` is a
+terminal: each line with ``$`` is a command, and the lines below it are what it prints. A block
+without a language after one of ``python`` is what that printed. All run in one folder, from top to
+bottom.
 
 The comment ``<!-- clock: 2026-11-02T09:00:00Z -->`` sets the clock that mvc sees. From then on it
 stands still, but for ``time.sleep`` in the page's own code, which sets it forward at once.

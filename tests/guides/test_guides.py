@@ -54,7 +54,9 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_files_of_the_provenance_page_run(tmp_path: Path) -> None:
     """The first is a file of its own; what the page shows afterwards imports it."""
     text = (DOCS / "provenance.md").read_text(encoding="utf-8")
-    first, *others = re.findall(r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S)
+    first, *others = re.findall(
+        r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S
+    )
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     printed = {}
     for name, code in {"train_digits.py": first, "later.py": "".join(others)}.items():
