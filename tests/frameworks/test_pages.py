@@ -23,7 +23,8 @@ def test_every_page_with_an_example_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
-def test_examples_run(name: str, tmp_path: Path) -> None:
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     need(*NEEDS[name])
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.guides.page", PAGES / f"{name}.md"]
