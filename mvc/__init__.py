@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed
 
+    __version__: str
+
 __all__ = [
     "Architecture",
     "CommitOptions",
@@ -60,7 +62,6 @@ __all__ = [
     "root_of",
     "visit",
 ]
-__version__ = "0.1.0"
 
 _LAZY = {
     "Architecture": "mvc.models.models",
@@ -93,7 +94,19 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        return _installed_version()
     raise AttributeError(f"module 'mvc' has no attribute {name!r}")
+
+
+def _installed_version() -> str:
+    """What the distribution says, whose version is the tag that it was built from."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("mvc-weights")
+    except metadata.PackageNotFoundError:  # run from a copy that nobody has installed
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,19 @@ from __future__ import annotations
 
 def how_to_install(extra: str) -> str:
     """The command that installs an extra of this package: the hint of NotInstalled."""
-    return f"in a copy of mvc's repository: pip install -c constraints.txt '.[{extra}]'"
+    return f"pip install 'mvc-weights[{extra}]'"
+
+
+def need_torch(what: str, *others: str) -> None:
+    """Raises NotInstalled, which names what needs it, where torch is not installed.
+
+    ``others``: packages of the same extra that are needed as well.
+    """
+    from importlib.util import find_spec
+
+    for package in ("torch", *others):
+        if find_spec(package) is None:
+            raise NotInstalled(f"{what} needs {package}: {how_to_install('torch')}")
 
 
 class MvcError(Exception):
@@ -85,6 +97,10 @@ class UnknownOperation(MvcError):
 
 class UnknownTarget(MvcError):
     """No deployment target goes by this name, or none was named where several exist."""
+
+
+class TargetProtected(MvcError):
+    """A setting protects the target, and what would deploy to it does not say that it is meant."""
 
 
 class UnknownMetric(MvcError):

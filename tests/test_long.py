@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.long.plan import cost, part
 from tests.long.plugin import FINISHED
-from tests.long.report import counters, durations, finished
+from tests.long.report import counters, durations, finished, gather
 
 COSTS = {"a.py::long": 100.0, "a.py::short": 1.0}
 TESTS = [
@@ -31,7 +31,7 @@ def test_the_longest_come_first() -> None:
 
 
 def note(folder: Path, run: str, test: str, images: int) -> None:
-    (folder / run).mkdir(exist_ok=True)
+    (folder / run).mkdir(parents=True, exist_ok=True)
     line = {"name": "crashes", "test": test, "numbers": {"images": images}}
     with (folder / run / "main-1.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
@@ -54,3 +54,15 @@ def test_only_what_passed_counts_and_with_the_run_in_which_it_did(tmp_path: Path
     assert set(finished(tmp_path)) == {"a.py::long[0]", "a.py::long[1]"}
     assert counters(tmp_path).splitlines()[-1] == "| crashes | images 12 |"
     assert durations(tmp_path) == {"a.py::long": 3.0}
+
+
+def test_parts_of_several_machines_are_gathered(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for number in (1, 2):
+        other = tmp_path / f"part-{number}"
+        note(other, f"run-{number}", f"a.py::long[{number}]", 10 * number)
+        (other / FINISHED).write_text(passed(other, f"run-{number}", f"a.py::long[{number}]", 1.0))
+        gather(other, whole)
+    assert set(finished(whole)) == {"a.py::long[1]", "a.py::long[2]"}
+    assert counters(whole).splitlines()[-1] == "| crashes | images 30 |"

@@ -27,6 +27,7 @@ PUBLISHED = {
     "bench_recorder-online": "bench_recorder --only online",
     "bench_recorder-memory": "bench_recorder --only memory",
     "bench_recorder-cuda": "bench_recorder --only stall --device cuda",
+    "bench_budgets-full": "bench_budgets --only full",
     "bench_budgets-tensors": "bench_budgets --only tensors",
     "bench_budgets-sparse": "bench_budgets --only sparse",
     "bench_pushed_rounds": "bench_pushed_rounds --blocks 30",

@@ -41,7 +41,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -158,13 +158,16 @@ class Repository:
         *,
         branch: str | None = None,
         bare: bool = False,
+        shared: SharedBy | None = None,
         config: Configure | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
         """Makes an empty repository in a folder, which is created if need be, and opens it.
 
-        ``bare``: without working files, for others to push to.
+        ``bare``: without working files, for others to push to. ``shared``: all that is ever made
+        in ``.mvc`` may be written by its ``group``, and with ``all`` read by everyone, whatever
+        the umask.
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
@@ -176,7 +179,8 @@ class Repository:
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, config=BARE_CONFIG if bare else FIRST_CONFIG)
+            first = BARE_CONFIG if bare else FIRST_CONFIG
+            create(files, time, root, name, config=first, shared=shared)
         from mvc.repo import queries
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)
@@ -248,6 +252,26 @@ class Repository:
         with cls.open(path, discover=False, config=config) as repo:
             done = repo.storage.repair(full=full, other=other)
         return replace(done, healed=(*first, *done.healed))
+
+    @classmethod
+    def from_backup(
+        cls,
+        backup: PathName,
+        path: PathName = ".",
+        *,
+        config: Configure | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Makes a repository in a folder out of a backup, or any copy of a ``.mvc``, and opens it.
+
+        Every byte is read back and checked. Files of versions are not written: ``checkout`` does.
+        What a killed process leaves is gone on with by the same call. Raises AlreadyARepository,
+        NotARepository, DamagedData.
+        """
+        from mvc.maintenance.backup import restore
+
+        done = restore(Path(backup), Path(path), progress=progress)
+        return cls.open(done.folder, discover=False, config=config)
 
     @property
     def root(self) -> Path:
@@ -571,7 +595,8 @@ class Repository:
 
         By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
-        Values are torch tensors where torch tensors went in, else numpy arrays.
+        Values are torch tensors where torch tensors went in, and numpy arrays else and where torch
+        is not installed.
 
         ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
         folder; what is there already stays what it is. An open binary stream takes one file. If it
@@ -1139,40 +1164,67 @@ class Repository:
     # -- deployments, refs, paths --------------------------------------------------------------
 
     def deploy(
-        self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment; who, and why."""
+        """Records that a version went live on a target, now or at a given moment; who, and why.
+
+        ``anyway``: also if the setting ``deploy.protect`` names the target; else that raises
+        TargetProtected.
+        """
         announce = announcing(self.context, target)
-        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        done = deployments.deploy(
+            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+        )
         return announce("deploy", done)
 
     def rollback(
-        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+        self,
+        target: str,
+        to: Rev | None = None,
+        *,
+        steps: int = 1,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it.
+        that the rollbacks directly before it have left, unless ``to`` names it. ``anyway`` as for
+        ``deploy``.
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
-        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason, anyway=anyway)
         announce("rollback", done)
         return done
 
     def retract(
-        self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
+        self,
+        rev: Rev | None,
+        target: str,
+        *,
+        at: Time | None = None,
+        reason: Reason = "",
+        anyway: bool = False,
     ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment.
+        that is recorded for this moment. ``anyway`` as for ``deploy``.
         """
         announce = announcing(self.context, target)
-        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        done = deployments.retract(
+            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+        )
         return announce("retract", done)
 
     @overload

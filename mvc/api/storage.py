@@ -21,6 +21,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
+    from mvc.maintenance.backup import BackedUp
     from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
@@ -61,6 +62,17 @@ class Storage(Namespace):
         from mvc.maintenance.fsck.fsck import rebuild_index
 
         rebuild_index(self.context)
+
+    def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
+        """Makes a folder a copy of the repository, or brings the copy there up to date.
+
+        Others may commit meanwhile. Every byte that is new is read back and checked before the
+        copy counts; a run that was interrupted is gone on with. ``Repository.from_backup`` opens
+        what it makes of a copy. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
+        """
+        from mvc.maintenance.backup import backup
+
+        return backup(self.context.store, Path(folder), progress=progress)
 
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None

@@ -17,6 +17,8 @@ import click
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from mvc.cli.pager import Pager
 
 
@@ -36,14 +38,20 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+_WIPE = "\r\x1b[2K"  # to the line's beginning, and nothing on it
+
+
 class Output:
     """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
 
     def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
         self.quiet = False
+        self.logger: Logger | None = None
+        """What takes all that is not data, where that is JSON (``mvc.cli.logs``)."""
         self._pages = False
         self._pager: Pager | None = None
+        self._drawn = False
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -59,7 +67,7 @@ class Output:
     @property
     def width(self) -> int | None:
         """Columns that a line may have; None if the output is piped, which is never cut."""
-        return max(40, _columns()) if self.terminal else None
+        return max(40, _columns(sys.__stdout__)) if self.terminal else None
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in one of the styles above, if colours are on."""
@@ -86,6 +94,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Prints a line of data."""
+        self.wipe()
         if self._pages:
             self._start_pager()
         if self._pager is None:
@@ -124,37 +133,65 @@ class Output:
 
     def note(self, text: str) -> None:
         """Prints a line for people, unless quiet."""
-        if not self.quiet:
+        if self.logger is not None:
+            self.logger.info("%s", text)
+        elif not self.quiet:
             self._say(text)
 
     def _say(self, text: str) -> None:
         """Prints on stderr; into the pager if both are the user's terminal."""
+        self.wipe()
         if self._pager is not None and _is_terminal(sys.stderr):
             with suppress(BrokenPipeError):
                 click.echo(text, color=self._wanted(sys.stderr), file=self._pager.stream)
             return
         click.echo(text, err=True, color=self._wanted(sys.stderr))
 
+    def draw(self, text: str) -> None:
+        """Shows a line on the terminal that stderr is, in place of the one drawn before."""
+        self._drawn = True
+        sys.stderr.write(f"{_WIPE}{text[: _columns(sys.stderr) - 1]}")
+        sys.stderr.flush()
+
+    def wipe(self) -> None:
+        """Takes away what was drawn; each line that is printed does."""
+        if self._drawn:
+            self._drawn = False
+            sys.stderr.write(_WIPE)
+            sys.stderr.flush()
+
+    def log_line(self, text: str) -> None:
+        """Prints a line of a log, which no pager and no colour touches."""
+        self.wipe()
+        click.echo(text, err=True, color=False)
+
     def warn(self, text: str) -> None:
         """Prints a warning, even when quiet."""
+        if self.logger is not None:
+            self.logger.warning("%s", text)
+            return
         tag = click.style("warning:", fg="yellow", bold=True)
         self._say(f"mvc: {tag} {text}")
 
     def problem(self, message: str, hint: str | None) -> None:
         """Prints why a command failed, and what to do."""
+        self.wipe()
+        if self.logger is not None:
+            self.logger.error("%s", printable(message), extra={"hint": hint and printable(hint)})
+            return
         lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
         if hint:
             lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")
         click.echo("\n".join(lines), err=True, color=self._wanted(sys.stderr))
 
 
-def _columns() -> int:
+def _columns(stream: Any) -> int:
     """As ``shutil.get_terminal_size``, whose module is slow to import."""
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
     try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+        return os.get_terminal_size(stream.fileno()).columns or 80
     except (AttributeError, ValueError, OSError):  # closed, or no terminal
         return 80
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 
-from mvc import __version__
 from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, ProgramOption, check_needs, filled, parameters
 from mvc.cli.session import Session
@@ -74,6 +73,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "gc": "Delete unreachable versions and objects, and free their space.",
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
+        "backup": "Copy the repository, or what is new of it, to a folder.",
+        "restore": "Make a repository out of a backup.",
     },
 }
 """Commands by section, in the order of ``mvc help --all``, each with its line of help.
@@ -108,7 +109,6 @@ _ELSEWHERE: dict[str, str] = {
     "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
     "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' takes back an operation, 'mvc checkout -f HEAD' the changes of files",
-    "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
     "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
     "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state anew",
 }
@@ -127,6 +127,11 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         return
     if param.name == "quiet":
         session.verbosity, session.out.quiet = -1, True
+    elif param.name == "log_format":
+        if value == "json" and session.out.logger is None:
+            from mvc.cli.logs import as_json
+
+            session.enter(as_json(session.out))
     elif param.name == "color":
         session.out.set_color(value)
     else:
@@ -166,6 +171,11 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
         ),
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
         option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
+        option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            help="What is not data, on stderr: lines (text), or one JSON object each.",
+        ),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
     ]
 
@@ -328,6 +338,13 @@ class Program(click.Group):
         """The sections of ``format_all`` list them."""
 
 
+def _version(_: click.Context) -> str:
+    from mvc import __version__
+    from mvc.codecs.words import LOOPS
+
+    return f"mvc {__version__} (loops in {LOOPS})"
+
+
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
 _EXAMPLE = (
     "mvc init",
@@ -345,8 +362,8 @@ _EXAMPLE = (
             help="Work as if started in DIR.",
         ),
         _ending(
-            "-V", "--version", text=lambda _: f"mvc {__version__}",
-            help_="Show the version and exit.",
+            "-V", "--version", text=_version,
+            help_="Show the version and which loops run, and exit.",
         ),
         _help_option(),
     ],

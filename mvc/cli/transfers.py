@@ -61,7 +61,7 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
         )
     if done.denied:
         lacks = listed([printable(scope) for scope in done.denied], 5)
-        session.out.warn(f"left out, because your token there lacks the scope: {lacks}")
+        session.out.warn(f"left out, because the scope is lacking there: {lacks}")
     for id_ in done.held:
         session.out.warn(
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "

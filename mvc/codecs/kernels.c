@@ -2,7 +2,10 @@
 
    Words are unsigned and little-endian, of 1, 2, 4 or 8 bytes. Marks are a bitmap as numpy packs
    it: the first word is the highest bit. Each function checks the sizes of the buffers that it is
-   given before it touches them, and keeps none. */
+   given before it touches them, and keeps none.
+
+   Arithmetic is written in vectors of GCC and clang, for every processor alike. Only what moves
+   bytes within vectors is in the instructions of one: SSSE3 on x86-64, NEON on AArch64. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -10,13 +13,66 @@
 #include <stdint.h>
 #include <string.h>
 
-#if !defined(__x86_64__) || !defined(__GNUC__)
+#if !defined(__GNUC__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "without vectors of little-endian words numpy is as fast"
+#endif
+
+typedef uint8_t vec1 __attribute__((vector_size(16)));
+typedef uint16_t vec2 __attribute__((vector_size(16)));
+typedef uint32_t vec4 __attribute__((vector_size(16)));
+typedef uint64_t vec8 __attribute__((vector_size(16)));
+typedef int8_t signed1 __attribute__((vector_size(16)));
+typedef int16_t signed2 __attribute__((vector_size(16)));
+typedef int32_t signed4 __attribute__((vector_size(16)));
+typedef int64_t signed8 __attribute__((vector_size(16)));
+
+#if defined(__x86_64__)
+#include <tmmintrin.h>
+#define FAST __attribute__((target("ssse3,popcnt")))
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define FAST
+#else
 #error "without these instructions numpy is as fast"
 #endif
-#include <tmmintrin.h>
-
-#define FAST __attribute__((target("ssse3,popcnt")))
 #define INLINED static inline __attribute__((always_inline)) FAST
+
+#if defined(__x86_64__)
+INLINED vec1 shuffled(vec1 bytes, vec1 order) {
+    return (vec1)_mm_shuffle_epi8((__m128i)bytes, (__m128i)order);
+}
+INLINED vec1 evens(vec1 one, vec1 other) {
+    const __m128i low = _mm_set1_epi16(0xFF);
+    return (vec1)_mm_packus_epi16(_mm_and_si128((__m128i)one, low),
+                                  _mm_and_si128((__m128i)other, low));
+}
+INLINED vec1 odds(vec1 one, vec1 other) {
+    return (vec1)_mm_packus_epi16(_mm_srli_epi16((__m128i)one, 8),
+                                  _mm_srli_epi16((__m128i)other, 8));
+}
+INLINED vec1 first_halves(vec1 one, vec1 other) {
+    return (vec1)_mm_unpacklo_epi8((__m128i)one, (__m128i)other);
+}
+INLINED vec1 second_halves(vec1 one, vec1 other) {
+    return (vec1)_mm_unpackhi_epi8((__m128i)one, (__m128i)other);
+}
+#else
+INLINED vec1 shuffled(vec1 bytes, vec1 order) {
+    return (vec1)vqtbl1q_u8((uint8x16_t)bytes, (uint8x16_t)order);
+}
+INLINED vec1 evens(vec1 one, vec1 other) {
+    return (vec1)vuzp1q_u8((uint8x16_t)one, (uint8x16_t)other);
+}
+INLINED vec1 odds(vec1 one, vec1 other) {
+    return (vec1)vuzp2q_u8((uint8x16_t)one, (uint8x16_t)other);
+}
+INLINED vec1 first_halves(vec1 one, vec1 other) {
+    return (vec1)vzip1q_u8((uint8x16_t)one, (uint8x16_t)other);
+}
+INLINED vec1 second_halves(vec1 one, vec1 other) {
+    return (vec1)vzip2q_u8((uint8x16_t)one, (uint8x16_t)other);
+}
+#endif
 
 enum { ADD, SUBTRACT, XOR };
 
@@ -44,22 +100,25 @@ static void fill(uint8_t (*spread)[16], uint8_t (*gather)[16], int lanes, int wi
     }
 }
 
-INLINED __m128i shuffled(const uint8_t *from, const uint8_t *order) {
-    __m128i all = _mm_loadu_si128((const __m128i *)from);
-    return _mm_shuffle_epi8(all, _mm_loadu_si128((const __m128i *)order));
+INLINED vec1 load(const uint8_t *from) {
+    vec1 bytes;
+    memcpy(&bytes, from, 16);
+    return bytes;
 }
 
-INLINED __m128i moved(__m128i state, __m128i delta, int op, int width) {
+INLINED void store(uint8_t *to, vec1 bytes) { memcpy(to, &bytes, 16); }
+
+INLINED vec1 moved(vec1 state, vec1 delta, int op, int width) {
     if (op == XOR) {
-        return _mm_xor_si128(state, delta);
+        return state ^ delta;
     }
     if (width == 1) {
-        return op == ADD ? _mm_add_epi8(state, delta) : _mm_sub_epi8(state, delta);
+        return op == ADD ? state + delta : state - delta;
     }
     if (width == 2) {
-        return op == ADD ? _mm_add_epi16(state, delta) : _mm_sub_epi16(state, delta);
+        return (vec1)(op == ADD ? (vec2)state + (vec2)delta : (vec2)state - (vec2)delta);
     }
-    return op == ADD ? _mm_add_epi32(state, delta) : _mm_sub_epi32(state, delta);
+    return (vec1)(op == ADD ? (vec4)state + (vec4)delta : (vec4)state - (vec4)delta);
 }
 
 INLINED uint64_t word_at(const uint8_t *at, int width) {
@@ -76,20 +135,21 @@ INLINED void move(uint8_t *restrict state, const uint8_t *restrict words,
     Py_ssize_t full = width == 8 ? 0 : size - 16;
     for (; at < full && next + 16 <= count; at += 8) {
         unsigned byte = marks[at / 8];
+        uint8_t *place = state + at * width;
         if (width == 4) {
-            __m128i *place = (__m128i *)(state + at * 4);
-            __m128i delta = shuffled(words + next * 4, spread4[byte >> 4]);
-            _mm_storeu_si128(place, moved(_mm_loadu_si128(place), delta, op, 4));
-            delta = shuffled(words + (next + __builtin_popcount(byte >> 4)) * 4, spread4[byte & 15]);
-            _mm_storeu_si128(place + 1, moved(_mm_loadu_si128(place + 1), delta, op, 4));
+            vec1 delta = shuffled(load(words + next * 4), load(spread4[byte >> 4]));
+            store(place, moved(load(place), delta, op, 4));
+            delta = load(words + (next + __builtin_popcount(byte >> 4)) * 4);
+            delta = shuffled(delta, load(spread4[byte & 15]));
+            store(place + 16, moved(load(place + 16), delta, op, 4));
         } else if (width == 2) {
-            __m128i *place = (__m128i *)(state + at * 2);
-            __m128i delta = shuffled(words + next * 2, spread2[byte]);
-            _mm_storeu_si128(place, moved(_mm_loadu_si128(place), delta, op, 2));
+            vec1 delta = shuffled(load(words + next * 2), load(spread2[byte]));
+            store(place, moved(load(place), delta, op, 2));
         } else {
-            __m128i *place = (__m128i *)(state + at);
-            __m128i delta = shuffled(words + next, spread1[byte]);
-            _mm_storel_epi64(place, moved(_mm_loadl_epi64(place), delta, op, 1));
+            vec1 delta = shuffled(load(words + next), load(spread1[byte]));
+            vec8 half = {word_at(place, 8), 0};
+            half = (vec8)moved((vec1)half, delta, op, 1);
+            memcpy(place, &half, 8);
         }
         next += __builtin_popcount(byte);
     }
@@ -128,78 +188,58 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
     for (Py_ssize_t at = 0; at < size; at += 8) {
         unsigned byte = marks[at / 8];
         if (width == 4) {
-            __m128i kept = shuffled(words + at * 4, gather4[byte >> 4]);
-            _mm_storeu_si128((__m128i *)(block + n * 4), kept);
+            store(block + n * 4, shuffled(load(words + at * 4), load(gather4[byte >> 4])));
             n += __builtin_popcount(byte >> 4);
-            kept = shuffled(words + at * 4 + 16, gather4[byte & 15]);
-            _mm_storeu_si128((__m128i *)(block + n * 4), kept);
+            store(block + n * 4, shuffled(load(words + at * 4 + 16), load(gather4[byte & 15])));
             n += __builtin_popcount(byte & 15);
         } else {
             const uint8_t *order = width == 2 ? gather2[byte] : gather1[byte];
-            __m128i kept = shuffled(words + at * width, order);
-            _mm_storeu_si128((__m128i *)(block + n * width), kept);
+            store(block + n * width, shuffled(load(words + at * width), load(order)));
             n += __builtin_popcount(byte);
         }
     }
     return n;
 }
 
-INLINED __m128i unfolded(__m128i words, int width) {
-    __m128i zero = _mm_setzero_si128();
-    if (width == 2) {
-        __m128i signs = _mm_sub_epi16(zero, _mm_and_si128(words, _mm_set1_epi16(1)));
-        return _mm_xor_si128(_mm_srli_epi16(words, 1), signs);
-    }
-    if (width == 4) {
-        __m128i signs = _mm_sub_epi32(zero, _mm_and_si128(words, _mm_set1_epi32(1)));
-        return _mm_xor_si128(_mm_srli_epi32(words, 1), signs);
-    }
-    if (width == 8) {
-        __m128i signs = _mm_sub_epi64(zero, _mm_and_si128(words, _mm_set1_epi64x(1)));
-        return _mm_xor_si128(_mm_srli_epi64(words, 1), signs);
-    }
-    __m128i signs = _mm_sub_epi8(zero, _mm_and_si128(words, _mm_set1_epi8(1)));
-    __m128i halves = _mm_and_si128(_mm_srli_epi16(words, 1), _mm_set1_epi8(0x7F));
-    return _mm_xor_si128(halves, signs);
+#define UNFOLDED(vec) (vec1)(((vec)words >> 1) ^ -((vec)words & 1))
+
+INLINED vec1 unfolded(vec1 words, int width) {
+    return width == 1   ? UNFOLDED(vec1)
+           : width == 2 ? UNFOLDED(vec2)
+           : width == 4 ? UNFOLDED(vec4)
+                        : UNFOLDED(vec8);
 }
 
-INLINED __m128i zigzagged(__m128i words, int width) {
-    if (width == 2) {
-        return _mm_xor_si128(_mm_slli_epi16(words, 1), _mm_srai_epi16(words, 15));
-    }
-    if (width == 4) {
-        return _mm_xor_si128(_mm_slli_epi32(words, 1), _mm_srai_epi32(words, 31));
-    }
-    if (width == 8) {
-        __m128i signs = _mm_shuffle_epi32(_mm_srai_epi32(words, 31), _MM_SHUFFLE(3, 3, 1, 1));
-        return _mm_xor_si128(_mm_slli_epi64(words, 1), signs);
-    }
-    __m128i signs = _mm_cmpgt_epi8(_mm_setzero_si128(), words);
-    return _mm_xor_si128(_mm_add_epi8(words, words), signs);
+/* A comparison of vectors is -1 where it holds. */
+#define ZIGZAGGED(vec, with_sign) \
+    (vec1)(((vec)words + (vec)words) ^ (vec)((with_sign)words < (with_sign){0}))
+
+INLINED vec1 zigzagged(vec1 words, int width) {
+    return width == 1   ? ZIGZAGGED(vec1, signed1)
+           : width == 2 ? ZIGZAGGED(vec2, signed2)
+           : width == 4 ? ZIGZAGGED(vec4, signed4)
+                        : ZIGZAGGED(vec8, signed8);
 }
 
 /* The planes of ``count`` words, a multiple of 16, ``stride`` bytes from one to the next. */
 INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssize_t stride,
                    Py_ssize_t count, int folded, int width) {
-    const __m128i low = _mm_set1_epi16(0xFF);
     for (Py_ssize_t i = 0; i < count; i += 16) {
-        __m128i part[8], next[8];
+        vec1 part[8], next[8];
         for (int p = 0; p < width; p++) {
-            part[p] = _mm_loadu_si128((const __m128i *)(words + i * width) + p);
+            part[p] = load(words + i * width + p * 16);
             part[p] = folded ? zigzagged(part[p], width) : part[p];
         }
         /* What ``join`` does, undone: even bytes to the first half, odd ones to the second. */
         for (int size = 1; size < width; size *= 2) {
             for (int p = 0; p < width / 2; p++) {
-                __m128i one = part[2 * p], other = part[2 * p + 1];
-                next[p] = _mm_packus_epi16(_mm_and_si128(one, low), _mm_and_si128(other, low));
-                next[p + width / 2] =
-                    _mm_packus_epi16(_mm_srli_epi16(one, 8), _mm_srli_epi16(other, 8));
+                next[p] = evens(part[2 * p], part[2 * p + 1]);
+                next[p + width / 2] = odds(part[2 * p], part[2 * p + 1]);
             }
             memcpy(part, next, sizeof(part));
         }
         for (int p = 0; p < width; p++) {
-            _mm_storeu_si128((__m128i *)(out + p * stride + i), part[p]);
+            store(out + p * stride + i, part[p]);
         }
     }
 }
@@ -209,23 +249,22 @@ INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssiz
 INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const int *value,
                   Py_ssize_t count, int folded, int width) {
     for (Py_ssize_t i = 0; i < count; i += 16) {
-        __m128i part[8], next[8];
+        vec1 part[8], next[8];
         for (int p = 0; p < width; p++) {
-            part[p] = planes[p] ? _mm_loadu_si128((const __m128i *)(planes[p] + i))
-                                : _mm_set1_epi8((char)value[p]);
+            part[p] = planes[p] ? load(planes[p] + i) : (vec1){0} + (uint8_t)value[p];
         }
         /* Interleaving the first half of the planes with the second, again and again, leaves the
            bytes of each word side by side. */
         for (int size = 1; size < width; size *= 2) {
             for (int p = 0; p < width / 2; p++) {
-                next[2 * p] = _mm_unpacklo_epi8(part[p], part[p + width / 2]);
-                next[2 * p + 1] = _mm_unpackhi_epi8(part[p], part[p + width / 2]);
+                next[2 * p] = first_halves(part[p], part[p + width / 2]);
+                next[2 * p + 1] = second_halves(part[p], part[p + width / 2]);
             }
             memcpy(part, next, sizeof(part));
         }
         for (int p = 0; p < width; p++) {
             part[p] = folded ? unfolded(part[p], width) : part[p];
-            _mm_storeu_si128((__m128i *)(words + i * width) + p, part[p]);
+            store(words + i * width + p * 16, part[p]);
         }
     }
 }
@@ -445,11 +484,13 @@ static PyMethodDef methods[] = {
 
 static int begin(PyObject *self) {
     (void)self;
+#if defined(__x86_64__)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("ssse3") || !__builtin_cpu_supports("popcnt")) {
         PyErr_SetString(PyExc_ImportError, "this processor lacks SSSE3 or POPCNT");
         return -1;
     }
+#endif
     fill(spread1, gather1, 8, 1);
     fill(spread2, gather2, 8, 2);
     fill(spread4, gather4, 4, 4);

@@ -33,6 +33,7 @@ from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
+from mvc.io.log import tell
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import Door, Wanted
 from mvc.remote.doors import open_door
@@ -268,6 +269,12 @@ class Following:
             self._target, version.id, version.time_ns, self._file.shown,
             path=version.path, previous=None if old is None else old.id, received=received,
             swapped_ns=self._clock.now_ns(),
+        )  # fmt: skip
+        tell(
+            "mvc.fleet",
+            f"{printable(done.file)} is {done.commit.short}, live on {printable(done.target)}",
+            target=printable(done.target), version=str(done.commit), file=printable(done.file),
+            received_bytes=received,
         )  # fmt: skip
         self._run_command(done)
         if on_change is not None:

@@ -1,37 +1,44 @@
-"""MLflow: every run says in its tags which version of the weights it began with.
+"""MLflow: where it is asked for, every run says which version of the weights it began with.
 
-MLflow finds ``VersionTags`` through the entry point ``mlflow.run_context_provider``.
+MLflow finds ``VersionTags`` through the entry point ``mlflow.run_context_provider``; it gives tags
+where the setting ``mlflow.tags`` is true.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import closing
+from pathlib import Path
 
 from mlflow.tracking.context.abstract_context import RunContextProvider
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
+from mvc.repo.config import KEYS, Config, load_config, user_file
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
-from mvc.store.store import FOLDER
+from mvc.store.store import CONFIG, FOLDER
 
 _log = logging.getLogger(__name__)
+_ASKED = KEYS["mlflow.tags"]
 
 
 class VersionTags(RunContextProvider):
-    """Tags of a run that begins in a repository, or in a folder below one."""
+    """Tags of a run that begins in a repository, or in a folder below one, if it asks for them."""
 
     def in_context(self) -> bool:
-        """Whether the current folder lies in a repository."""
+        """Whether the repository of the current folder, the user or the environment asks."""
         fs = FileSystem()
         try:
             here = fs.cwd()
-            return any(fs.stat(folder / FOLDER) is not None for folder in (here, *here.parents))
+            for root in (here, *here.parents):
+                if fs.stat(root / FOLDER) is not None:
+                    return bool(_settings(root / FOLDER / CONFIG).get(_ASKED.name))
         except MvcError as error:
             _log.warning("mvc gives no tags: %s", error)
-            return False
+        return False
 
     def tags(self) -> dict[str, str]:
         """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD; warns if unreadable."""
@@ -47,3 +54,9 @@ class VersionTags(RunContextProvider):
             _log.warning("mvc gives no tags: %s", error)
             return {}
         return found
+
+
+def _settings(file: Path) -> Config:
+    """With the user's own and, of the environment, the variable of this one setting."""
+    given = {name: value for name, value in os.environ.items() if name == _ASKED.variable}
+    return load_config(FileSystem(), file, user_file(os.environ), given, flags={})

@@ -28,6 +28,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self, overload
 
+from msgspec import Struct
+
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
 from mvc.io.flushes import Flushes
@@ -58,6 +60,8 @@ SWAPPED = ".mvc-dir-"
 _TRIES = 3
 
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_GROUP_SHARES = stat.S_ISGID | stat.S_IWGRP
+_BY_OTHERS = 0o066
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 LOCK_SECONDS = 60.0
@@ -119,12 +123,46 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all)
 
 
+class SharedFolder(Struct, frozen=True):
+    """A folder in which a group works: what is made in it gets its permissions, not the umask's."""
+
+    path: Path
+    mode: int
+
+    @classmethod
+    def at(cls, fs: FileSystem, path: Path) -> SharedFolder | None:
+        """The folder at ``path``, if its group may write there and owns what is made there."""
+        there = fs.stat(path)
+        if there is None or not there.is_dir or there.mode & _GROUP_SHARES != _GROUP_SHARES:
+            return None
+        return cls(path, stat.S_IMODE(there.mode))
+
+    def mode_of(self, path: Path, there: FileIdentity) -> int | None:
+        """What mode a file or folder is to have; None if it has it, or is not ours to change."""
+        if path == self.path or not path.is_relative_to(self.path) or there.owner != os.geteuid():
+            return None
+        wanted = self.mode if there.is_dir else self.mode & 0o666
+        return None if stat.S_IMODE(there.mode) == wanted else wanted
+
+
 class FileSystem:
-    """The real file system. Holds nothing; one object may serve all threads.
+    """The real file system. Holds nothing but ``shared``; one object may serve all threads.
+
+    ``shared``: the repository's folder, if a group works in it (``shared_by``).
 
     Where a method takes ``within``, a folder above the path, no symbolic link below that
     folder is followed, whatever is swapped for whatever meanwhile (``_reach``).
     """
+
+    shared: SharedFolder | None = None
+
+    def shared_by(self, folder: Path) -> FileSystem:
+        """One that keeps what it makes in ``folder`` open to its group, if that may write there."""
+        if type(self) is not FileSystem or (shared := SharedFolder.at(self, folder)) is None:
+            return self
+        fs = FileSystem()
+        fs.shared = shared
+        return fs
 
     # -- open files --------------------------------------------------------------------
 
@@ -160,6 +198,8 @@ class FileSystem:
         with translate(path, "write"), _reach(path, within) as (name, folder):
             file = self._written(path, os.open(name, flags, mode, dir_fd=folder))
         file.position = _identify(file).size
+        if create and mode & _BY_OTHERS:
+            self.share(path)
         return file
 
     def _written(self, path: Path, descriptor: int) -> WriteFile:
@@ -197,6 +237,7 @@ class FileSystem:
                         os.close(descriptor)
                         break
                     if _same(descriptor, path):
+                        self.share(path)
                         return FileLock(path, descriptor)
                 except BaseException:
                     os.close(descriptor)
@@ -233,11 +274,24 @@ class FileSystem:
         with translate(path, "create"), _reach(path, within) as (name, folder):
             try:
                 os.mkdir(name, dir_fd=folder)
+                self.share(path)
             except FileExistsError:
                 follow = within is None or path == within
                 there = os.stat(name, dir_fd=folder, follow_symlinks=follow)
                 if not exist_ok or not FileIdentity.of(there).is_dir:
                     raise
+
+    def set_mode(self, path: Path, mode: int) -> None:
+        """Gives a file or a folder exactly these permission bits."""
+        with translate(path, "change the mode of"):
+            os.chmod(path, mode)
+
+    def share(self, path: Path) -> None:
+        """Opens what was made in the shared folder to its group; elsewhere nothing changes."""
+        if self.shared is None or (there := self.stat(path, follow=False)) is None:
+            return
+        if not there.is_symlink and (mode := self.shared.mode_of(path, there)) is not None:
+            self.set_mode(path, mode)
 
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
         """Renames ``src`` to ``dst``, taking the place of a file there in one step.
@@ -438,7 +492,7 @@ class FileSystem:
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
             _regular(path, present)
-            mode = present.permissions if mode is None else mode
+            mode = self._kept_mode(path, present) if mode is None else mode
         private = 0o666 if mode is None else mode  # never wider than it ends up
         beside = path.with_name(temporary)
         try:
@@ -458,6 +512,12 @@ class FileSystem:
                     file.sync()
         except IoFailed as error:  # nobody knows the temporary name
             raise under_name(error, beside, path) from error.__cause__
+
+    def _kept_mode(self, path: Path, present: FileIdentity) -> int | None:
+        """The mode of what replaces a file; None for that of a new one."""
+        private = not present.permissions & _BY_OTHERS
+        shared = self.shared is not None and path.is_relative_to(self.shared.path)
+        return None if shared and not private else present.permissions
 
 
 class LateFlushes(FileSystem):

@@ -347,6 +347,15 @@ class WriteFile(_Handle):
             self._poisoned = True
             raise sync_failure(self.path, error) from error
 
+    def drop_pages(self) -> None:
+        """Has the system read the file from the disk when it is read next, where it does that.
+
+        Pages that are not durable yet stay in memory.
+        """
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):  # it is advice
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def identity(self) -> FileIdentity:
         self._check()
         return super().identity()

@@ -4,8 +4,9 @@ All files are written, flushed and checked under temporary names before the firs
 the renames come one after the other. A *plan* (``mvc.io.plans``) names the temporary files from the
 beginning, and is locked while its process lives. What a killed process leaves is decided by the
 next one that calls ``finish_interrupted``: if all files were ready, and are what the plan says, it
-does the remaining renames; if not, it deletes the temporary files. It neither opens nor deletes
-what no replacement wrote: other than regular files, and of ready ones those of another size.
+does the remaining renames; if not, it deletes the temporary files. At a temporary name it opens and
+deletes only a regular file of this user, of a ready plan only one of the size that the plan says;
+what else stands there is left alone.
 
 Without a plan, where none can be written, nobody completes what a killed process left. An empty
 plan keeps replacements in one place apart.
@@ -301,11 +302,10 @@ class _PlanFile:
                 self._write(pointer.plan(number), self._line)
             elif self._inside:
                 self._write(self._plans / number, self._line)
-        except _NO_ROOM:
+        except BaseException as error:
             self._remove()
-        except BaseException:
-            self._remove()
-            raise
+            if not isinstance(error, _NO_ROOM):
+                raise
         return self
 
     def get_ready(self) -> None:

@@ -26,14 +26,7 @@ from mvc.maintenance.gc import (
 )
 from mvc.maintenance.inventory import inventory_and_contents
 from mvc.maintenance.reachable import reachable
-from mvc.maintenance.retention import (
-    Retention,
-    Short,
-    given_up,
-    protected,
-    recorded_since,
-    too_few,
-)
+from mvc.maintenance.retention import Retention, Short, protected, recorded_since, select, too_few
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -42,7 +35,7 @@ from mvc.repo.history.log import in_range
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.queries import drop
+from mvc.repo.queries import drop_rows
 from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
@@ -90,7 +83,7 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
     if bool(revs) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
-        selected = given_up(context, rules)
+        selected = select(context, rules)
         stay = _needed(context, {commit.id for commit in selected})
         going = _sorted(commit for commit in selected if commit.id not in stay)
         since = recorded_since(context) if rules.unqueried else None
@@ -139,7 +132,7 @@ def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | 
         done = context.store.publish(make)
     except _NothingLeft:
         return None
-    drop(context, {each.commit for each in done.entry.forgotten})
+    drop_rows(context, {each.commit for each in done.entry.forgotten})
     return done
 
 

@@ -1,8 +1,9 @@
 """gc: delete what is unreachable and free its space.
 
-The plan is a value; executing it is a separate step. It says what stays (``reachable``),
-which codings that needs (``keep_codings``), which journal entries can be shortened
-(``VersionHistory.shortened``), and which packs hold enough garbage to be rewritten.
+The plan is a value; executing it is a separate step. It says what stays (``reachable``,
+from the roots of ``VersionHistory.reachable``), which codings that needs (``keep_codings``), which
+journal entries can be shortened (``VersionHistory.shortened``), and which packs hold enough garbage
+to be rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.manifests import objects
-from mvc.repo.queries import drop
+from mvc.repo.queries import drop_rows
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -50,7 +51,7 @@ from mvc.types import Progress
 
 DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
-_WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or weights given up
+_WORTH = 0.05  # share of a pack, or of the journal, that must be garbage for it to be rewritten
 _SMALL = 8 * MIB  # bytes of a pack that is joined with others once more than _SCATTERED are smaller
 _SCATTERED = 64
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
@@ -140,8 +141,9 @@ def collect(
     """Deletes what is unreachable and not named by an operation within ``grace``.
 
     Commits and readers may run meanwhile. The caller has completed killed checkouts, whose plans
-    may lead to versions that nothing else names. Raises ReadOnly, Busy, and DamagedData if
-    something that stays is damaged; then nothing is changed.
+    may lead to versions that nothing else names. Files of the quarantine go before the journal is
+    replaced: what fails then brings none back. Raises ReadOnly, Busy, and DamagedData if something
+    that stays is damaged; then nothing is changed.
     """
     store, policy, author = context.store, encoding_policy(context.config), context.author
     store.check_writable("collected")
@@ -168,7 +170,7 @@ def collect(
     if gone and not store.unnamed_packs():
         note = f"of {len(gone)} forgotten states no byte is left"
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author=author, gone=gone))
-    drop(context, {*plan.summary.commits, *plan.reach.forgotten})
+    drop_rows(context, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, before=before, freed=before - store.disk_use().total)
 
 
@@ -273,8 +275,8 @@ def plan_deletion(
         quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
         unquarantined=bytes_of(fs, quarantine),
     )
-    given_up = (coding for id_ in reach.given_up for coding in found.codings.get(id_, ()))
-    traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in given_up)
+    forgotten = (coding for id_ in reach.only_forgotten for coding in found.codings.get(id_, ()))
+    traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in forgotten)
     return CollectionPlan(
         found=found,
         reach=reach,
@@ -323,9 +325,8 @@ def _pack_uses(found: Inventory, leaves: Flags, sizes: Mapping[int, int]) -> dic
 def _packs_to_move(
     found: Inventory, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """Packs of which much is garbage, or any where every trace of an object has to go.
-
-    Also small ones, where there are many.
+    """Packs of which much is garbage, and any that has what must leave no trace, or weights to
+    give up. Also small ones, where there are many.
     """
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
     small = {n for n, use in packs.items() if use.size < _SMALL}
@@ -343,7 +344,7 @@ def _records_to_split(
     """Records in packs that stay, which name an object of a forgotten state that is no base."""
     return {
         coding.place[:2]
-        for id_ in reach.given_up - kept.phantoms
+        for id_ in reach.only_forgotten - kept.phantoms
         for coding in found.codings.get(id_, ())
         if coding.record.pack not in moved
     }

@@ -80,8 +80,8 @@ class Reachable(Struct, kw_only=True):
     """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
     whose state does not, by name (True) or by rule.
 
-    ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
-    only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
+    ``blobs`` and ``manifests`` are the objects of these states. ``only_forgotten`` are objects
+    that only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
     may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
     that stays has a use. ``purge``: a state was forgotten by name since the last
     collection, so bytes that no entry names must be deleted as well. Operations from
@@ -95,7 +95,7 @@ class Reachable(Struct, kw_only=True):
     purge: bool
     manifests: set[ManifestId]
     blobs: Specs
-    given_up: set[bytes] = field(default_factory=set)
+    only_forgotten: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
     dropped: set[bytes] = field(default_factory=set)
 
@@ -151,7 +151,7 @@ def reachable(
             # its objects may be among those that no version needs.
             objects = set(found.codings)
         alone = {each for each in objects if not reach.needs(each)}
-        reach.given_up |= alone
+        reach.only_forgotten |= alone
         reach.banned |= alone if named else set()
     return reach
 

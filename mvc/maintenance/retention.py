@@ -107,7 +107,7 @@ class Retention(Struct, frozen=True):
         return " ".join([*said, *(["--unqueried"] if self.unqueried else [])])
 
 
-def given_up(context: Context, rules: Retention) -> list[Commit]:
+def select(context: Context, rules: Retention) -> list[Commit]:
     """The versions that ``rules`` select for forgetting, in the order of publication.
 
     Versions named by a ref or HEAD, or live on a target now or later, are never selected.

@@ -192,7 +192,10 @@ class StorageGraph:
     # -- collecting ------------------------------------------------------------------------
 
     def name(self, id_: bytes) -> None:
-        """Makes an object known; of several with the same first bytes a base means the first."""
+        """Makes an object known, whatever is sound of it: fsck names those of damaged payloads.
+
+        Of several with the same first bytes a base means the first.
+        """
         self._append(id_, b"", len(self._kinds), _NAMED)
         for values in (self._starts, self._sizes, self._seconds):
             values.append(0)
@@ -508,7 +511,7 @@ class StorageGraph:
         return float(self.costs[node]), int(self.depths[node])
 
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
-        """Whether an object larger than a piece can be reached as one."""
+        """Whether an object larger than a piece is reached as one payload: an old skeleton."""
         return (self.number(id_), nbytes) in self._whole and self.reach(id_) is not None
 
 

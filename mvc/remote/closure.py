@@ -2,9 +2,10 @@
 
 The records of the version's own entry go as they are. What they build on, or what another entry
 published, goes along the cheapest path in bytes from what the receiver has. A payload that several
-objects share goes with all of them. An object whose dtype and shape nobody knows, or that only a
-version forgotten by name has, never goes: what needs it is encoded anew; and so is a version to
-which objects lead that the receiver has no other use for, if these take more bytes than it has.
+objects share goes with all of them. An object whose dtype and shape nobody knows, or that versions
+forgotten by name published, goes only where a version that is sent has it: what else needs it is
+encoded anew; and so is a version to which objects lead that the receiver has no other use for, if
+these take more bytes than it has.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ _Anew = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
 class Closure:
     """Chooses the records for one entry after the other, in the order in which they are sent.
 
-    ``held``: whether the receiver has an object, as far as known, from the byte of the journal at
-    which the entry stands that published it first. ``whole``: ids that it lacks, as it said.
+    ``held``: whether the receiver has what an entry published, as far as known; it is asked of the
+    one that published an object first. ``banned``: whether all versions of an entry were forgotten
+    by name. ``whole``: ids that the receiver lacks, as it said.
     ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
     which is compared with its hash: so deltas may lead there backwards. ``manifest`` is one of
     them, against which the new one is coded if it has to be coded anew.
@@ -165,8 +167,8 @@ class Closure:
     def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         """Dtype and shape of a blob that may go; None if it may not, or nobody knows them.
 
-        By a version that has it; else one of those of objects that are stored next to it, if its
-        hash says so.
+        By a version that has it; else one of those of objects stored next to it (``like``), if its
+        hash says so. The first answer counts, whatever ``like`` is later.
         """
         if id_ not in self._found:
             if len(self._found) > _RESOLVED:
@@ -333,9 +335,7 @@ class _Choice:
 
     def run(self) -> None:
         closure = self._closure
-        for id_ in self._needed.blobs:
-            if not closure.has(id_):
-                self._waiting.append(id_)
+        self._waiting += (id_ for id_ in self._needed.blobs if not closure.has(id_))
         while self._waiting:
             id_ = self._waiting.popleft()
             if id_ not in self._taken:
@@ -470,12 +470,7 @@ class _Choice:
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())
         )
-        return ChosenRecords(size, shapes, partial(_one_after_another, parts))
-
-
-def _one_after_another(parts: Sequence[Callable[[], Iterable[Bytes]]]) -> Iterator[Bytes]:
-    for part in parts:
-        yield from part()
+        return ChosenRecords(size, shapes, lambda: (data for part in parts for data in part()))
 
 
 def _index(header: RecordHeader, member: Member) -> int:

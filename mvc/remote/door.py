@@ -40,7 +40,8 @@ class RemoteHead(Struct, frozen=True):
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
     (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
     may do there; empty where everything is allowed. ``unnamed``: versions that it has and that no
-    ref leads to yet, because a push was interrupted.
+    ref leads to yet, because a push was interrupted. ``protected``: targets, with ``*`` for any
+    characters, on which it takes only deployments of who has a scope that names them.
     """
 
     identity: bytes
@@ -51,6 +52,7 @@ class RemoteHead(Struct, frozen=True):
     bare: bool = False
     scopes: tuple[str, ...] = ()
     unnamed: tuple[CommitId, ...] = ()
+    protected: tuple[str, ...] = ()
 
 
 class Wanted(Struct, frozen=True):

@@ -13,6 +13,7 @@ from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
+from mvc.repo.protection import protecting
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.snapshot import Snapshot
@@ -42,6 +43,7 @@ class FolderDoor:
             bare=self.context.bare,
             scopes=self._scopes,
             unnamed=_unnamed(snapshot),
+            protected=protecting(self.context),
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:

@@ -2,8 +2,9 @@
 
 These truths only grow: deployments and their retractions, annotations, and that a state was
 forgotten by name. Each has a name or a content of its own, so that what is here already is passed
-over, and repositories that have taken the same come to the same answers, in whatever order. What
-is said of versions that are not here is passed over as well; who sends these later sends that, too.
+over, and repositories that have taken the same come to the same answers, in whatever order.
+Retractions and annotations of what is not here are passed over: who sends it later sends them, too.
+A deployment of a version that is not here is refused.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from mvc.remote.places import (
     tips_of,
 )
 from mvc.remote.remotes import Remote
-from mvc.remote.scopes import allows
+from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.remote.transfer import (
     NOTHING,
@@ -62,6 +62,7 @@ from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.lookup.stamping import node, stamp_long
+from mvc.repo.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.types import Progress
@@ -488,9 +489,9 @@ class _Push:
         """
         scopes, own = self.head.scopes, node(self._context.store.snapshot)
         entries = list[Sent]()
-        for sent in decode_entries(given.head) if scopes else ():
+        for sent in decode_entries(given.head) if scopes or self.head.protected else ():
             made = () if sent.truths is None else sent.truths.deployments
-            out = [d for d in made if d.node == own and not allows(scopes, "deploy", d.target)]
+            out = [d for d in made if d.node == own and not self._takes(d.target)]
             self.denied |= {f"deploy:{each.target}" for each in out}
             if sent.truths is not None and out:
                 kept = replace(sent.truths, deployments=tuple(d for d in made if d not in out))
@@ -498,6 +499,13 @@ class _Push:
             if sent != Sent():
                 entries.append(sent)
         return replace(given, head=encode_entries(entries)) if self.denied else given
+
+    def _takes(self, target: str) -> bool:
+        """Whether the remote takes deployments to this target from here."""
+        scopes = self.head.scopes
+        if protected(self.head.protected, [target]):
+            return names_target(scopes, target)
+        return allows(scopes, "deploy", target)
 
     def count(self, wanted: Wanted) -> None:
         for each in self._slices(wanted):

@@ -29,7 +29,7 @@ from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
 from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again, hold
 from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
-from mvc.remote.scopes import allows, check_moves, check_news, require
+from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import (
     Given,
@@ -43,6 +43,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
+from mvc.repo.protection import protected, protecting
 from mvc.store.format import check_features
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
@@ -446,6 +447,8 @@ class _Publication:
             targets = {made.target for made in merged.deployments}
             targets |= {taken.target for taken in merged.retractions}
             forgets = bool(held) or any(mark.named for mark in merged.forgotten)
+            if not self._local:
+                check_protected(self._scopes, protected(protecting(self._context), targets))
             check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             self._check_annotated({each.commit for each in merged.evidence})
             if remember:

@@ -1,7 +1,8 @@
 """What the holder of a token, or of an account behind a forced command, may do.
 
 ``read``, ``push:GLOB`` (branches ``heads/...`` and tags ``tags/...``; a GLOB that begins otherwise
-is of branches), ``deploy:GLOB`` (targets) and ``admin`` (everything: force, delete, tombstones).
+is of branches), ``deploy:GLOB`` (targets), ``metrics`` (what a server counts) and ``admin``
+(everything: force, delete, tombstones).
 ``REPO:`` in front limits a scope to repositories of this name. ``*`` in a GLOB stands for any
 characters, ``/`` among them.
 """
@@ -19,8 +20,8 @@ from mvc.model.names import is_report, printable
 from mvc.remote.door import Move
 from mvc.repo.lookup.refs import BRANCH, TAG
 
-Deed = Literal["read", "push", "deploy", "admin"]
-_PLAIN, _WITH_GLOB = {"read", "admin"}, {"push", "deploy"}
+Deed = Literal["read", "push", "deploy", "metrics", "admin"]
+_PLAIN, _WITH_GLOB = {"read", "metrics", "admin"}, {"push", "deploy"}
 _NAME = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._+/*?-]*")
 _MOST = 100
 
@@ -41,13 +42,15 @@ def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
     return scopes
 
 
-_EXAMPLES = "read, push:heads/*, deploy:prod or admin, each with REPO: in front for one repository"
+_EXAMPLES = (
+    "read, push:heads/*, deploy:prod, metrics or admin, each with REPO: in front for one repository"
+)
 
 
 def _split(scope: str) -> tuple[str, str, str | None]:
     """Repository (``*`` for all), deed, and glob."""
     parts = scope.split(":")
-    if parts[0] in _PLAIN | _WITH_GLOB:
+    if len(parts) == 1 or parts[0] in (_PLAIN | _WITH_GLOB) - {"metrics"}:
         parts.insert(0, "*")
     if not 2 <= len(parts) <= 3 or not _is_name(parts[0]):
         return "*", "", None
@@ -101,6 +104,22 @@ def check_moves(scopes: tuple[str, ...], moves: Iterable[Move]) -> None:
         require(scopes, "push", move.name)
         if move.force or move.new is None:
             require(scopes, "admin")
+
+
+def check_protected(scopes: Iterable[str], targets: Iterable[str]) -> None:
+    """Raises RemoteRefused for protected targets, but for those that a scope names in full."""
+    for target in targets:
+        if not names_target(scopes, target):
+            raise RemoteRefused(
+                f"{printable(target)} is protected there (deploy.protect)",
+                hint="deploy to it in that repository itself, with --anyway, or through a server "
+                f"with a token of the scope deploy:{printable(target)}",
+            )
+
+
+def names_target(scopes: Iterable[str], target: str) -> bool:
+    """Whether a scope allows all, or deployments to just this target."""
+    return not {"admin", f"deploy:{target}"}.isdisjoint(scopes)
 
 
 def check_news(

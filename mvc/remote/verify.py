@@ -2,18 +2,18 @@
 
 The entries are read as if they stood at the end of the journal, by this process only. Every coding
 among their records is applied once, from its own base, and its object hashed: one false coding
-beside a true one would make the object unreadable. Then each version is compared with its root,
-and everything it holds is there.
+beside a true one would make the object unreadable. Then each version is compared with its root, and
+what it holds beside that, unless a parent has it, is recovered and hashed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -41,6 +41,8 @@ from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL, Snapshot
+
+_T = TypeVar("_T")
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
@@ -140,7 +142,7 @@ class _Proof:
         # What is proven may be undone: a false coding that is undone would prove itself.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = context.store.pool
-        self._made = context.store.made
+        self._made = context.store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
         self._stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of the entry that is looked at
@@ -219,7 +221,9 @@ class _Proof:
             if id_ in self._received:
                 continue
             if known.get(id_) != spec:
-                all(self._is_there(id_, start) for start, _ in pieces(spec))
+                for start, _ in pieces(spec):
+                    if not self._is_there(id_, start):
+                        break
             self._used[id_] = spec.nbytes
 
     # -- what is known -------------------------------------------------------------------
@@ -285,7 +289,7 @@ class _Proof:
                 predicted += steps
             else:
                 self._record(record)
-        for units in _batched(_units(predicted)):
+        for units in _batched(_units(predicted), lambda unit: sum(s.member.nbytes for s in unit)):
             self._codings(units, grouped=False)
 
     def _record(self, record: Placed) -> None:
@@ -403,7 +407,7 @@ class _Proof:
     # -- versions ------------------------------------------------------------------------
 
     def _version(self, given: Given) -> Manifest:
-        """Every object of a version is proven, or was when it came here, or is proven now."""
+        """Every object is proven by now, or a parent's, or is recovered and hashed here."""
         manifest = self._load(given.commit.manifest)
         if manifest.root != given.commit.root:
             raise DamagedData(
@@ -520,34 +524,26 @@ def _fitting(unit: list[PathStep]) -> list[list[PathStep]]:
     return [unit] if fits else [[step] for step in unit]
 
 
-def _batched(units: Iterable[list[PathStep]]) -> Iterator[list[list[PathStep]]]:
-    """Units that are made at a time."""
-    batch, total = list[list[PathStep]](), 0
-    for unit in units:
-        size = sum(step.member.nbytes for step in unit)
-        if batch and total + size > _AT_ONCE:
+def _batched(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """What is made at a time."""
+    batch, total = list[_T](), 0
+    for item in items:
+        if batch and total + size(item) > _AT_ONCE:
             yield batch
             batch, total = [], 0
-        batch.append(unit)
-        total += size
+        batch.append(item)
+        total += size(item)
     if batch:
         yield batch
 
 
 def _batches(members: Sequence[Member], joint: int) -> Iterator[Sequence[Member]]:
     """Members that are made together; of a super-step those of one time."""
-    if joint:
-        size = len(members) // joint or 1
-        yield from (members[at : at + size] for at in range(0, len(members), size))
+    if not joint:
+        yield from _batched(members, lambda member: member.nbytes)
         return
-    batch, total = list[Member](), 0
-    for member in members:
-        if batch and total + member.nbytes > _AT_ONCE:
-            yield batch
-            batch, total = [], 0
-        batch.append(member)
-        total += member.nbytes
-    yield batch
+    size = len(members) // joint or 1
+    yield from (members[at : at + size] for at in range(0, len(members), size))
 
 
 def _room(member: Member) -> memoryview:

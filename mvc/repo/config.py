@@ -166,10 +166,14 @@ _ALL = (
         "and retraction", low=0, high=4096, personal=True),
     Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is ended",
         low=0, high=86_400, open_low=True, personal=True),
+    Key("deploy.protect", str, "", "targets, with * for any characters, that are deployed to only "
+        "with --anyway", low=0, high=4096),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
         "push that does not go on", low=0, open_low=True),
+    Key("mlflow.tags", bool, False, "runs of MLflow that begin in the repository are tagged with "
+        "its version"),
     Key("core.bare", bool, False, "a repository without working files, to which others push"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),

@@ -26,6 +26,7 @@ from mvc.model.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import availability, stamping
 from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.protection import refuse_protected
 from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
@@ -98,13 +99,20 @@ class Deployed(Struct, frozen=True):
 
 
 def deploy(
-    context: Context, rev: Rev, target: str, time_ns: int | None = None, *, reason: str = ""
+    context: Context,
+    rev: Rev,
+    target: str,
+    time_ns: int | None = None,
+    *,
+    reason: str = "",
+    anyway: bool = False,
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. Raises InvalidName,
-    InvalidTime, UnknownRevision, StateForgotten.
+    InvalidTime, UnknownRevision, StateForgotten, and TargetProtected unless ``anyway``.
     """
+    refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     commit = resolve(context, rev)
 
@@ -156,13 +164,15 @@ def retract(
     time_ns: int | None = None,
     *,
     reason: str = "",
+    anyway: bool = False,
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
     1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
-    UnknownRevision, NoDeployment.
+    UnknownRevision, NoDeployment, and TargetProtected unless ``anyway``.
     """
+    refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     check_target(context, target)
     commit = None if rev is None else resolve(context, rev)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import MvcError, MvcWarning
+from mvc.io.log import tell
 from mvc.model.names import printable
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
@@ -46,18 +47,19 @@ def announcing(context: Context, target: str | None) -> Announce:
     deployment. A deployment that a hook makes runs no hook.
     """
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
-        return _silent
+        return _told
     try:
         config = own_config(context.store.fs, os.environ)
     except MvcError as error:
         problem = f"was not run: {error.message}"
-        return lambda _, deployed: _warned(deployed, problem)
+        return lambda action, deployed: _warned(_told(action, deployed), problem)
     command, seconds = config.get(_HOOK), config.get(_TIMEOUT)
     if not command.strip():
-        return _silent
+        return _told
     previous = _live(context, target)
 
     def announce(action: Action, deployed: Deployed) -> Deployed:
+        _told(action, deployed)
         retracts = action == "retract"
         facts = {
             "schema": _SCHEMA,
@@ -77,7 +79,19 @@ def announcing(context: Context, target: str | None) -> Announce:
     return announce
 
 
-def _silent(_action: Action, deployed: Deployed) -> Deployed:
+def _told(action: Action, deployed: Deployed) -> Deployed:
+    """Tells the program's log."""
+    short, target = deployed.commit.short, printable(deployed.target)
+    retracts = action == "retract"
+    tell(
+        "mvc.deployments",
+        f"{action} {short} {target}",
+        action=action,
+        version=str(deployed.commit),
+        target=target,
+        author=printable(deployed.retracted_by if retracts else deployed.author),
+        reason=printable(deployed.retracted_reason if retracts else deployed.reason),
+    )
     return deployed
 
 

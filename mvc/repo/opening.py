@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
 
+COPY = "backup"
+"""A file in a ``.mvc`` that is a backup, or a restore under way (``mvc.maintenance.backup``)."""
+
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
 
@@ -82,6 +85,7 @@ def open_context(
             folder = root / FOLDER
             refuse_foreign(files, folder)
             _check_folder(files, folder)
+            files = files.shared_by(folder)
             try:
                 store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)
             except DamagedData as error:
@@ -155,6 +159,11 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
     """Raises an error with a clear message if ``folder`` lacks a required file."""
     shown = printable(str(folder))
     identity = fs.stat(folder)
+    if fs.stat(folder / COPY) is not None and fs.stat(folder / JOURNAL) is None:
+        raise DamagedData(
+            f"the copy {shown} is not complete: a backup, or a restore, was interrupted",
+            hint="run 'mvc backup', or 'mvc restore', again: it goes on where it was",
+        )
     if identity is not None and not identity.is_dir:
         raise NotARepository(
             f"{shown} is a file: a repository is a folder of this name",

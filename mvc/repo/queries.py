@@ -124,7 +124,7 @@ def counted(
         note(context, waiting)
 
 
-def drop(context: Context, gone: Set[CommitId]) -> None:
+def drop_rows(context: Context, gone: Set[CommitId]) -> None:
     """Deletes the rows of versions that were forgotten or collected; a failure leaves them."""
     fs, folder = context.store.fs, context.store.folder
     path = folder / QUERIES

@@ -22,6 +22,7 @@ from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_a
 from mvc.repo.live import live_at, succession
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.protection import refuse_protected
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 
@@ -33,13 +34,20 @@ class RolledBack(Deployed, frozen=True, kw_only=True):
 
 
 def rollback(
-    context: Context, target: str, *, steps: int = 1, to: Rev | None = None, reason: str = ""
+    context: Context,
+    target: str,
+    *,
+    steps: int = 1,
+    to: Rev | None = None,
+    reason: str = "",
+    anyway: bool = False,
 ) -> RolledBack:
     """``Repository.rollback``; durable on return."""
     if steps < 1:
         raise WrongUsage(f"a rollback of {steps} steps makes no sense")
     if steps > 1 and to is not None:
         raise WrongUsage("name a version or a number of steps, not both")
+    refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     wanted = None if to is None else resolve(context, to)
     left: list[CommitId] = []

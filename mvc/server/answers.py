@@ -60,7 +60,9 @@ class Answer:
             tell(self._end, error)
 
     def _reserve(self, folder: Path, room: int) -> bool:
-        """Makes the file; False where the disk has no room for it."""
+        """Makes the file; False where the disk has no room for it, or nobody says so (macOS)."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 os.posix_fallocate(file.fileno(), 0, room)

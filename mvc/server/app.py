@@ -36,15 +36,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
+from mvc.io.log import tell
 from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Received, Wanted
 from mvc.remote.merging import Truths
+from mvc.repo.prometheus import CONTENT
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
+from mvc.server.metrics import Counters
 from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -72,9 +75,11 @@ SILENCE = 60.0
 """Seconds in which the body of a request brings at least ``_STRIDE`` bytes, or its end."""
 _STRIDE = 64 << 10
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
+_VERBS = {"head", "live", "send", "receive", "metrics"}
 _T = TypeVar("_T")
 
-Log = Callable[[str], None]
+METRICS: scopes.Deed = "metrics"
+"""The path, and the scope, of what a server counts."""
 
 
 class Application:
@@ -82,11 +87,10 @@ class Application:
 
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
-        log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
-        gather: float = SECONDS,
+        stopping: Callable[[], bool] = lambda: False, gather: float = SECONDS,
     ) -> None:  # fmt: skip
-        self._repositories, self._gate = repositories, gate
-        self._log, self._stopping = log, stopping
+        self._repositories, self._gate, self._stopping = repositories, gate, stopping
+        self._counters = Counters()
         self._clock = Clock()
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
@@ -101,7 +105,8 @@ class Application:
         self._answers = Answers()
         self._gather, self._gatherings = gather, dict[str, Gathering]()
         self.asgi = Starlette(
-            routes=[
+            routes=[Route(f"/{METRICS}", self._answering(None), methods=["GET"])]
+            + [
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
                 for prefix in ("", "/{repository:path}")
                 for name, endpoint, methods in (
@@ -123,8 +128,10 @@ class Application:
     # -- around a request ----------------------------------------------------------------
 
     def _answering(
-        self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]]
+        self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]] | None
     ) -> Callable[[Request], Awaitable[Response]]:
+        """``endpoint``: None for what is counted, which is of no repository."""
+
         async def answer(request: Request) -> Response:
             begun = time.monotonic()
             name = str(request.path_params.get("repository", ""))
@@ -132,8 +139,12 @@ class Application:
             try:
                 _check_form(request)
                 caller = self._gate.caller(request.headers.get("Authorization"), name)
-                served = await self._found(name)
-                response = await endpoint(request, served, caller)
+                if endpoint is None:
+                    response = self._metrics(caller)
+                else:
+                    if set(caller.scopes) == {METRICS}:
+                        scopes.require(caller.scopes, "read")
+                    response = await endpoint(request, await self._found(name), caller)
             except Denied as denied:
                 response = _problem(denied.error, denied.status)
             except (PlacesTaken, InUse):
@@ -143,18 +154,20 @@ class Application:
             except MvcError as error:
                 response = _problem(error)
             except Exception as error:  # a bug; its text may hold what was asked
-                self._say(_bug(error))
+                tell("mvc.server", _bug(error), level="error")
                 response = _problem(MvcError("internal error"), 500)
             response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
-            host = printable(request.client.host) if request.client else ""
             verb = printable(request.url.path.rpartition("/")[2])[:20]
-            asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
-            who = f"{host or '-'} {caller.name if caller else '-'}"
 
             def note() -> None:
-                outcome = f" {response.outcome}" if isinstance(response, _Frames) else ""
-                time_ms = (time.monotonic() - begun) * 1000
-                self._say(f"{who} {asked} {response.status_code}{outcome} {time_ms:.0f}ms")
+                outcome = ""
+                if isinstance(response, _Frames):
+                    outcome = response.outcome
+                    self._counters.sent += response.sent
+                self._note(
+                    request, response.status_code, outcome, repository=printable(name)[:200],
+                    token=caller.name if caller else "", verb=verb, begun=begun,
+                )  # fmt: skip
 
             if isinstance(response, _Frames):
                 response.ended.append(note)
@@ -166,13 +179,37 @@ class Application:
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        host = printable(request.client.host) if request.client else ""
-        self._say(f"{host or '-'} - {printable(request.method)} - - {status} 0ms")
+        self._note(request, status, "", repository="-", token="", verb="-", begun=time.monotonic())
         return Response(status_code=status)
 
-    def _say(self, text: str) -> None:
-        if self._log is not None:
-            self._log(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}")
+    def _note(
+        self, request: Request, status: int, outcome: str,
+        *, repository: str, token: str, verb: str, begun: float,
+    ) -> None:  # fmt: skip
+        """Counts a request whose answer has ended, and tells the log."""
+        seconds = time.monotonic() - begun
+        kind = outcome.partition(":")[0].replace(" ", "-")  # of a bug, without its place
+        self._counters.answered(verb if verb in _VERBS else "other", status, kind, seconds)
+        client = printable(request.client.host) if request.client else ""
+        method = printable(request.method)
+        words = (client or "-", token or "-", method, repository or ".", verb, str(status), outcome)
+        tell(
+            "mvc.server.access",
+            " ".join((*filter(None, words), f"{seconds * 1000:.0f}ms")),
+            level="debug" if verb == METRICS else "info",
+            client=client, token=token, method=method, repository=repository, request=verb,
+            status=status, outcome=outcome, ms=round(seconds * 1000, 1),
+        )  # fmt: skip
+
+    def _metrics(self, caller: Caller) -> Response:
+        scopes.require(caller.scopes, METRICS)
+        now = {
+            "sending": self._sends.held, "reading": self._readers.held,
+            "uploading": self._uploads.held, "waiting": self._waits.held,
+            "watched targets": self._watched.held, "proving": self._proofs,
+            "open repositories": self._repositories.opened,
+        }  # fmt: skip
+        return Response(self._counters.text(now), media_type=CONTENT)
 
     async def _found(self, name: str) -> Served:
         try:
@@ -440,6 +477,7 @@ class Application:
                 try:
                     async for chunk in _chunks(request, wire.PART):
                         buffer += chunk
+                        self._counters.received += len(chunk)
                         if len(buffer) >= MIB:
                             await self._run(write, bytes(buffer))
                             buffer.clear()
@@ -494,7 +532,7 @@ class _Frames(Response):
         super().__init__(media_type=wire.CONTENT)
         del self.headers["Content-Length"]
         self.ended = list(ended)
-        self.outcome = "cut"
+        self.outcome, self.sent = "cut", 0
         self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -518,6 +556,7 @@ class _Frames(Response):
                 if gone.done():
                     return "cut"
                 await _send(send, row)
+                self.sent += len(row)
             outcome = self._done()
         except MvcError as error:
             outcome = error.kind

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.server.app import LONGEST_HEAD, Application, Log
+from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
@@ -51,7 +51,7 @@ class Listening(Struct, frozen=True):
     quota: int | None = None
 
 
-def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
+def serve(how: Listening, *, ready: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT; ``ready`` is told the URL. Requests that run are ended well.
 
     Raises WrongUsage, IoFailed, NotARepository.
@@ -66,9 +66,10 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
     tokens = Tokens(fs, how.folder)
     tokens.all()
     application = Application(
-        Repositories(fs, how.folder, how.quota), Holders(tokens), log=log,
+        Repositories(fs, how.folder, how.quota),
+        Holders(tokens),
         stopping=lambda: server.should_exit,
-    )  # fmt: skip
+    )
     server = server_of(application.asgi, how.certificate, how.key)
     with closing(application):
         listening, place = _listen(how.address)

@@ -27,6 +27,11 @@ class Places:
         self._held = Counter[str]()
         self._waiting = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
 
+    @property
+    def held(self) -> int:
+        """How many are held."""
+        return self._held.total()
+
     def take(self, caller: Caller) -> Callable[[], None]:
         """Takes a place, and returns what gives it back. Raises PlacesTaken."""
         if not self._has_one_for(caller.name):

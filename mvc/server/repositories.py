@@ -20,7 +20,7 @@ from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import FOLDER
+from mvc.store.store import CONFIG, FOLDER
 
 if TYPE_CHECKING:
     from mvc.remote.live import LiveMark
@@ -44,10 +44,10 @@ class Served:
         self._fs, self._quota = fs, quota
         self._context = open_context(root, discover=False, fs=fs)
         self.folder = self._context.store.folder
-        self.uploads = Uploads(fs, self.folder)
+        self.uploads = Uploads(self._context.store.fs, self.folder)
         with suppress(MvcError):
             self.uploads.clear()
-        self._place = fs.stat(self.folder)
+        self._place, self._settings = fs.stat(self.folder), fs.stat(self.folder / CONFIG)
         self._losses = _Losses(self._context)
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
@@ -55,12 +55,13 @@ class Served:
         self._mark = lru_cache(_MARKS)(partial(_mark, self._context))
 
     def is_in_place(self) -> bool:
-        """Whether its folder is still the one that was opened."""
+        """Whether its folder is still the one that was opened, and has the settings of then."""
         there = self._fs.stat(self.folder)
         return (
             there is not None
             and self._place is not None
             and (there.device, there.inode) == (self._place.device, self._place.inode)
+            and self._fs.stat(self.folder / CONFIG) == self._settings
         )
 
     def door(self, scopes: tuple[str, ...] = ()) -> FolderDoor:
@@ -168,6 +169,11 @@ class Repositories:
         self._quota = quota
         self._open = OrderedDict[str, Served]()
         self._lock = threading.Lock()
+
+    @property
+    def opened(self) -> int:
+        """How many are open."""
+        return len(self._open)
 
     def find(self, name: str) -> Served:
         """The repository of this name. Raises RemoteRefused for none, and the errors of opening."""

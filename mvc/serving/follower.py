@@ -24,6 +24,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity
+from mvc.io.log import tell
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, same_until
@@ -187,6 +188,12 @@ class Follower:
             if self._on_change is not None:
                 self._on_change(live)
             self.current = live
+            tell(
+                "mvc.serving",
+                f"{printable(self.target)} is {live.commit.short}",
+                target=printable(self.target),
+                version=str(live.commit),
+            )
             return live
 
     def run(self, interval: float = 0.1) -> None:

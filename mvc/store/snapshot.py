@@ -2,6 +2,9 @@
 
 Every question is one ordered look-up in the index and its tail. ``refresh`` takes in what was
 appended since, and follows journals and indexes that other processes have replaced.
+
+A version that is stored in full is no snapshot, but a reset point
+(``mvc.repo.commit.storage_policy``).
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ LOST = (
 
 
 class Snapshot:
-    """Reads a repository's folder. Safe across threads; one per process.
+    """Reads a repository's folder. Safe across threads; each open repository has one of its own.
 
     It has a journal reader, an index reader with its tail, and pack readers; of its own it has
     only what keeps these three in step.
@@ -281,6 +284,9 @@ class Snapshot:
             return look()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
+    # Only ``newest``, ``by_sequence``, ``ref_change_at`` and ``refs_under`` look at lost entries.
+    # Who asks anything else that one may change calls ``check_gaps``; but not of what was forgotten
+    # or given up: versions that are stored come back by id, whatever is lost.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
@@ -308,10 +314,11 @@ class Snapshot:
 
     def first_ref_change(self, name: str) -> Recorded | None:
         """The earliest entry, by its time, that changed a ref."""
+        low = keys.REFLOG + keys.text(name)
 
         def look() -> Recorded | None:
-            logged = self.under(keys.REFLOG + keys.text(name))
-            return self.entry(keys.offset_of(logged[0])) if logged else None
+            key = self.first(low, keys.after(low))
+            return None if key is None else self.entry(keys.offset_of(key))
 
         return self.retry_on_rewrite(look)
 
@@ -469,7 +476,7 @@ class Snapshot:
         Several only if it was retracted in several repositories.
         """
         low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
-        return [self.entry(keys.offset_of(key)) for key in self.under(low)]
+        return self._entries_under(low)
 
     def has_stamps(self, target: str | None = None) -> bool:
         """Whether a deployment on a target, or on any, has a stamp; one look-up."""
@@ -493,8 +500,7 @@ class Snapshot:
     def late_stamps(self, target: str) -> dict[int, Stamp]:
         """The same of all deployments on a target that have such stamps, by number of the entry."""
         low = keys.LATE_STAMP + keys.text(target)
-        offsets = sorted({keys.offset_of(key) for key in self.under(low)})
-        late = (each for offset in offsets for each in self.entry(offset).entry.stamps)
+        late = (each for recorded in self._entries_under(low) for each in recorded.entry.stamps)
         return {each.sequence: each.stamp for each in late if each.target == target}
 
     def stamped_at(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Stamp]]:
@@ -546,6 +552,15 @@ class Snapshot:
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
+    def _entries_under(self, prefix: bytes) -> list[Recorded]:
+        """The entries that keys under ``prefix`` lead to, oldest first."""
+
+        def look() -> list[Recorded]:
+            offsets = {keys.offset_of(key) for key in self.under(prefix)}
+            return [self.entry(offset) for offset in sorted(offsets)]
+
+        return self.retry_on_rewrite(look)
+
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if it is not here again.
 
@@ -571,28 +586,17 @@ class Snapshot:
 
         Oldest first; of ``commit``, those that may be about it.
         """
-
-        def look() -> list[Recorded]:
-            offsets = {keys.offset_of(key) for key in self.under(keys.FORGOTTEN + commit[:8])}
-            return [self.entry(offset) for offset in sorted(offsets)]
-
-        return self.retry_on_rewrite(look)
+        return self._entries_under(keys.FORGOTTEN + commit[:8])
 
     def weights(self, commit: bytes | None = None) -> Sequence[tuple[Recorded, Weights]]:
         """What became of a commit's weights, oldest first; of every commit's if it is None."""
-
-        def look() -> list[tuple[Recorded, Weights]]:
-            prefix = keys.WEIGHTS + (b"" if commit is None else commit[:8])
-            offsets = sorted({keys.offset_of(key) for key in self.under(prefix)})
-            entries = [self.entry(offset) for offset in offsets]
-            return [
-                (recorded, each)
-                for recorded in entries
-                for each in recorded.entry.weights
-                if commit is None or each.commit == commit
-            ]
-
-        return self.retry_on_rewrite(look)
+        prefix = keys.WEIGHTS + (b"" if commit is None else commit[:8])
+        return [
+            (recorded, each)
+            for recorded in self._entries_under(prefix)
+            for each in recorded.entry.weights
+            if commit is None or each.commit == commit
+        ]
 
     def has_evidence(self) -> bool:
         """Whether any version was ever annotated; one look-up."""
@@ -600,17 +604,12 @@ class Snapshot:
 
     def evidence(self, commit: bytes) -> list[tuple[Recorded, Evidence]]:
         """The annotations of a commit, oldest first, also those that were undone."""
-
-        def look() -> list[tuple[Recorded, Evidence]]:
-            offsets = sorted({keys.offset_of(k) for k in self.under(keys.EVIDENCE + commit[:8])})
-            return [
-                (recorded, each)
-                for recorded in map(self.entry, offsets)
-                for each in recorded.entry.evidence
-                if each.commit == commit
-            ]
-
-        return self.retry_on_rewrite(look)
+        return [
+            (recorded, each)
+            for recorded in self._entries_under(keys.EVIDENCE + commit[:8])
+            for each in recorded.entry.evidence
+            if each.commit == commit
+        ]
 
     # -- what this process has published ---------------------------------------------------
 
@@ -741,7 +740,7 @@ class Snapshot:
         could still remove.
         """
         with self._lock:
-            end = self._index.end_to_index(force=force)
+            end = self._index.flushed_end_to_index(force=force)
             if end is None:
                 return
             try:

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
-from mvc.errors import AlreadyARepository, IoFailed, ReadOnly, UnknownRevision
+from mvc.errors import AlreadyARepository, IoFailed, ReadOnly, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
-from mvc.io.files import TEMPORARY, FileSystem
+from mvc.io.files import TEMPORARY, FileSystem, SharedFolder
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
 from mvc.model.canonical import Writer
@@ -45,7 +45,20 @@ BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"
 GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it alone
 
 
-def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: bytes) -> None:
+SharedBy: TypeAlias = Literal["group", "all"]
+"""Who may use a repository beside its owner: its group, or its group and all others to read."""
+_SHARES: dict[SharedBy, int] = {"group": 0o2070, "all": 0o2075}
+
+
+def create(
+    fs: FileSystem,
+    clock: Clock,
+    parent: Path,
+    branch: str,
+    config: bytes,
+    *,
+    shared: SharedBy | None = None,
+) -> None:
     """Makes an empty repository in ``parent``, atomically; AlreadyARepository if there is one."""
     folder = parent / FOLDER
     already = AlreadyARepository(f"there is a repository already: {folder}")
@@ -55,6 +68,9 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
     fresh = parent / f"{FOLDER}.new-{os.urandom(4).hex()}"
     fs.make_dir(fresh)
     try:
+        if shared is not None:
+            _share(fs, fresh, shared)
+        fs = fs.shared_by(fresh)
         fs.make_dir(fresh / PACKS)
         fs.write_atomic(fresh / CONFIG, config)
         fs.write_atomic(fresh / GITIGNORE, b"*\n")
@@ -83,6 +99,20 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
                 fs.remove_dir(fresh / PACKS)
             fs.remove_dir(fresh)
         raise
+
+
+def _share(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
+    """Opens a new folder to its group. Raises IoFailed where the system does not do that."""
+    if shared not in _SHARES:
+        raise WrongUsage(f"shared is {shared!r}", hint=f"it takes {' or '.join(_SHARES)}")
+    made = fs.stat(folder)
+    assert made is not None
+    fs.set_mode(folder, made.permissions | _SHARES[shared])
+    if SharedFolder.at(fs, folder) is None:
+        raise IoFailed(
+            f"{folder.parent} cannot be shared: its group is none of yours",
+            hint="make the repository in a folder of a group that you belong to ('chgrp')",
+        )
 
 
 class DiskUse(Struct, frozen=True):

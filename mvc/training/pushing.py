@@ -19,6 +19,7 @@ from msgspec import Struct
 
 import mvc
 from mvc.errors import MvcError, MvcWarning, WrongUsage
+from mvc.io.log import tell
 from mvc.io.patience import Patience, warn
 from mvc.remote.remotes import find_remote
 
@@ -176,6 +177,11 @@ class Pusher(threading.Thread):
                     "the training goes on, and what is missing there is pushed later"
                 )
             return False
+        tell(
+            "mvc.training",
+            f"pushed {self._branch} to {self._remote}",
+            branch=self._branch, remote=self._remote, versions=done.versions, bytes=done.bytes,
+        )  # fmt: skip
         with self._changed:
             self._pushed, self._failure = count, None
         if done.denied and done.denied != self._denied:

@@ -25,6 +25,7 @@ from mvc.repo.commit.inputs import refuse_empty
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.opening import opened
+from mvc.repo.protection import refuse_protected
 from mvc.repo.recording import announce
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
@@ -147,6 +148,8 @@ class Recorder:
             self._origin, self._first = options.origin, options.start or 0
             self._steps, self._before = self._first, 0
             context = self._repo.context
+            if options.deploy is not None:
+                refuse_protected(context, options.deploy)
             timeout = float(context.config.get("recorder.timeout"))
             self._queue = Queue(options.when_full, options.queue_bytes, timeout)
             options = replace(options, branch=tip(context, options.branch).branch)

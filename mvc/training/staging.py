@@ -29,6 +29,7 @@ from mvc.ids import CommitId
 from mvc.io.patience import SLICE, Patience, warn
 
 MODES = ("block", "coalesce", "drop")
+"""When there is no room: wait, replace the version that waits, leave this one out."""
 
 _Place: TypeAlias = tuple[object, ...]
 _Leaf: TypeAlias = Callable[[_Place, torch.Tensor], Any]

@@ -42,8 +42,14 @@ def test_no_arguments_means_help(tmp_path: Path) -> None:
     assert "Usage: mvc" in spawn(cwd=tmp_path).stdout
 
 
-def test_help_and_version(mvc: Mvc) -> None:
-    assert mvc("--version").out == mvc("-V").out == f"mvc {__version__}\n"
+def test_the_version_says_which_loops_run(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernels, loops in ((None, "numpy"), (object(), "C")):
+        monkeypatch.setattr("mvc.codecs.words.kernels", kernels)
+        expected = f"mvc {__version__} (loops in {loops})\n"
+        assert mvc("--version").out == mvc("-V").out == expected
+
+
+def test_help(mvc: Mvc) -> None:
     assert mvc("help").out == mvc("--help").out
     assert mvc("help", "log").out == mvc("log", "--help").out
     assert "no command or topic 'nope'" in mvc("help", "nope", code=2).err

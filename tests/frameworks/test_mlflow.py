@@ -15,6 +15,8 @@ from tests.frameworks.need import need
 need("mlflow")
 
 from mvc.frameworks.mlflow import VersionTags  # noqa: E402
+from mvc.io.files import FileSystem  # noqa: E402
+from mvc.repo.config import set_value, unset_value, user_file  # noqa: E402
 
 PROGRAM = """
 import json, sys
@@ -28,10 +30,22 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MVC_MLFLOW_TAGS", raising=False)
+
+
 @pytest.fixture
 def repo(repo, monkeypatch):
+    """It asks for tags."""
     monkeypatch.chdir(repo.root)
+    ask(repo.root / ".mvc" / "config.yaml", "true")
     return repo
+
+
+def ask(file, value, **options):
+    set_value(FileSystem(), file, "mlflow.tags", value, **options)
 
 
 def test_a_run_in_a_repository_has_the_tags(repo, tmp_path, monkeypatch):
@@ -62,6 +76,21 @@ def test_where_head_is(repo):
     repo.commit({"w": torch.zeros(2)})
     repo.checkout(str(first.id), force=True, to=repo.root)
     assert provider.tags() == {"mvc.commit": str(first.id), "mvc.root": str(first.root)}
+
+
+def test_nothing_is_written_unless_it_is_asked_for(repo, monkeypatch, caplog):
+    unset_value(FileSystem(), repo.root / ".mvc" / "config.yaml", "mlflow.tags")
+    provider = VersionTags()
+    assert not provider.in_context()
+    monkeypatch.setenv("MVC_MLFLOW_TAGS", "true")
+    assert provider.in_context()
+    monkeypatch.delenv("MVC_MLFLOW_TAGS")
+    ask(user_file(os.environ), "true", user=True)
+    assert provider.in_context()
+    ask(repo.root / ".mvc" / "config.yaml", "false")
+    assert not provider.in_context()
+    monkeypatch.setenv("MVC_MLFLOW_TAGS", "perhaps")
+    assert not provider.in_context() and "no tags" in caplog.text
 
 
 def test_outside_of_a_repository(tmp_path, monkeypatch):

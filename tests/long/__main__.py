@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.long.plan import DURATIONS, PROJECT, cost, known_costs, part, tests_of
-from tests.long.report import counters, durations, finished
+from tests.long.report import counters, durations, finished, gather
 from tests.variables import variable
 
 _FUZZ_SECONDS = "60"  # for each of 17 targets
@@ -30,6 +30,11 @@ def main() -> int:
     if options.record:
         known = known_costs() | durations(folder)
         DURATIONS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        return 0
+    if options.gather:
+        for other in map(Path, options.gather):
+            gather(other, folder)
+        print(f"{len(finished(folder))} tests have passed\n\n{counters(folder)}")
         return 0
     seed = _seed(folder, options.seed)
     costs, every = known_costs(), tests_of(folder)
@@ -63,6 +68,8 @@ def _options() -> argparse.Namespace:
                         help="for each fuzz target [%(default)s]")  # fmt: skip
     parser.add_argument("--record", action="store_true",
                         help="only keep how long the tests in FOLDER took")  # fmt: skip
+    parser.add_argument("--gather", metavar="FOLDER", nargs="+",
+                        help="only add up what ran in these folders")  # fmt: skip
     return parser.parse_args()
 
 

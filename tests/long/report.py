@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from tests.counters import table, totals
 from tests.long.plugin import FINISHED
 
-__all__ = ["Finished", "counters", "durations", "finished"]
+__all__ = ["Finished", "counters", "durations", "finished", "gather"]
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,13 @@ def durations(folder: Path) -> dict[str, float]:
     for each in finished(folder).values():
         by_function[each.test.partition("[")[0]].append(each.processor)
     return {name: round(sum(s) / len(s), 1) for name, s in sorted(by_function.items())}
+
+
+def gather(other: Path, folder: Path) -> None:
+    """Adds what ran on another machine, in ``other``, to what is in ``folder``."""
+    for run in other.glob("run-*/"):
+        shutil.copytree(run, folder / run.name)
+    noted = other / FINISHED
+    lines = noted.read_text(encoding="utf-8").splitlines() if noted.exists() else []
+    with (folder / FINISHED).open("a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)

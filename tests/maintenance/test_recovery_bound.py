@@ -6,6 +6,7 @@ estimate is for that one, too. The disk is not measured: flushing takes no proce
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import mvc
 from mvc.errors import InvalidConfig
@@ -228,3 +230,28 @@ def test_sixty_versions_within_the_bound(tmp_path: Path, pipeline: str, bound: f
         assert took[0] * TOLERATED >= bound, "a full version could have met it"
     else:
         assert max(took) <= bound * TOLERATED
+
+
+def trainings() -> Iterator[dict[str, object]]:
+    """Weights and states of an RMSprop, whose steps are predicted with grades."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(400, 400)
+    optimizer = torch.optim.RMSprop(model.parameters())
+    while True:
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        yield copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+
+def test_the_bound_counts_what_predictions_take(tmp_path: Path) -> None:
+    series = trainings()
+    with mvc.Repository.init(tmp_path) as repo:
+        ids = [repo.commit(next(series)).id for _ in range(12)]
+        estimate = repo.storage.stats().recovery_worst
+        assert repo.storage.stats().deltas_worst > 10
+    assert estimate >= recovery(tmp_path, ids[-1], runs=3) / TOLERATED
+    configure(tmp_path, max_recovery=estimate / 2)
+    with mvc.Repository.open(tmp_path) as repo:
+        ids = [repo.commit(next(series)).id for _ in range(12)]
+    assert max(recovery(tmp_path, id_) for id_ in ids) <= estimate / 2 * TOLERATED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mvc.errors import UnknownMetric, UnknownTarget, WrongUsage
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.maintenance import forget
-from mvc.maintenance.retention import Best, Retention, given_up, kept, too_few
+from mvc.maintenance.retention import Best, Retention, kept, select, too_few
 from mvc.model.commit import Commit
 from mvc.repo import deployments, refs
 from mvc.repo.context import Context
@@ -168,7 +168,7 @@ def line(context: Context, count: int, **options) -> list[CommitId]:
 
 
 def gone(context: Context, **rules) -> list[CommitId]:
-    return [c.id for c in given_up(context, Retention(**rules))]
+    return [c.id for c in select(context, Retention(**rules))]
 
 
 def test_what_is_named_stays(context: Context) -> None:

@@ -22,7 +22,7 @@ MESSAGES = {
     RemoteHead: {
         "identity": b"i" * 16, "place": PLACE, "features": frozenset({"entry-5"}),
         "refs": {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}, "time_ns": 7,
-        "bare": True, "scopes": ("read",), "unnamed": (ID,),
+        "bare": True, "scopes": ("read",), "unnamed": (ID,), "protected": ("prod*",),
     },
     Wanted: {
         "after": PLACE, "versions": (ID,), "have": frozenset({ID}), "states": 3,

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc import clone
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
@@ -148,6 +149,23 @@ def test_a_moment_is_answered_where_the_evidence_is_sound(story: Story) -> None:
                 assert i in LOST or not story.indexed
             else:
                 assert story.indexed and found == weights(i).tobytes()
+
+
+def test_what_a_lost_entry_may_have_forgotten_leaves_for_nowhere(tmp_path: Path) -> None:
+    """It comes back by its id, as it is stored; nobody knows whether it may be given away."""
+    with Repository.init(tmp_path / "models") as repo:
+        ids = [repo.commit({"w": weights(i)}, reset_point=True).id for i in range(3)]
+        repo.storage.forget([ids[1]])
+        forgetting = list(repo.context.store.snapshot.entries())[-1]
+        repo.tag("after", str(ids[2]))
+        root = repo.root
+    shutil.rmtree(root / ".mvc" / "index.lmdb")
+    destroy(root / ".mvc" / "journal", forgetting)
+    fresh_process()
+    with Repository.open(root) as repo:
+        assert repo.checkout(str(ids[1]))["w"].tobytes() == weights(1).tobytes()
+        with pytest.raises(DamagedData):
+            clone(str(root), tmp_path / "clone")
 
 
 def test_nothing_is_written(story: Story, mvc: Mvc) -> None:

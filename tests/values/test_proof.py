@@ -118,7 +118,7 @@ STAGE = "mvc.codecs.stages"
 STREAMS = "mvc.codecs.streams"
 STEP = "mvc.lossy.lc.payload"
 PROOF = "mvc.store.writing.proof"
-WRITER = "mvc.store.writing.object_writer"
+WRITER = "mvc.store.writing.records_in_flight"
 _CODED = "expq | promote:2 | packed"
 _split = result(lambda planes: [flipped(planes[0]), *planes[1:]])
 

@@ -5,6 +5,8 @@ It lives in the folder .mvc inside DIR, which is made if it is not there.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -15,6 +17,10 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     folder: str = argument("[DIR]", default=".")
     branch: str | None = option("NAME", "Name of the first branch.", "-b")
     bare: bool = flag("Without working files, for others to push to.")
+    shared: Literal["group", "all"] | None = option(
+        "[group|all]", "Let the folder's group write, with all others read, whatever the umask.",
+        is_flag=False, flag_value="group",
+    )  # fmt: skip
 
 
 @verb("mvc init models", _InitOptions)
@@ -22,7 +28,7 @@ def command(session: Session, args: _InitOptions) -> None:
     from mvc.api.repository import Repository
 
     with Repository.init(
-        args.folder, branch=args.branch, bare=args.bare, config=load
+        args.folder, branch=args.branch, bare=args.bare, shared=args.shared, config=load
     ) as repository:
         where = str(repository.root / ".mvc")
         first, networked = repository.head().branch, repository.on_network

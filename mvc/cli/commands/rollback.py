@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import CommandOptions, argument, option, reason
+from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -24,6 +24,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
     reason: str | None = reason()
     steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
+    anyway: bool = ANYWAY
 
 
 @verb("mvc rollback prod", _RollbackOptions)
@@ -31,7 +32,11 @@ def command(session: Session, args: _RollbackOptions) -> None:
     if args.rev is not None and args.steps is not None:
         raise click.UsageError("--to and --steps: one of the two")
     done = session.repository.rollback(
-        args.target, args.rev, steps=args.steps or 1, reason=args.reason or ""
+        args.target,
+        args.rev,
+        steps=args.steps or 1,
+        reason=args.reason or "",
+        anyway=args.anyway,
     )
     warn_of_clock(session.out, done)
     tell_of_training(session)

@@ -34,7 +34,7 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
     stdio: bool = flag("Answer on standard input and output.")
     scope: tuple[str, ...] = option(
         "SCOPE",
-        "What it may do: read, push:GLOB, deploy:GLOB or admin, with REPO: in front.",
+        "What it may do: read, push:GLOB, deploy:GLOB, metrics or admin, with REPO: in front.",
     )
     days: int = option(
         "N", f"Days until the token expires; by default {DAYS}.",
@@ -60,6 +60,7 @@ def command(session: Session, args: _ServeOptions) -> None:
 
 def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     check_alone("words", takes="listen tls_cert tls_key quota")
+    from mvc.cli.logs import shown
     from mvc.server.listening import ADDRESS, Listening, serve
 
     out = session.out
@@ -73,7 +74,8 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
         add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
         out.warn(f"there is no token yet, so nobody is let in: {add} makes one")
-    serve(how, log=out.note, ready=lambda url: out.note(f"serving {folder} at {url}"))
+    with shown(out, "mvc.server"):
+        serve(how, ready=lambda url: out.note(f"serving {folder} at {url}"))
 
 
 def _bytes(quota: str | None) -> int | None:

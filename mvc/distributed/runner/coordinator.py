@@ -156,12 +156,12 @@ class Service:
             now = time.monotonic()
             away = set(range(self._workers)) - self._seats.keys()
             self._awaited = dict.fromkeys(away - self._gone.keys(), now)
-            self._committed = [*start.steps, *[0] * self._workers][: self._workers]
+            self._steps_committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             machine = self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None
             )
-            self._found = machine.radius
+            self._told_radius = machine.radius
             self._tell(
                 "begins",
                 protocol=protocol.name,
@@ -205,11 +205,11 @@ class Service:
                 if until is not None and left <= SLICE:
                     return None
                 continue
-            if not self._is_sign_of_life(*event):
+            if not self._hears(*event):
                 return event
 
-    def _is_sign_of_life(self, kind: str, link: Connection, frame: Any) -> bool:
-        """Whether the event says only that a worker goes on, which is noted."""
+    def _hears(self, kind: str, link: Connection, frame: Any) -> bool:
+        """Notes that a worker was heard; returns whether the event says nothing else."""
         worker = self._of(link)
         if kind != "frame" or worker is None:
             return False
@@ -357,7 +357,7 @@ class Service:
 
     def _welcome(self, worker: int) -> None:
         seat = self._seats[worker]
-        seat.steps = self._committed[worker]
+        seat.steps = self._steps_committed[worker]
         seat.asked = time.monotonic()  # it owes its Join
         seat.link.say(welcome=self._settings, steps=seat.steps)
         seat.link.send(MODEL, _packed(self._carried))
@@ -372,11 +372,9 @@ class Service:
         kind, link, content = event
         if kind == "hello":
             self._come_back(link, content)
-            return
-        worker = self._of(link)
-        if worker is None:
+        elif (worker := self._of(link)) is None:
             return  # of a connection that was given up
-        if kind == "frame":
+        elif kind == "frame":
             try:
                 self._take_frame(worker, content)
             except BadMessage as error:
@@ -426,8 +424,8 @@ class Service:
         machine = self._machine
         if ended := machine.counts.rounds > rounds:
             self._commit(before)
-        if machine.radius != self._found:
-            self._found = machine.radius
+        if machine.radius != self._told_radius:
+            self._told_radius = machine.radius
             parameters = machine.reference[: self._layout.measured]
             self._tell("found", threshold=self._protocol.describe(parameters, machine.radius))
         for message in answers:
@@ -450,13 +448,13 @@ class Service:
     def _commit(self, before: Vector) -> None:
         counts, start, machine = self._machine.counts, self._begun_with, self._machine
         for worker, seat in self._seats.items():
-            self._committed[worker] = seat.steps
+            self._steps_committed[worker] = seat.steps
         number = start.number + counts.rounds
         done = Round(
             number=number,
             vector=machine.reference,
             carried=self._carried,
-            steps=list(self._committed),
+            steps=list(self._steps_committed),
             subrounds=start.subrounds + counts.subrounds,
             up=start.up + counts.up,
             down=start.down + counts.down,
@@ -487,23 +485,23 @@ class Service:
     # -- who goes and who comes ----------------------------------------------------------------
 
     def _give_up(self, worker: int, reason: str) -> None:
+        """It is not waited for any more; until the end it may still join again."""
         self._awaited.pop(worker, None)
         self._gone[worker] = reason
 
     def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
-        worker = self._seat(link, said)
-        if worker is None:
+        if (worker := self._seat(link, said)) is None:
             return
         difference = self._layout.difference(self._seats[worker].layout)
-        if difference is not None:
+        if difference is None:
+            self._welcome(worker)
+        else:
             self._refuse(worker, f"worker {worker} trains another model: {difference}")
-            return
-        self._welcome(worker)
 
     def _lose(self, worker: int, reason: str, deaf: bool = False) -> None:
         """The round goes on without the worker, which may come back.
 
-        One that is ``deaf`` was waited for already, and is not waited for once more.
+        One that is ``deaf`` has had its time: it is told to join again if it wakes up.
         """
         if deaf:
             self._seats[worker].link.say(again=True)
@@ -546,7 +544,7 @@ class Service:
         }
 
     def _deadline(self) -> float | None:
-        """When somebody's time is up next."""
+        """When somebody's time is up next; a lost worker's only while the others wait for it."""
         since = [*self._owing().values()]
         if self._held or not self._seats or not self._running:
             since += self._awaited.values()
@@ -576,9 +574,16 @@ class Service:
 
     def _conclude(self) -> None:
         """Hears what each did, gives everybody the last model, and reports."""
-        machine = self._machine
-        orders: dict[int, Any] = {}
         self._timeout = max(self._timeout, _LAST_WORDS)
+        orders = self._last_words()
+        self._send_last_model()
+        if "log" in self._settings:
+            _write_log(Path(self._settings["log"]), self._log, orders)
+        self._report_end()
+
+    def _last_words(self) -> dict[int, Any]:
+        """What each worker did, in its order. Who says nothing is not waited for."""
+        orders: dict[int, Any] = {}
         while late := self._seats.keys() - orders.keys():
             last = min(late, key=lambda worker: self._seats[worker].heard)
             event = self._next(self._seats[last].heard + self._timeout)
@@ -586,30 +591,33 @@ class Service:
                 self._dismiss_deaf(last)
                 continue
             kind, link, frame = event
+            worker = self._of(link)
             if kind == "hello":  # it was killed in the ending, and has been started again
                 self._come_back(link, frame)
-                continue
-            worker = self._of(link)
-            if kind == "lost" and worker is not None:
+            elif kind == "lost" and worker is not None:
                 del self._seats[worker]
             elif kind == "frame" and worker is not None:
                 with suppress(BadMessage):
                     if frame.kind == CONTROL:
                         orders[worker] = frame.json().get("order")
                     elif isinstance(m.from_bytes(frame.data), m.Join):  # too late
-                        stop = m.Stop(worker, machine.round, 0)
+                        stop = m.Stop(worker, self._machine.round, 0)
                         link.send(MESSAGE, stop.to_bytes())
+        return orders
+
+    def _send_last_model(self) -> None:
+        """To all at once; returns when they have read it, or their time is up."""
         for seat in self._seats.values():
-            seat.link.send(FINAL, machine.reference.tobytes())
+            seat.link.send(FINAL, self._machine.reference.tobytes())
         until = time.monotonic() + self._timeout
         for worker, seat in list(self._seats.items()):
             sent = seat.link.finish(max(0.0, until - time.monotonic()))
             if not sent or not seat.link.ended.wait(max(0.0, until - time.monotonic())):
                 self._dismiss_deaf(worker)
             self._reception.traffic.look()
-        if "log" in self._settings:
-            _write_log(Path(self._settings["log"]), self._log, orders)
-        counts, start = machine.counts, self._begun_with
+
+    def _report_end(self) -> None:
+        counts, start = self._machine.counts, self._begun_with
         socket_bytes, wire_bytes = self._reception.traffic.total()
         self._tell(
             "finished",
@@ -626,8 +634,8 @@ class Service:
             socket_bytes=socket_bytes,
             wire_bytes=wire_bytes,
             refused={str(worker): why for worker, why in self._gone.items() if why is not None},
-            steps=list(self._committed),
-            push=None,
+            steps=list(self._steps_committed),
+            push=None,  # the command fills it in: pushing ends after this
         )
 
     def _dismiss_deaf(self, worker: int) -> None:
@@ -670,13 +678,12 @@ def main(text: str) -> int:
         Service(json.loads(text), tell).run()
         return 0
     except MvcError as error:
-        failure = (error.message, error.hint, type(error).__name__, error.exit_code)
+        failure = error
     except Exception as error:
         traceback.print_exc()
-        failure = (f"{type(error).__name__}: {error}", None, "CannotDistribute", 3)
-    message, hint, kind, code = failure
-    tell("failed", message=message, hint=hint, kind=kind)
-    return code
+        failure = CannotDistribute(f"{type(error).__name__}: {error}")
+    tell("failed", message=failure.message, hint=failure.hint, kind=type(failure).__name__)
+    return failure.exit_code
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def folder_of(fs: FileSystem, path: Path) -> Path:
     )
 
 
-class _Untouched(FileSystem):
+class Untouched(FileSystem):
     """Says that no folder is writable, so that the other repository is opened read-only."""
 
     def is_writable_dir(self, path: Path) -> bool:
@@ -75,7 +75,7 @@ def object_sources(
 def _open_other(folder: Path) -> Store:
     """Opens another repository to read its objects. Errors name the folder."""
     try:
-        return Store(_Untouched(), Clock(), folder)
+        return Store(Untouched(), Clock(), folder)
     except MvcError as error:
         error.message = f"{printable(str(folder))}: {error.message}"
         raise

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer
 from mvc.remote.bucket.layout import (
     HEAD,
@@ -105,11 +104,16 @@ class Mirror:
         self.objects = objects
         self.place = place
         self.clock = clock
-        self._config = Config({**config.values, "core.bare": (True, "flag")})
+        self._config = Config({
+            **config.values,
+            "core.bare": (True, "flag"),
+            "deploy.protect": ("", "flag"),  # who may write to a bucket may do everything
+        })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
         records = None if own is None else OwnRecords(own)
         self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
+        self.fs.shared = None if own is None else own.fs.shared
         self._context: Context | None = None
         self.seen: Seen | None = None
         self.pending: PackChange | None = None
@@ -117,7 +121,7 @@ class Mirror:
         self._written = 0  # rows of packs in their file
         try:
             self.fs.make_dirs(place)
-            self._lock = FileSystem().lock(place / "lock", timeout=_WAIT)
+            self._lock = self.fs.lock(place / "lock", timeout=_WAIT)
             self._load()
         except BaseException:
             self.pool.shutdown()
@@ -168,7 +172,7 @@ class Mirror:
 
     def _make(self) -> None:
         if self.fs.stat(self._folder) is None:
-            create(FileSystem(), self.clock, self.place, branch="main", config=b"")
+            create(self.fs, self.clock, self.place, "main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""

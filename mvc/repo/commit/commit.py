@@ -37,6 +37,7 @@ from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
+from mvc.repo.protection import refuse_protected
 from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.plan import recovers
@@ -63,6 +64,8 @@ def commit(
     Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
+    if request.deploy is not None:
+        refuse_protected(context, request.deploy)
     context.store.now_ns()
     if request.code is None:
         code = code_now(context, patch=request.options.patch)

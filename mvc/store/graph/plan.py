@@ -77,7 +77,7 @@ class PiecePlan(Struct, frozen=True):
 
     @property
     def by_products(self) -> set[bytes]:
-        """What else of the targets' version is made: they are predicted from it."""
+        """Inputs of targets that are made on the way, for who takes these next (``ByProducts``)."""
         inputs = {id_ for each in self.actions if each.id in self.targets for id_ in each.inputs}
         bases = {each.base for each in self.actions}
         return inputs & {each.id for each in self.actions} - bases - set(self.targets)

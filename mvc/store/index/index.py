@@ -96,6 +96,7 @@ class Index:
             with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
                 if writable:
                     _reserve(folder / "lock.mdb", create=create)
+                    fs.share(folder / "lock.mdb")
                 self._env = lmdb.open(
                     str(folder),
                     map_size=FIRST_MAP,
@@ -106,8 +107,11 @@ class Index:
                     metasync=True,
                     sync=True,
                     create=create,
+                    mode=0o666,
                     max_spare_txns=2,
                 )
+                if create:
+                    fs.share(folder / "data.mdb")
             if writable:
                 self._env.reader_check()
                 self._check_lock()

@@ -321,7 +321,7 @@ class IndexReader:
 
     # -- writing the index ---------------------------------------------------------------
 
-    def end_to_index(self, *, force: bool = False) -> int | None:
+    def flushed_end_to_index(self, *, force: bool = False) -> int | None:
         """Bytes of the journal to index now, flushed; None if it is not worth it or not possible.
 
         The index must never cover an entry that a power loss could still remove, nor one after

@@ -1,4 +1,7 @@
-"""Reading the journal: single entries, entries in order, and whether the file was replaced."""
+"""Reading the journal: single entries, entries in order, and whether the file was replaced.
+
+Which bytes are an entry, and how a damaged one is passed over, is in ``frames``.
+"""
 
 from __future__ import annotations
 

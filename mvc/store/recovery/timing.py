@@ -19,6 +19,8 @@ from typing import TypeAlias
 import numpy as np
 from blake3 import blake3
 
+from mvc.codecs.optim import Prediction
+from mvc.codecs.optim.rules import RULES
 from mvc.codecs.payload import Payload
 from mvc.errors import DamagedData, MvcError
 from mvc.io.flushes import FLUSHES
@@ -30,6 +32,7 @@ from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.predicted import apply_predicted, encode_predicted
 from mvc.store.graph.plan import Action
 from mvc.store.graph.search import Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
@@ -322,10 +325,15 @@ def _spread(nbytes: int, threads: int) -> float:
 def _trial(text: str, width: int) -> float:
     """Processor seconds per raw byte for weights that moved a little.
 
-    A prediction takes about as long as decoding what it lacks.
+    A prediction takes about as long as decoding what it lacks; a graded one is tried.
     """
     if text.startswith(OPTIM):
-        return 2 * _trial(text.partition(" | ")[2], width)
+        head, _, coding = text.partition(" | ")
+        name, dtype = head.removeprefix(OPTIM).split(":")
+        if RULES[name].graded:
+            prediction = Prediction(name, dtype, (0.5,) * RULES[name].count)
+            return _trial_graded(prediction, Pipeline.parse(coding))
+        return 2 * _trial(coding, width)
     try:
         pipeline = Pipeline.parse(text).coding()
     except MvcError:
@@ -363,6 +371,26 @@ def _trial_step(pipeline: Pipeline, new: memoryview, base: memoryview) -> float:
     data = memoryview(b"".join(encode_steps(pipeline, [step])))
     state = memoryview(bytearray(base))
     return _best(lambda: decode_steps(pipeline, data, [len(base)])[0].apply(state))
+
+
+def _trial_graded(prediction: Prediction, pipeline: Pipeline) -> float:
+    """Processor seconds per raw byte where no gradient is zero, which takes longest.
+
+    No stored payload is timed in its place: it fits nothing but its own base and inputs.
+    """
+    width, random = prediction.width, np.random.default_rng(0)
+    count = _TRIAL // width
+    gradient, old, base = (random.standard_normal(count) for _ in range(3))
+    squares = 0.5 * old**2 + 0.5 * gradient**2
+    sources = [a.astype(_DTYPES[width]).view(np.uint8).data for a in (base, squares, old**2)]
+    new = memoryview(bytearray(len(sources[0])))
+    prediction.fill(sources[0], sources[1:], new, np.packbits(gradient < 0).data)
+    low = np.frombuffer(new, f"<u{width}")
+    low ^= random.integers(0, 64, count, low.dtype)
+    data = memoryview(encode_predicted(pipeline, prediction, new, sources=sources, width=width))
+    return _best(
+        lambda: apply_predicted(pipeline, prediction, data, sources, out=new, width=width)
+    ) / len(new)
 
 
 def _timed(coding: Coding) -> str:

@@ -4,7 +4,8 @@ Sizes are estimated on samples, never by encoding twice. A delta must save at le
 tenth of the full record, its chain must stay within the versions and the bytes that
 the policy allows (Mercurial bounds chains by cost as well as by length;
 docs/decisions.md). The full record is first taken to be as large as the one that the chain
-begins with, which costs nothing to find out: weights of one model compress alike.
+begins with, which costs nothing to find out: weights of one model compress alike. Whether a chunk
+stays raw is ``Pipeline.encode_chunk``'s matter: where coding saves nothing.
 """
 
 from __future__ import annotations
@@ -91,6 +92,11 @@ class Choice(Struct, frozen=True):
     def text(self) -> str:
         parts = [self.transform] if self.transform else []
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether pieces of this coding share one payload."""
+        return self.pipeline is not None and self.pipeline.scope == "group"
 
 
 def predicted_choice(pipeline: Pipeline, prediction: Prediction) -> Choice:

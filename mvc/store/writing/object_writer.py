@@ -1,14 +1,13 @@
-"""Writing objects: choose a coding, encode chunks in parallel, append records.
+"""Writing objects: choose a base and a coding, encode chunks in parallel.
 
-Objects are gathered into a record until their raw bytes fill it; then the record is appended
-to the writer's pack while the next one is being encoded. Nothing is visible before
-``mvc.store.publishing.publish`` has written the journal entry that names the regions.
+What is encoded is decoded again before it is appended; of a large operation only some chunks are
+(``proof.Sampling``). Records are gathered and appended by ``RecordsInFlight``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,22 +16,14 @@ from mvc.codecs import cast
 from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
-from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS, RECORD_TEXTS
+from mvc.limits import CHUNK, PIECE
 from mvc.model.hashing import verify_pieces, zeros
 from mvc.model.tensor import TensorSpec
-from mvc.pipelines.group import encode_group
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Region
 from mvc.store.packs.arena import Arena, Arenas
-from mvc.store.packs.records import (
-    BASE_BYTES,
-    MANIFEST,
-    Coding,
-    Member,
-    patch_extra,
-    payload_check,
-)
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, patch_extra
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.bases import Base, Recovers, StoredBase
 from mvc.store.writing.full_or_delta import (
@@ -48,33 +39,20 @@ from mvc.store.writing.pack_writer import RecordSink
 from mvc.store.writing.pieces import (
     Encoded,
     NextBase,
-    OpenRecord,
     Piece,
     Waiting,
     copy_kept,
     encode_chunk,
     encode_proven_patch,
     encode_proven_step,
-    group_member,
-    payload_of,
     placed,
-    tell,
 )
-from mvc.store.writing.proof import (
-    Sampling,
-    prove_check,
-    prove_group,
-    proven_header,
-    proven_steps,
-)
+from mvc.store.writing.proof import Sampling
+from mvc.store.writing.records_in_flight import RecordsInFlight
 from mvc.types import Bytes
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import StepFrom
-
-
-_SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
-_IN_FLIGHT = 2  # records being appended while later ones are encoded
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +66,7 @@ class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
     What is read to be put (``take``), and what is recovered to code against, takes memory until
-    ``drain``.
+    ``drain``. ``policy``: how they are coded.
     """
 
     def __init__(
@@ -103,31 +81,17 @@ class ObjectWriter:
     ) -> None:
         self._graph = graph
         self._recovery = recovery
-        self._sequence = graph.next_sequence
+        self.sequence = graph.next_sequence  # of the operation that is to publish it
         self._packs = packs
         self._pool = pool
-        self._policy = policy
-        self._arenas = arenas
-        self._sampling = Sampling(self._sequence)
+        self.policy = policy
+        self._sampling = Sampling(self.sequence)
         self._added: set[bytes] = set()
         self.bases: set[bytes] = set()  # stored objects that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
-        self._single = OpenRecord(arenas.lend())  # pieces that are coded one by one
-        self._grouped = OpenRecord(arenas.lend())  # pieces that share one payload
+        self._records = RecordsInFlight(packs, arenas, self.sequence)
         self._read, self._bases = Arena(2 * PIECE), Arena(2 * PIECE)  # read, and recovered
         self._earlier: StoredBase | None = None  # the object that led to a base the last time
-        self._appender: Executor | None = None
-        self._appending: list[Future[None]] = []
-
-    @property
-    def policy(self) -> Policy:
-        """How objects are coded."""
-        return self._policy
-
-    @property
-    def sequence(self) -> int:
-        """The number of the operation that is to publish what is written."""
-        return self._sequence
 
     def take(self, length: int) -> memoryview:
         """Memory for bytes that are to be put; valid until ``drain``."""
@@ -150,7 +114,7 @@ class ObjectWriter:
         """Whether to write the blob: it is new, or a reset point needs it in full."""
         if not self.holds(id_):
             return True
-        return self._policy.reset and not self.added(id_) and not self._is_full(id_)
+        return self.policy.reset and not self.added(id_) and not self._is_full(id_)
 
     def _is_full(self, id_: bytes) -> bool:
         """Whether every piece has an undamaged full record; otherwise a reset point rewrites it."""
@@ -198,12 +162,11 @@ class ObjectWriter:
         ``kept``, whose buffer may be the base's own memory. ``run``: the operation that published
         the first version of the run that the base ends, if there is one.
         """
-        choices, against = self._choose(piece, base, run)
-        gathered = self._add(piece, choices, against, kept)
-        if run is None and all(waiting.is_encoded for waiting in gathered):
+        gathered = self._add(piece, *self._choose(piece, base, run), kept)
+        if all(waiting.is_encoded for waiting in gathered):
             for waiting in gathered:
                 copy_kept(waiting)
-        self._flush_full()
+        self._records.append_full()
 
     def put_in_run(
         self,
@@ -216,17 +179,17 @@ class ObjectWriter:
     ) -> None:
         """Adds a piece of an optimizer's unit, coded against the version directly before.
 
-        As ``put``. Without a prediction it is a plain delta, or in full. What is put before it is
-        copied to its own ``kept`` first: what is an input there may be overwritten here.
+        As ``put``. Without a prediction it is a plain delta, or in full. ``kept`` is written only
+        once what was put before is encoded: its old bytes may be an input there.
         """
         fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
-            choices = [predicted_choice(self._policy.pipeline, prediction)]
+            choices = [predicted_choice(self.policy.pipeline, prediction)]
         else:
             inputs, known = (), base if fits[0] else None
-            choices = choose(piece.spec, piece.data, piece.spec, known, policy=self._policy)[:1]
+            choices = choose(piece.spec, piece.data, piece.spec, known, policy=self.policy)[:1]
         self._add(piece, choices, base, kept, inputs=inputs)
-        self._flush_full()
+        self._records.append_full()
 
     def put_again(
         self,
@@ -257,45 +220,6 @@ class ObjectWriter:
         for start, part in verify_pieces(id_, spec, read, wrong):
             self.put(Piece(id_, spec, start, part), under)
 
-    def _serves(self, source: BasePiece, piece: Piece) -> bool:
-        """Whether a piece can be named as what another one is coded from."""
-        return source.id != piece.id and self._nameable(source.id)
-
-    def _add(
-        self,
-        piece: Piece,
-        choices: Sequence[Choice],
-        against: BasePiece | None,
-        kept: NextBase | None,
-        *,
-        inputs: Sequence[BasePiece] = (),
-    ) -> list[Waiting]:
-        gathered: list[Waiting] = []
-        for choice in choices:
-            under = against if choice.against else None
-            for source in (under, *inputs):
-                if source is not None and not self.added(source.id):
-                    self.bases.add(source.id)
-            waiting = Waiting(
-                id=piece.id,
-                start=piece.start,
-                nbytes=len(piece.data),
-                text=choice.text,
-                base=under.id[:BASE_BYTES] if under else b"",
-                width=choice.width,
-                raw=(piece.data, under.data if under else None),
-                under=under.chain if under else (),
-                kept=kept if choice is choices[-1] else None,
-                inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
-            )
-            if choice.prediction is not None:
-                self._encode_predicted(waiting, choice, [source.data for source in inputs])
-            else:
-                self._encode(waiting, choice)
-            self._record_of(choice).add(waiting)
-            gathered.append(waiting)
-        return gathered
-
     def put_step(self, piece: Piece, made: StepFrom, kept: NextBase | None = None) -> None:
         """Adds a piece that is a stored piece plus a step.
 
@@ -306,46 +230,96 @@ class ObjectWriter:
         chain: tuple[Link, ...] = ()
         with suppress(DamagedData):
             chain = base.chain(piece.start)
-        full = self._policy.reset or (chain and self._ends(chain, size))
-        if full or not chain or base.id == piece.id or not self._nameable(base.id):
+        full = self.policy.reset or (chain and self._ends(chain, size))
+        if full or not chain or not self._serves(base, piece):
             self.put(piece, None if full else base, kept)
             return
-        if not self.added(base.id):
-            self.bases.add(base.id)
+        self.bases |= {base.id} - self._added
         waiting = Waiting(
             id=piece.id, start=piece.start, nbytes=size, text=made.coding,
             base=base.id[:BASE_BYTES], width=piece.spec.width, raw=(piece.data, None),
             under=chain, kept=kept, step=made.part(piece.start, size),
         )  # fmt: skip
-        self._grouped.add(waiting)
-        self._flush_full()
-
-    def _ends(self, chain: Sequence[Link], size: int) -> bool:
-        """Whether the version after ``chain``, of ``size`` bytes, is to be stored in full."""
-        long = self._policy.layout.ends(chain, self._sequence)
-        return long or chain[-1].stored > self._policy.max_chain * size
+        self._records.add(waiting, grouped=True)
+        self._records.append_full()
 
     def put_zeros(self, piece: Piece) -> None:
         """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
         length = len(piece.data)
-        (choice,) = choose(piece.spec, piece.data, None, None, policy=self._policy)
+        (choice,) = choose(piece.spec, piece.data, None, None, policy=self.policy)
         pipeline, width = choice.pipeline, choice.width
         waiting = Waiting(
             id=piece.id, start=piece.start, nbytes=length, text=choice.text, width=width,
             raw=(piece.data, None),
         )  # fmt: skip
-        if pipeline is None or pipeline.scope == "group":
+        if pipeline is None or choice.grouped:
             self._encode(waiting, choice)
         else:
             sizes = (min(CHUNK, length - at) for at in range(0, length, CHUNK))
             waiting.chunks = [_zero_chunk(pipeline, size, width) for size in sizes]
-        self._record_of(choice).add(waiting)
-        self._flush_full()
+        self._records.add(waiting, grouped=choice.grouped)
+        self._records.append_full()
+
+    def put_bytes(
+        self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
+    ) -> None:
+        """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
+        self._added.add(id_)
+        under: tuple[Link, ...] = ()
+        origin, old = b"", memoryview(b"")
+        if base is not None and not self.policy.reset:
+            with suppress(DamagedData):
+                under, origin, old = self._whole_base(base, kind)
+        if origin and not self.added(origin):
+            self.bases.add(origin)
+        extra = b""
+        if kind == MANIFEST:
+            extra = patch_extra([placed(w, b"", 0) for w in self._records.single], kind)
+        encoded = Encoded(encode_proven_patch(memoryview(data), old, extra))
+        waiting = Waiting(
+            kind=kind, id=id_, nbytes=len(data), text="patch", base=origin[:BASE_BYTES],
+            chunks=[encoded], raw=(memoryview(data), None), under=under,
+        )  # fmt: skip
+        self._records.add(waiting)
+
+    def push(self) -> Future[None]:
+        """Begins to flush what was appended, so that ``sync`` has less to wait for."""
+        return self._pool.submit(self._packs.push)
+
+    def drain(self) -> None:
+        """Waits until everything is encoded; the caller may use its buffers again."""
+        self._records.drain()
+        self._bases.reset()
+        self._read.reset()
+
+    def flush(self) -> None:
+        """Appends what waits."""
+        self._records.flush()
+
+    def sync(self) -> tuple[Region, ...]:
+        """Appends what waits, and makes everything durable; returns where it lies."""
+        self._records.flush()
+        return self._packs.sync()
+
+    def close(self) -> None:
+        """Ends the writer. What ``flush`` has not appended is left out."""
+        self._records.close()
+
+    # -- against what ----------------------------------------------------------------------
+
+    def _serves(self, source: Base | BasePiece, piece: Piece) -> bool:
+        """Whether an object can be named as what a piece is coded from."""
+        return source.id != piece.id and self._nameable(source.id)
 
     def _nameable(self, base: bytes) -> bool:
         """Whether the first bytes of a base's id resolve to it, and not to an older object."""
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
+
+    def _ends(self, chain: Sequence[Link], size: int) -> bool:
+        """Whether the version after ``chain``, of ``size`` bytes, is to be stored in full."""
+        long = self.policy.layout.ends(chain, self.sequence)
+        return long or chain[-1].stored > self.policy.max_chain * size
 
     def _choose(
         self, piece: Piece, base: Base | None, run: int | None
@@ -357,12 +331,12 @@ class ObjectWriter:
         spec, data, choices = piece.spec, piece.data, list[Choice]()
         with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
             for under in self._candidates(piece, base, run):
-                if under.id != piece.id and self._nameable(under.id):
+                if self._serves(under, piece):
                     assert base is not None
-                    choices = choose(spec, data, base.spec, under, policy=self._policy)
+                    choices = choose(spec, data, base.spec, under, policy=self.policy)
                     if choices[0].against:
                         return choices, under
-        return choices or choose(spec, data, None, None, policy=self._policy), None
+        return choices or choose(spec, data, None, None, policy=self.policy), None
 
     def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
         """Pieces to code against, converted to the new blob's dtype, best first.
@@ -371,19 +345,19 @@ class ObjectWriter:
         with a run.
         """
         spec, start = piece.spec, piece.start
-        if base is None or not self._policy.may_delta(spec):
+        if base is None or not self.policy.may_delta(spec):
             return
         if start and start >= base.spec.nbytes:
             return  # the base ends before this piece
         alike = base.spec.dtype == spec.dtype
         if not alike and (start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE):
             return  # pieces of differing element size do not line up
-        layout = self._policy.layout
+        layout = self.policy.layout
         chain = base.chain(start) if layout.interval < ENDLESS else ()
-        ends = self._policy.reset or layout.ends(chain, self._sequence)
+        ends = self.policy.reset or layout.ends(chain, self.sequence)
         plain = before_run(chain, run)
         if plain and alike and not ends:
-            found = layout.base(plain, self._sequence)
+            found = layout.base(plain, self.sequence)
             if found.id != base.id:
                 under = plain[: plain.index(found) + 1]
                 with suppress(DamagedData):
@@ -394,8 +368,7 @@ class ObjectWriter:
             return  # deltas of a run are undone by nothing, and lead through all of it
         data = base.piece(start)
         if not alike:
-            converted = cast.cast(data, base.spec.dtype, spec.dtype)
-            data = memoryview(converted).cast("B")
+            data = memoryview(cast.cast(data, base.spec.dtype, spec.dtype)).cast("B")
         yield BasePiece(base.id, data, chain, ends)
 
     def _older(self, base: Base, link: Link, start: int) -> memoryview:
@@ -410,93 +383,6 @@ class ObjectWriter:
             self._earlier = older
         return self._earlier.piece(start)
 
-    def _encode(self, waiting: Waiting, choice: Choice) -> None:
-        new, against = waiting.raw
-        pipeline = choice.pipeline
-        if pipeline is None:
-            base = memoryview(bytes(against)) if against is not None else memoryview(b"")
-            waiting.chunks = [self._pool.submit(encode_proven_patch, new, base)]
-            return
-        if pipeline.scope == "group":
-            return
-        fit = None if against is None else fitted(against, len(new))
-        if choice.encoded is not None and len(new) <= CHUNK:
-            encoded, width = choice.encoded, waiting.width
-            self._sampling.chunk(pipeline, encoded, new, fit, width=width)
-            waiting.chunks = [Encoded(encoded)]
-            return
-        parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
-        waiting.chunks = [
-            self._pool.submit(
-                encode_chunk,
-                pipeline,
-                new[part],
-                None if fit is None else fit[part],
-                width=waiting.width,
-                room=self._single.arena.take(part.stop - part.start + _SLACK),
-                sampling=self._sampling,
-            )
-            for part in parts
-        ]
-
-    def _encode_predicted(
-        self, waiting: Waiting, choice: Choice, inputs: Sequence[memoryview]
-    ) -> None:
-        (new, base), pipeline, prediction = waiting.raw, choice.pipeline, choice.prediction
-        assert base is not None and pipeline is not None and prediction is not None
-        parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
-        waiting.chunks = [
-            self._pool.submit(
-                encode_proven_step,
-                pipeline,
-                prediction,
-                new[part],
-                sources=[source[part] for source in (base, *inputs)],
-                width=waiting.width,
-                room=self._single.arena.take(part.stop - part.start + _SLACK),
-            )
-            for part in parts
-        ]
-
-    def _record_of(self, choice: Choice) -> OpenRecord:
-        """Where pieces of this coding are gathered."""
-        group = choice.pipeline is not None and choice.pipeline.scope == "group"
-        return self._grouped if group else self._single
-
-    def _flush_full(self) -> None:
-        """Appends full records in another thread, while later ones are encoded."""
-        for record in (self._grouped, self._single):
-            full = record.raw >= RECORD or len(record.pieces) >= RECORD_MEMBERS
-            if not full and len(record.texts) < RECORD_TEXTS:
-                continue
-            if self._appender is None:
-                self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
-            while len(self._appending) >= _IN_FLIGHT:
-                self._appending.pop(0).result()
-            self._appending.append(self._appender.submit(self._append_pieces, *self._taken(record)))
-
-    def put_bytes(
-        self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
-    ) -> None:
-        """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
-        self._added.add(id_)
-        under: tuple[Link, ...] = ()
-        origin, old = b"", memoryview(b"")
-        if base is not None and not self._policy.reset:
-            with suppress(DamagedData):
-                under, origin, old = self._whole_base(base, kind)
-        if origin and not self.added(origin):
-            self.bases.add(origin)
-        extra = b""
-        if kind == MANIFEST:
-            extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded = Encoded(encode_proven_patch(memoryview(data), old, extra))
-        waiting = Waiting(
-            kind=kind, id=id_, nbytes=len(data), text="patch", base=origin[:BASE_BYTES],
-            chunks=[encoded], raw=(memoryview(data), None), under=under,
-        )  # fmt: skip
-        self._single.add(waiting)
-
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
     ) -> tuple[tuple[Link, ...], bytes, memoryview]:
@@ -504,125 +390,78 @@ class ObjectWriter:
 
         All are empty if it is to be stored in full.
         """
-        layout, (id_, data) = self._policy.layout, base
+        layout, (id_, data) = self.policy.layout, base
         chain = self._graph.chain(id_)
         fits = chain[-1].nbytes == len(data) and self._nameable(id_)
-        if not fits or layout.ends(chain, self._sequence):
+        if not fits or layout.ends(chain, self.sequence):
             return (), b"", memoryview(b"")
-        found = layout.base(chain, self._sequence)
+        found = layout.base(chain, self.sequence)
         if found.id != id_ and self._nameable(found.id):
-            spec = TensorSpec("raw", (found.nbytes,))
             with suppress(DamagedData):
                 if kind == MANIFEST:
                     older = self._recovery.manifest(found.id)
                 else:
-                    older = self.recovered(found.id, spec)
+                    older = self.recovered(found.id, TensorSpec("raw", (found.nbytes,)))
                 return chain[: chain.index(found) + 1], found.id, memoryview(older)
         return chain, id_, memoryview(data)
 
-    def push(self) -> Future[None]:
-        """Begins to flush what was appended, so that ``sync`` has less to wait for."""
-        return self._pool.submit(self._packs.push)
+    # -- encoding --------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Waits until everything is encoded; the caller may use its buffers again.
+    def _add(
+        self,
+        piece: Piece,
+        choices: Sequence[Choice],
+        against: BasePiece | None,
+        kept: NextBase | None,
+        *,
+        inputs: Sequence[BasePiece] = (),
+    ) -> list[Waiting]:
+        gathered: list[Waiting] = []
+        for choice in choices:
+            under = against if choice.against else None
+            self.bases |= {each.id for each in (under, *inputs) if each is not None} - self._added
+            waiting = Waiting(
+                id=piece.id, start=piece.start, nbytes=len(piece.data), text=choice.text,
+                base=under.id[:BASE_BYTES] if under else b"", width=choice.width,
+                raw=(piece.data, under.data if under else None),
+                under=under.chain if under else (),
+                kept=kept if choice is choices[-1] else None,
+                inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
+            )  # fmt: skip
+            self._encode(waiting, choice, [source.data for source in inputs])
+            self._records.add(waiting, grouped=choice.grouped)
+            gathered.append(waiting)
+        return gathered
 
-        The last record stays open, so that a manifest can join the blobs it names.
-        """
-        while self._appending:
-            self._appending.pop(0).result()
-        self._append_pieces(*self._taken(self._grouped))
-        single = self._single
-        for piece in single.pieces[single.settled :]:
-            for chunk in piece.chunks:
-                chunk.result()
-            copy_kept(piece)
-        single.settled = len(single.pieces)
-        self._bases.reset()
-        self._read.reset()
-
-    def flush(self) -> None:
-        """Appends what waits."""
-        try:
-            while self._appending:
-                self._appending.pop(0).result()
-            for record in (self._grouped, self._single):
-                self._append_pieces(*self._taken(record))
-        finally:
-            self._stop()
-
-    def sync(self) -> tuple[Region, ...]:
-        """Appends what waits, and makes everything durable; returns where it lies."""
-        self.flush()
-        return self._packs.sync()
-
-    def close(self) -> None:
-        """Ends the writer. What ``flush`` has not appended is left out."""
-        for record in (self._grouped, self._single):
-            for piece in record.pieces:
-                for chunk in piece.chunks:
-                    chunk.cancel()
-        self._stop()
-        for record in (self._grouped, self._single):
-            self._arenas.give_back(record.arena)
-
-    def _stop(self) -> None:
-        """Waits for the appending thread; the pack must not be let go before."""
-        if self._appender is not None:
-            self._appender.shutdown()
-            self._appender = None
-        self._appending.clear()
-
-    def _taken(self, record: OpenRecord) -> tuple[list[Waiting], Arena, bool]:
-        pieces, record.pieces, record.texts = record.pieces, [], set()
-        record.raw = record.settled = 0
-        arena, record.arena = record.arena, self._arenas.lend()
-        return pieces, arena, record is self._grouped
-
-    def _append_pieces(self, pieces: Sequence[Waiting], arena: Arena, grouped: bool) -> None:
-        if pieces:
-            if grouped:
-                self._append_group(pieces)
+    def _encode(self, waiting: Waiting, choice: Choice, inputs: Sequence[memoryview] = ()) -> None:
+        """Has the chunks of a piece encoded; members of a group are at the end, together."""
+        (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
+        if choice.grouped:
+            return
+        if pipeline is None:
+            base = memoryview(bytes(against)) if against is not None else memoryview(b"")
+            waiting.chunks = [self._pool.submit(encode_proven_patch, new, base)]
+            return
+        fit = None if against is None else fitted(against, len(new))
+        if choice.encoded is not None and len(new) <= CHUNK:
+            self._sampling.chunk(pipeline, choice.encoded, new, fit, width=width)
+            waiting.chunks = [Encoded(choice.encoded)]
+            return
+        prediction, chunks = choice.prediction, list[Future[Bytes]]()
+        for at in range(0, len(new), CHUNK):
+            part = slice(at, at + CHUNK)
+            room = self._records.room(len(new[part]))
+            if prediction is None:
+                old = None if fit is None else fit[part]
+                submitted = self._pool.submit(
+                    encode_chunk, pipeline, new[part], old, width=width, room=room,
+                    sampling=self._sampling,
+                )  # fmt: skip
             else:
-                self._append_single(pieces)
-        for piece in pieces:
-            copy_kept(piece)
-        self._arenas.give_back(arena)
-
-    def _append_single(self, pieces: Sequence[Waiting]) -> None:
-        members: list[Member] = []
-        body: list[Bytes] = []
-        at = 0
-        for piece in pieces:
-            payload = payload_of(piece)
-            stored, check = sum(len(part) for part in payload), payload_check(payload)
-            prove_check(payload, check)
-            members.append(placed(piece, check, stored, at))
-            body.extend(payload)
-            at += stored
-            tell(piece, self._sequence, stored)
-        self._append(members, body, at, group=False)
-
-    def _append_group(self, pieces: Sequence[Waiting]) -> None:
-        """One payload per coding text, since full and delta members decode differently."""
-        for text in dict.fromkeys(piece.text for piece in pieces):
-            chosen = [piece for piece in pieces if piece.text == text]
-            pipeline = Pipeline.parse(Coding(text).pipeline)
-            body: list[Bytes] = []
-            if pipeline.forward_only:
-                body += proven_steps(pipeline, [p.step for p in chosen if p.step is not None])
-            else:
-                members = [group_member(piece) for piece in chosen]
-                body += encode_group(pipeline, members)
-                prove_group(pipeline, body, members)
-            check, size = payload_check(body), sum(len(part) for part in body)
-            prove_check(body, check)
-            raw = sum(piece.nbytes for piece in chosen) or 1
-            for piece in chosen:
-                tell(piece, self._sequence, size * piece.nbytes // raw)
-            self._append([placed(p, check, size) for p in chosen], body, size, group=True)
-
-    def _append(
-        self, members: Sequence[Member], body: Sequence[Bytes], size: int, *, group: bool
-    ) -> None:
-        self._packs.append(proven_header(members, group=group, body_size=size), body)
+                assert fit is not None
+                submitted = self._pool.submit(
+                    encode_proven_step, pipeline, prediction, new[part],
+                    sources=[source[part] for source in (fit, *inputs)], width=width, room=room,
+                )  # fmt: skip
+            chunks.append(submitted)
+        waiting.chunks = chunks

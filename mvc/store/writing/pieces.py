@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
@@ -18,7 +18,6 @@ from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.predicted import encode_predicted
 from mvc.store.graph.search import Link
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, Coding, Member
 from mvc.store.writing.full_or_delta import fitted
 from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch, prove_predicted
@@ -86,25 +85,6 @@ class Waiting(Struct, kw_only=True):
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
-class OpenRecord(Struct):
-    """Pieces gathered so far; ``arena`` holds their encoded chunks.
-
-    ``settled``: how many of them, from the first on, are encoded and copied to a later base.
-    ``texts``: of their codings.
-    """
-
-    arena: Arena
-    pieces: list[Waiting] = field(default_factory=list)
-    texts: set[str] = field(default_factory=set)
-    raw: int = 0
-    settled: int = 0
-
-    def add(self, piece: Waiting) -> None:
-        self.pieces.append(piece)
-        self.texts.add(piece.text)
-        self.raw += piece.nbytes
-
-
 def encode_chunk(
     pipeline: Pipeline,
     new: memoryview,
@@ -114,7 +94,7 @@ def encode_chunk(
     room: memoryview,
     sampling: Sampling,
 ) -> Bytes:
-    """Encodes one chunk, into ``room`` if it fits, so that memory is reused; proves it."""
+    """Encodes one chunk, into ``room`` if it fits; proves it, if ``sampling`` takes it."""
     encoded: Bytes = pipeline.encode_chunk(new, base, width)
     if len(encoded) <= len(room):
         room[: len(encoded)] = encoded

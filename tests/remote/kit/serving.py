@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,8 +58,12 @@ def serving(
     address: str = "127.0.0.1:0",
     variables: Mapping[str, str] | None = None,
     patience: float = 30,
+    told: Callable[[str], str | None] | None = None,
 ) -> Iterator[Serving]:
-    """Serves ``folder`` while the block runs. ``patience``: seconds until it must answer."""
+    """Serves ``folder`` while the block runs. ``patience``: seconds until it must answer.
+
+    ``told``: finds the URL in what it says on stderr.
+    """
     log = folder.with_name(f"{folder.name}.log")
     command = [sys.executable, "-P", "-m", "mvc", "serve", folder, "--listen", address, *arguments]
     with log.open("wb") as stderr:
@@ -70,23 +74,33 @@ def serving(
             cwd=folder,
         )
     try:
-        yield Serving(process, _url(process, log, patience), log)
+        yield Serving(process, _url(process, log, patience, told or _named), log)
     finally:
         process.kill()
         process.wait()
 
 
-def _url(process: subprocess.Popen[bytes], log: Path, patience: float) -> str:
+def _named(log: str) -> str | None:
+    found = re.search(r"^serving .* at (\S+)$", log, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def _url(
+    process: subprocess.Popen[bytes],
+    log: Path,
+    patience: float,
+    told: Callable[[str], str | None],
+) -> str:
     from tests.waiting import until
 
-    def said() -> re.Match[str] | None:
+    def said() -> str | None:
         assert process.poll() is None, log.read_text()
-        return re.search(r"^serving .* at (\S+)$", log.read_text(), re.MULTILINE)
+        return told(log.read_text())
 
     until(lambda: said() is not None, patience)
     found = said()
     assert found is not None
-    return found[1]
+    return found
 
 
 def token(folder: Path, *scopes: str, name: str = "anna", days: int = 1) -> str:

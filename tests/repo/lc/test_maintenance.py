@@ -13,7 +13,7 @@ from mvc.errors import DamagedData, EncodingFailed
 from mvc.maintenance.repack import super_step, super_steps
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery import grouped
-from mvc.store.writing import object_writer
+from mvc.store.writing import records_in_flight
 from mvc.testing import open_quietly
 from tests.repo.lc.histories import bits, check, first, grow, moved, packed_bytes, start
 
@@ -205,7 +205,7 @@ def test_a_joined_record_is_cut_as_a_writer_cuts_it(
 ) -> None:
     """More raw bytes than a record may have: as a large model, in proportion."""
     small = 64 << 10
-    monkeypatch.setattr(object_writer, "RECORD", small)
+    monkeypatch.setattr(records_in_flight, "RECORD", small)
     monkeypatch.setattr(super_steps, "RECORD", small)
     monkeypatch.setattr(grouped, "MOST_GROUPED", 8 * small)
     monkeypatch.setattr(grouped, "MOST_JOINT", 32 * small)

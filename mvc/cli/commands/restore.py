@@ -1,0 +1,41 @@
+"""``mvc restore``.
+
+BACKUP is a folder that 'mvc backup' made, or any copy of a .mvc. DIR, by default this folder, has
+no repository yet. Every byte is read back and checked; what was interrupted goes on with the same
+command. The files of versions are written by 'mvc checkout'.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mvc.cli.options import CommandOptions, argument
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.text import count, size
+from mvc.errors import NotARepository
+from mvc.model.names import printable
+
+
+class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):
+    backup: Path = argument("BACKUP")
+    folder: Path = argument("[DIR]", default=".")
+
+
+@verb("mvc restore /backup/models", _RestoreOptions)
+def command(session: Session, args: _RestoreOptions) -> None:
+    from mvc.maintenance.backup import restore
+
+    with session.progress("copying") as progress:
+        try:
+            done = restore(args.backup, args.folder, progress=progress)
+        except NotARepository as error:
+            hint = "name a backup; 'mvc checkout HEAD PATH' writes a file as HEAD has it"
+            raise NotARepository(error.message, hint=hint) from error
+    if session.as_json:
+        session.out.json("mvc.restore/1", done)
+    else:
+        session.out.note(
+            f"{printable(str(done.folder))} holds {count(done.versions, 'version')}, "
+            f"{size(done.bytes)}, all checked; 'mvc checkout HEAD -f' there writes files"
+        )

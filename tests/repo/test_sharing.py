@@ -1,0 +1,114 @@
+"""Permissions of what is made in ``.mvc``: the umask's, or of a shared repository its folder's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import WrongUsage
+from tests.moving import move_every_pack
+
+PRIVATE, STRICT, USUAL, LOOSE = 0o077, 0o027, 0o022, 0o002
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes(root: Path) -> dict[str, int]:
+    """By name all files and folders of ``.mvc``, and itself as a point."""
+    folder = root / ".mvc"
+    found = [folder, *folder.rglob("*")]
+    return {
+        str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode)
+        for path in found
+        if not path.is_symlink()
+    }
+
+
+def live(root: Path, rounds: int = 2) -> None:
+    """Whatever makes files: commits, deployments, queries, maintenance, remotes, checkouts."""
+    with Repository.open(root) as repo:
+        for step in range(rounds):
+            repo.commit({"w": np.arange(2000) + step}, deploy="prod")
+        repo.checkout("HEAD")
+        repo.storage.rebuild_index()
+        move_every_pack(repo.context)
+        repo.storage.gc(grace="0")
+        repo.branch("side", force=True)
+
+
+@pytest.mark.parametrize("mask", [PRIVATE, STRICT, USUAL, LOOSE])
+def test_the_umask_alone_decides(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        Repository.init(tmp_path / "repo").close()
+        live(tmp_path / "repo")
+    for name, mode in modes(tmp_path / "repo").items():
+        there = tmp_path / "repo" / ".mvc" / name
+        assert mode == (0o777 if there.is_dir() else 0o666) & ~mask, name
+
+
+@pytest.mark.parametrize("mask", [PRIVATE, STRICT, USUAL, LOOSE])
+@pytest.mark.parametrize("shared, others", [("group", 0), ("all", 0o5)])
+def test_a_shared_one_does_not_ask_the_umask(
+    tmp_path: Path, mask: int, shared: str, others: int
+) -> None:
+    root = tmp_path / "repo"
+    with umask(STRICT if shared == "group" else PRIVATE):
+        Repository.init(root, shared=shared).close()
+    with umask(mask):  # of another one of the group
+        live(root)
+    for name, mode in modes(root).items():
+        wanted = 0o2770 | others if (root / ".mvc" / name).is_dir() else 0o660 | others & 4
+        assert mode == wanted, name
+    assert modes(root)["index.lmdb"] == 0o2770 | others
+
+
+def test_a_repository_becomes_shared_by_its_modes(tmp_path: Path) -> None:
+    root = tmp_path / "repo"
+    with umask(USUAL):
+        Repository.init(root).close()
+        live(root, 1)
+        for path in [root / ".mvc", *(root / ".mvc").rglob("*")]:
+            path.chmod(0o2775 if path.is_dir() else 0o664)
+        live(root)
+    assert set(modes(root).values()) == {0o2775, 0o664}
+
+
+def test_working_files_are_the_umasks(tmp_path: Path) -> None:
+    root = tmp_path / "repo"
+    with umask(STRICT), Repository.init(root, shared="group") as repo:
+        repo.commit({"w": np.arange(3)}, path="m.safetensors")
+        repo.checkout("HEAD", to=root, force=True)
+        assert stat.S_IMODE((root / "m.safetensors").stat().st_mode) == 0o640
+
+
+def test_pushes_of_a_group(tmp_path: Path) -> None:
+    """Those who push through a folder, each with an umask of his own."""
+    shared = tmp_path / "shared"
+    with umask(USUAL):
+        Repository.init(shared, bare=True, shared="group").close()
+    for name, mask in (("ada", PRIVATE), ("bob", USUAL)):
+        with umask(mask), Repository.init(tmp_path / name, branch=name) as repo:
+            repo.commit({"w": np.arange(2000)}, message=name)
+            repo.remotes.add("origin", str(shared))
+            repo.push("origin", [name])
+    assert set(modes(shared).values()) == {0o2775, 0o664}
+
+
+def test_a_word_that_shares_with_nobody(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match="group or all"):
+        Repository.init(tmp_path / "repo", shared="world")  # type: ignore[arg-type]
+    assert not (tmp_path / "repo" / ".mvc").exists()
