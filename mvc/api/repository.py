@@ -1243,8 +1243,8 @@ class Repository:
     ) -> tuple[Vouched, ...]:
         """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
 
-        ``since``: only those recorded from that moment on. Raises UnknownTarget, NotInstalled, and
-        InvalidConfig where your settings do not say whose signatures count.
+        ``since``: only those recorded or gone live from that moment on. Raises UnknownTarget,
+        NotInstalled, and InvalidConfig where your settings do not say whose signatures count.
         """
         from mvc.repo.verification import verify
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +31,8 @@ _PROGRAM = "ssh-keygen"
 _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a key may have to be touched
 _MAGIC = b"SSHSIG"
-_KIND = 64  # characters
+_NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
+"""Of a key, an algorithm or a namespace: what ssh-keygen says of it looks like no message of its."""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 _LONGEST = 200  # characters of what ssh-keygen says
@@ -113,12 +115,11 @@ def key_of(blob: bytes) -> str:
         if blob[:6] != _MAGIC or blob[6:10] != b"\0\0\0\1":
             return ""
         parts = list(_strings(blob[10:]))
-        key, *_ = parts
-        if len(parts) == 5:
-            kind = next(_strings(key), b"")[:_KIND].decode("ascii")
+        key, namespace, _, hashed, signature = parts
+        kind, made_by = next(_strings(key), b""), next(_strings(signature), b"")
+        if all(_NAME.fullmatch(name) for name in (kind, namespace, hashed, made_by)):
             name = _base64(hashlib.sha256(key).digest()).decode().rstrip("=")
-            if kind and kind.isprintable():
-                return f"{kind} SHA256:{name}"
+            return f"{kind.decode()} SHA256:{name}"
     return ""
 
 

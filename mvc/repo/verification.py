@@ -75,7 +75,8 @@ def of_deployment(context: Context, deployed: Deployed) -> Checked:
 def verify(
     context: Context, target: str | None = None, *, since: int | None = None
 ) -> tuple[Vouched, ...]:
-    """Every deployment on a target, or on any, as recorded; ``since``: those recorded from then on.
+    """Every deployment on a target, or on any, as recorded; ``since``: those recorded from then on,
+    or dated so.
 
     Raises UnknownTarget, DamagedData, NotInstalled, and InvalidConfig where the user's settings do
     not say whose signatures count.
@@ -92,8 +93,7 @@ def verify(
     for name in names:
         note_gaps(snapshot, name, None)
         line = snapshot.retry_on_rewrite(partial(all_on, snapshot, name))
-        first = next((n for n, d in enumerate(line) if d.recorded_ns >= (since or 0)), len(line))
-        found += court.line(line, 0 if since is None else first)
+        found += court.line(line, _from(line, since))
     return tuple(found)
 
 
@@ -151,9 +151,9 @@ class _Court:
 
         return self._best(rows, DEPLOYMENTS, message)[0]
 
-    def line(self, line: list[Deployed], first: int) -> list[Vouched]:
-        """The deployments of a target, in the order in which they were recorded, from one on."""
-        asked = {n: self.deployment(line[n]) for n in range(first, len(line))}
+    def line(self, line: list[Deployed], chosen: Iterable[int]) -> list[Vouched]:
+        """Some of the deployments of a target, all in the order in which they were recorded."""
+        asked = {n: self.deployment(line[n]) for n in chosen}
         problems: dict[int, list[str]] = {n: [] for n in asked}
         places = {deployed.id: n for n, deployed in enumerate(line) if deployed.id is not None}
         for n, (checked, before) in sorted(asked.items()):
@@ -165,7 +165,7 @@ class _Court:
                 what = "is not on record" if at is None else "is recorded after it"
                 problems[n].append(f"the deployment that it followed, {before.hex()[:10]}, {what}")
                 continue
-            for between in range(max(at + 1, first), n):
+            for between in (m for m in range(at + 1, n) if m in asked):
                 is_good = asked[between][0].trust == "good"
                 if not is_good or self._node(line[between]) == self._node(line[n]):
                     follows = f"{line[n].commit.short} followed another one directly"
@@ -213,6 +213,14 @@ class _Court:
             if checked.trust == "good":
                 break
         return best
+
+
+def _from(line: list[Deployed], since: int | None) -> list[int]:
+    """The places from the first one recorded at ``since`` on, and of those that went live then."""
+    if since is None:
+        return list(range(len(line)))
+    first = next((n for n, d in enumerate(line) if d.recorded_ns >= since), len(line))
+    return [n for n, d in enumerate(line) if n >= first or d.time_ns >= since]
 
 
 def _is_of(signature: Signature, kind: Signed, target: str) -> bool:

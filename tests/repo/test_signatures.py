@@ -504,6 +504,32 @@ def test_what_is_no_signature(repo: Repository, blob: bytes) -> None:
     assert repo.storage.fsck(full=True).sound
 
 
+def test_a_name_in_a_signature_cannot_pass_for_a_message_of_the_program(
+    repo: Repository, three: list[CommitId]
+) -> None:
+    def edit(entries: list[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            if entry.commits and entry.commits[0].id == three[1]:
+                name, other = b"\0\0\0\6sha512", b"\0\0\0\6usage:"
+                signed = [replace(s, blob=s.blob.replace(name, other)) for s in entry.signatures]
+                entry = replace(entry, signatures=tuple(signed))
+            yield entry
+
+    rewrite(repo.root, edit)
+    with Repository.open(repo.root) as changed:
+        assert trust(changed) == ["good", "bad", "good"]
+        assert changed.signature(three[1]) == Checked("bad")
+
+
+def test_since_names_what_is_dated_later_than_it_was_recorded(
+    repo: Repository, three: list[CommitId]
+) -> None:
+    repo.deploy(three[0], "prod", at="2100-01-02", sign=False)
+    assert repo.verify(since="2100-01-03") == ()
+    (found,) = repo.verify(since="2100-01-01")
+    assert found.problems == ("signed by nobody",)
+
+
 def test_a_signature_of_another_kind_counts_for_nothing(repo: Repository, people: People) -> None:
     id_ = commit(repo, 0, options=CommitOptions(sign=False))
     now = repo.context.store.now_ns()
