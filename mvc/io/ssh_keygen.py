@@ -32,7 +32,7 @@ _NEWEST = "OpenSSH 8.8 or newer"
 _PATIENCE_SECONDS = 60.0  # a key may have to be touched
 _MAGIC = b"SSHSIG"
 _NAME = re.compile(rb"[A-Za-z0-9@._+-]{1,64}")
-"""Of a key, an algorithm or a namespace: what ssh-keygen says of it looks like no message of its."""
+"""Of an algorithm or a namespace: what ssh-keygen says of it cannot be taken for something else."""
 _LINE = 70
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
 _LONGEST = 200  # characters of what ssh-keygen says

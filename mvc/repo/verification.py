@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mvc.errors import InvalidConfig
+from mvc.errors import InvalidConfig, MvcError
 from mvc.ids import CommitId, DeploymentId
 from mvc.io.ssh_keygen import Checked, Signers, Trust, check
 from mvc.model.names import printable
@@ -238,4 +238,10 @@ def _list(context: Context, name: str) -> Path | None:
             f"{name} names a file that is not there: {printable(str(file))}",
             hint=f"write it, or 'mvc config --user --unset {name}'",
         )
+    try:
+        context.store.fs.open_read(file).close()
+    except MvcError as error:
+        raise InvalidConfig(
+            f"{name} names a file that cannot be read: {error.message}", hint=error.hint
+        ) from error
     return file

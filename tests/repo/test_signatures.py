@@ -521,6 +521,15 @@ def test_a_name_in_a_signature_cannot_pass_for_a_message_of_the_program(
         assert changed.signature(three[1]) == Checked("bad")
 
 
+@pytest.mark.parametrize("name", ["allowed_signers", "revoked"])
+def test_a_list_that_cannot_be_read(repo: Repository, people: People, name: str) -> None:
+    commit(repo, 0, deploy="prod")
+    people.set(name, people.folder)
+    match = f"sign.{name} names a file that cannot be read: .* is a folder"
+    with Repository.open(repo.root) as again, pytest.raises(InvalidConfig, match=match):
+        again.verify()
+
+
 def test_since_names_what_is_dated_later_than_it_was_recorded(
     repo: Repository, three: list[CommitId]
 ) -> None:
