@@ -10,7 +10,19 @@ from __future__ import annotations
 
 def how_to_install(extra: str) -> str:
     """The command that installs an extra of this package: the hint of NotInstalled."""
-    return f"in a copy of mvc's repository: pip install -c constraints.txt '.[{extra}]'"
+    return f"pip install 'mvc-weights[{extra}]'"
+
+
+def need_torch(what: str, *others: str) -> None:
+    """Raises NotInstalled, which names what needs it, where torch is not installed.
+
+    ``others``: packages of the same extra that are needed as well.
+    """
+    from importlib.util import find_spec
+
+    for package in ("torch", *others):
+        if find_spec(package) is None:
+            raise NotInstalled(f"{what} needs {package}: {how_to_install('torch')}")
 
 
 class MvcError(Exception):
@@ -161,6 +173,10 @@ class CannotRecord(MvcError):
 
 class CannotBuild(MvcError):
     """Stored code that does not import or does not make what was stored."""
+
+
+class CannotSign(MvcError):
+    """A signature cannot be made: no key, a key that is missing or locked, or an agent refuses."""
 
 
 class NotTrusted(MvcError):

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ from tests.prepared import forking, prepared
 from tests.variables import put_aside
 
 __all__ = ["clock", "forking", "history", "one_thread", "prepared", "repo"]
+
+if find_spec("torch") is None:
+    pytest_plugins = ["tests.without_torch"]
 
 put_aside()
 

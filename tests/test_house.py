@@ -116,6 +116,47 @@ def test_slow_tests_are_there() -> None:
         assert f"def {function.rpartition('::')[2]}(" in text, name
 
 
+BEHIND = {"mvc.training", "mvc.probing", "mvc.distributed.runner", "mvc.frameworks",
+          "mvc.recipes.recording", "mvc.recipes.service", "mvc.recipes.worker",
+          "mvc.models.settings"}  # fmt: skip
+"""What may import torch: behind calls of ``need_torch``, or behind a framework."""
+
+
+def at_import(module: ast.Module) -> Iterator[str]:
+    """What a module imports when it is imported: names of modules, or of what is in them."""
+    statements = list(module.body)
+    while statements:
+        each = statements.pop()
+        if isinstance(each, ast.Import):
+            yield from (alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            yield from (f"{each.module}.{alias.name}" for alias in each.names)
+        elif isinstance(each, ast.If) and "TYPE_CHECKING" not in ast.unparse(each.test):
+            statements += each.body + each.orelse
+        elif isinstance(each, ast.Try | ast.With):
+            statements += each.body
+
+
+def with_parents(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+
+
+def test_whoever_trains_nothing_never_imports_torch() -> None:
+    imported = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): set().union(
+            *map(with_parents, at_import(tree))
+        )
+        for path, tree in parsed("mvc").items()
+    }
+    of_torch = {"torch", "safetensors", "mvc.training", "mvc.probing"}
+    while more := {n for n, parents in imported.items() if parents & of_torch} - of_torch:
+        of_torch |= more
+    wrong = [name for name in of_torch & imported.keys() if not with_parents(name) & BEHIND]
+    assert not wrong
+    assert len(of_torch) > 30
+
+
 if __name__ == "__main__":
     for name, rule in RULES.items():
         print(name, *rule(), sep="\n    ")

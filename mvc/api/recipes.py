@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.api.absent import entered, fetching
 from mvc.api.namespace import Namespace
-from mvc.errors import UnknownPath
+from mvc.errors import UnknownPath, need_torch
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
@@ -96,6 +96,7 @@ class Recipes(Namespace):
         and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
+        need_torch("recording a training")
         from mvc.recipes.recording import Run, RunOptions
 
         options = RunOptions(

@@ -38,6 +38,9 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+_WIPE = "\r\x1b[2K"  # to the line's beginning, and nothing on it
+
+
 class Output:
     """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
 
@@ -48,6 +51,7 @@ class Output:
         """What takes all that is not data, where that is JSON (``mvc.cli.logs``)."""
         self._pages = False
         self._pager: Pager | None = None
+        self._drawn = False
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -63,7 +67,7 @@ class Output:
     @property
     def width(self) -> int | None:
         """Columns that a line may have; None if the output is piped, which is never cut."""
-        return max(40, _columns()) if self.terminal else None
+        return max(40, _columns(sys.__stdout__)) if self.terminal else None
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in one of the styles above, if colours are on."""
@@ -90,6 +94,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Prints a line of data."""
+        self.wipe()
         if self._pages:
             self._start_pager()
         if self._pager is None:
@@ -135,14 +140,29 @@ class Output:
 
     def _say(self, text: str) -> None:
         """Prints on stderr; into the pager if both are the user's terminal."""
+        self.wipe()
         if self._pager is not None and _is_terminal(sys.stderr):
             with suppress(BrokenPipeError):
                 click.echo(text, color=self._wanted(sys.stderr), file=self._pager.stream)
             return
         click.echo(text, err=True, color=self._wanted(sys.stderr))
 
+    def draw(self, text: str) -> None:
+        """Shows a line on the terminal that stderr is, in place of the one drawn before."""
+        self._drawn = True
+        sys.stderr.write(f"{_WIPE}{text[: _columns(sys.stderr) - 1]}")
+        sys.stderr.flush()
+
+    def wipe(self) -> None:
+        """Takes away what was drawn; each line that is printed does."""
+        if self._drawn:
+            self._drawn = False
+            sys.stderr.write(_WIPE)
+            sys.stderr.flush()
+
     def log_line(self, text: str) -> None:
         """Prints a line of a log, which no pager and no colour touches."""
+        self.wipe()
         click.echo(text, err=True, color=False)
 
     def warn(self, text: str) -> None:
@@ -155,6 +175,7 @@ class Output:
 
     def problem(self, message: str, hint: str | None) -> None:
         """Prints why a command failed, and what to do."""
+        self.wipe()
         if self.logger is not None:
             self.logger.error("%s", printable(message), extra={"hint": hint and printable(hint)})
             return
@@ -164,13 +185,13 @@ class Output:
         click.echo("\n".join(lines), err=True, color=self._wanted(sys.stderr))
 
 
-def _columns() -> int:
+def _columns(stream: Any) -> int:
     """As ``shutil.get_terminal_size``, whose module is slow to import."""
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
     try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+        return os.get_terminal_size(stream.fileno()).columns or 80
     except (AttributeError, ValueError, OSError):  # closed, or no terminal
         return 80
 

@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ls": "List the files and tensors of a version, or data sets.",
         "annotate": "Add what was found out about a version later.",
         "identify": "Find the versions that introduced a file's state.",
+        "verify": "Say who vouches for what was live, or for versions.",
         "stats": "Show what the repository holds and costs.",
         "report": "Draw the history: a page to look at, or charts.",
         "pipeline": "Explain pipelines, choose one, or measure all on your models.",
@@ -340,9 +341,9 @@ class Program(click.Group):
 
 def _version(_: click.Context) -> str:
     from mvc import __version__
-    from mvc.codecs.words import kernels
+    from mvc.codecs.words import LOOPS
 
-    return f"mvc {__version__} (loops in {'numpy' if kernels is None else 'C'})"
+    return f"mvc {__version__} (loops in {LOOPS})"
 
 
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"

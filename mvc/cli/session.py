@@ -200,34 +200,19 @@ class Session:
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
         """A progress bar on stderr while the block runs; yields its callback.
 
-        It yields None if the command is quiet or stderr is no terminal. The bar shows bytes, or
-        if ``counted`` a number of things.
+        It yields None if the command is quiet, or stderr is a log or no terminal. The bar shows
+        bytes, or if ``counted`` a number of things.
         """
-        if self.verbosity < 0 or not sys.stderr.isatty():
+        drawable = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.out.logger
+        if self.verbosity < 0 or not drawable:
             yield None
             return
-        # rich takes 40 ms to import; a pipe never pays for it.
-        from rich import progress as bars
-        from rich.console import Console
-        from rich.markup import escape
+        from mvc.cli.progress_bar import ProgressBar
 
-        amount: list[bars.ProgressColumn] = [bars.DownloadColumn(), bars.TransferSpeedColumn()]
-        with bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(bar_width=30),
-            *([bars.MofNCompleteColumn()] if counted else amount),
-            bars.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        ) as display:
-            task = display.add_task(verb, total=None)
-
-            def callback(done: int, total: int, what: str) -> None:
-                name = printable(what)
-                text = escape(f"{verb} {name if len(name) <= 24 else '…' + name[-23:]}")
-                display.update(task, completed=done, total=total or None, description=text)
-
-            yield callback
+        try:
+            yield ProgressBar(self.out, verb, counted=counted)
+        finally:
+            self.out.wipe()
 
 
 def load(file: Path | None) -> Config:

@@ -18,5 +18,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # torch is imported only then
         from importlib import import_module
 
+        from mvc.errors import need_torch
+
+        need_torch("taking part in a training", "safetensors")
         return getattr(import_module("mvc.distributed.runner.participant"), name)
     raise AttributeError(f"module 'mvc.distributed' has no attribute {name!r}")

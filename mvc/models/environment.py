@@ -169,6 +169,17 @@ def chooses_kernels(variable: str) -> bool:
     return _VARIABLES.fullmatch(variable) is not None
 
 
+def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a new process: the present ones, those that choose kernels as recorded."""
+    wanted = recorded.sections.get("variables", {})
+    kept = {name: value for name, value in present.items() if not _is_set(name)}
+    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
+
+
+def _is_set(variable: str) -> bool:
+    return chooses_kernels(variable) and variable != "CUDA_VISIBLE_DEVICES"
+
+
 def _grade(field: str, used: Collection[str]) -> Grade:
     section, _, name = field.partition(".")
     if section == "packages" and name in used:

@@ -26,6 +26,7 @@ from mvc.errors import (
     NotTrusted,
     UnknownPath,
     WrongUsage,
+    need_torch,
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -128,6 +129,7 @@ def live_model(model: object) -> torch.nn.Module | None:
 
     Raises WrongUsage for any other object.
     """
+    need_torch("recording how a model is built")
     import torch
 
     from mvc.training.state.parts import unwrap
@@ -362,6 +364,7 @@ def build(
     Raises NotTrusted without ``trust``, before anything runs; CannotBuild for code that fails or
     is not there; DoesNotFit for weights of other names or shapes.
     """
+    need_torch("building a model")
     import torch
 
     from mvc.training.resume import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
@@ -10,18 +10,7 @@ from typing import Any
 import torch
 
 from mvc.errors import CannotRetrain
-from mvc.models.environment import SETTINGS, Environment, chooses_kernels
-
-
-def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a new process: the present ones, those that choose kernels as recorded."""
-    wanted = recorded.sections.get("variables", {})
-    kept = {name: value for name, value in present.items() if not _is_set(name)}
-    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
-
-
-def _is_set(variable: str) -> bool:
-    return chooses_kernels(variable) and variable != "CUDA_VISIBLE_DEVICES"
+from mvc.models.environment import SETTINGS, Environment
 
 
 def apply_settings(recorded: Environment) -> None:

@@ -3,3 +3,7 @@
 ``probe`` is public; ``record`` runs a model with hooks, ``summary`` is what a run leaves,
 ``compare`` finds the first difference, ``cause`` runs the model again to explain it.
 """
+
+from mvc.errors import need_torch
+
+need_torch("comparing two runs of a model", "safetensors")

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from blake3 import blake3
 from msgspec import Struct
 
@@ -35,6 +34,7 @@ from mvc.errors import (
     NotTrusted,
     RetrainingDiffers,
     UnknownPath,
+    need_torch,
 )
 from mvc.ids import CommitId
 from mvc.io.process import import_path
@@ -42,11 +42,9 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.model.manifest import LogicalTensor
 from mvc.model.names import printable
 from mvc.models import environment
-from mvc.models.environment import Environment
-from mvc.models.settings import variables
+from mvc.models.environment import Environment, variables
 from mvc.recipes import dataset
-from mvc.recipes.recipe import Recipe, recipe_of
-from mvc.recipes.worker import (
+from mvc.recipes.messages import (
     Begun,
     Compared,
     Ended,
@@ -57,6 +55,7 @@ from mvc.recipes.worker import (
     Stepped,
     event_in,
 )
+from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -175,6 +174,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
     result is another one.
     """
+    need_torch("training a version again")
     context.fresh()
     order = [commit] if options.start is not None else _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
@@ -182,6 +182,8 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     with work_folder(context) as folder, _Worker(folder) as worker:
         base, replay = "", None
         if options.start is not None:
+            import torch
+
             base = str(folder / "start.pt")
             torch.save(dict(options.start), base)
         for number, (each, recipe) in enumerate(recipes.items()):

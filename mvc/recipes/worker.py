@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import torch
-from msgspec import Struct, convert, to_builtins
+from msgspec import convert, to_builtins
 
 import mvc
 from mvc.errors import CannotRetrain, MvcError
@@ -29,8 +29,9 @@ from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
 from mvc.model.names import RECIPE
 from mvc.models import environment
-from mvc.models.environment import Environment, EnvironmentDifference
+from mvc.models.environment import Environment
 from mvc.models.settings import apply_settings
+from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
@@ -40,82 +41,7 @@ from mvc.training.state.rng import check_rng, set_rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-
 _EVERY = 0.1  # seconds between two reports of progress
-
-
-class Job(Struct, frozen=True):
-    """What the process is told. ``base``: a file with the weights, empty if they are stored.
-
-    ``folder`` is what it works in. ``fork``: a fork of the process does it.
-    """
-
-    repository: str
-    version: str
-    base: str
-    data: dict[str, str]
-    anyway: bool
-    threads: int | None
-    folder: str
-    result: str
-    fork: bool
-
-    @property
-    def line(self) -> bytes:
-        return json.dumps(to_builtins(self)).encode() + b"\n"
-
-
-class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
-    pass
-
-
-class Compared(_Event, frozen=True):
-    """The environment here, in a line, and how it differs from the recorded one."""
-
-    where: str
-    differences: tuple[EnvironmentDifference, ...]
-
-
-class Begun(_Event, frozen=True):
-    """The training begins."""
-
-
-class Stepped(_Event, frozen=True):
-    """An optimizer has made its step of this number."""
-
-    step: int
-
-
-class Ended(_Event, frozen=True):
-    """The training is done. ``not_finite``: tensors with an infinite value or NaN."""
-
-    seconds: float
-    steps: int
-    not_finite: tuple[str, ...]
-
-
-class Failed(_Event, frozen=True):
-    """It failed with an error of class ``kind``; empty if it is none of mvc."""
-
-    message: str
-    hint: str | None
-    kind: str
-
-
-class Idle(_Event, frozen=True):
-    """The fork that did the job has ended; the next job may come."""
-
-
-Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Idle
-
-
-def event_in(line: bytes) -> Event | None:
-    """The event that a line of the process tells; None if it is none."""
-    try:
-        found: Event = convert(json.loads(line), Event)
-    except ValueError:
-        return None
-    return found
 
 
 def main(parent: int) -> int:

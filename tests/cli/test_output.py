@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import mvc
 from mvc.cli import payload
 from mvc.cli.output import Output
-from mvc.cli.session import Session
 
 
 class Terminal(io.StringIO):
@@ -79,31 +77,3 @@ def test_objects_of_their_own_are_of_one_class_each() -> None:
     sources = [path.read_text() for path in Path(mvc.__file__).parent.rglob("*.py")]
     classes = re.findall(r"^class (\w+)\(", "".join(sources), re.MULTILINE)
     assert [name for name in payload.OWN_FIELDS if classes.count(name) != 1] == []
-
-
-# -- progress ----------------------------------------------------------------------------
-
-
-def test_only_where_it_is_seen(monkeypatch) -> None:
-    session = Session()
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with session.progress("committing") as callback:
-        assert callback is None
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    session.verbosity = -1
-    with session.progress("committing") as callback:
-        assert callback is None
-
-
-def test_draws_and_cleans_up(monkeypatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with Session().progress("committing") as callback:
-        assert callback is not None
-        callback(1, 0, "a[b]\x1b.pt")
-        callback(500_000, 1_000_000, "x" * 200)
-    drawn = terminal.getvalue()
-    assert "committing" in drawn
-    assert "\x1b]" not in drawn
-    assert drawn.endswith("\x1b[2K") or "\x1b[?25h" in drawn  # the cursor is back

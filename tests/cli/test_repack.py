@@ -87,7 +87,7 @@ def test_curve(mvc: Mvc, series: list[str]) -> None:
 def test_no_matplotlib(mvc: Mvc, series: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     refused = mvc("repack", "--curve", "-o", "c.svg", code=3).err
-    assert "pip install -c constraints.txt '.[plots]'" in refused
+    assert "pip install 'mvc-weights[plots]'" in refused
     assert not (mvc.folder / "c.svg").exists()
 
 

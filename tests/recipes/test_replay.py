@@ -28,7 +28,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.models.settings import variables
+from mvc.models.environment import variables
 from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit

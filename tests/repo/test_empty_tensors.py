@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import mvc
+from mvc.adapters.python.arrays import has_torch
 from mvc.api.repository import Repository
 from mvc.errors import UnsupportedTensor
 from mvc.repo.commit.request import CommitOptions
@@ -144,7 +145,7 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
         done = repo.commit([tmp_path / name])
         repo.checkout(done.id, to=tmp_path / "out.bin")
         assert (tmp_path / "out.bin").read_bytes() == data
-        if name == "m.safetensors" and shape == HUGE:
+        if name == "m.safetensors" and shape == HUGE and has_torch():
             assert repo.checkout(done.id)["w"].shape == HUGE
         else:
             with pytest.raises(UnsupportedTensor, match=r"shape \[.*4611686018427387904") as error:

@@ -9,13 +9,14 @@ import sys
 import pytest
 
 import mvc
+from mvc.errors import NotInstalled
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     """Replaces limits (``PIECE=4096``) in every module of mvc that has taken them in.
 
     All of them are imported before: one that is first imported meanwhile would keep them. Not
-    those of frameworks, which may not be installed.
+    those of frameworks, which may not be installed, nor those that need torch where it is not.
     """
     for top in pkgutil.iter_modules(mvc.__path__, "mvc."):
         if top.name not in {"mvc.__main__", "mvc.frameworks"}:
@@ -28,8 +29,13 @@ def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
 
 
 def _import(name: str, is_package: bool) -> None:
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except (NotInstalled, ModuleNotFoundError) as error:
+        if "torch" not in str(error):
+            raise
+        return
     if is_package:
-        for found in pkgutil.walk_packages(module.__path__, f"{name}."):
+        for found in pkgutil.iter_modules(module.__path__, f"{name}."):
             if not found.name.endswith("__main__"):
-                importlib.import_module(found.name)
+                _import(found.name, found.ispkg)

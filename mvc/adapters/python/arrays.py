@@ -1,19 +1,21 @@
 """numpy arrays and torch tensors to and from tensor specs and bytes.
 
-torch is imported only when a tensor is met. numpy has no bfloat16 and no 8-bit floats of its own;
-those dtypes exist as torch tensors only.
+torch is imported only when a tensor is met. Where it is not installed, its tensors come back as
+numpy arrays; bfloat16 and 8-bit floats, which numpy lacks, are those of ml_dtypes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mvc.adapters.files.numpy_files import DESCRIPTIONS
-from mvc.errors import UnsupportedTensor
+from mvc.errors import UnsupportedTensor, need_torch
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 if TYPE_CHECKING:
@@ -24,16 +26,26 @@ if TYPE_CHECKING:
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
 _DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
 _DTYPES |= {name: _DTYPES[plain] for name, plain in _INTEGERS.items() if name != "raw"}
+_EXTENSIONS = {"bfloat16", *(name for name in DTYPES if name.startswith("float8_"))}
+"""What ml_dtypes adds to numpy, by the same names."""
 
 
-def has_dtype(name: str) -> bool:
-    """Whether numpy has a dtype for these numbers."""
-    return name in _DTYPES
+def has_dtype(name: str, *, extended: bool = False) -> bool:
+    """Whether numpy itself has a dtype for these numbers; or, ``extended``, ml_dtypes has."""
+    return name in _DTYPES or (extended and name in _EXTENSIONS)
+
+
+@cache
+def has_torch() -> bool:
+    """Whether torch is installed; it is not imported."""
+    return find_spec("torch") is not None
 
 
 def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> TensorSpec:
     """Raises UnsupportedTensor naming ``place`` for any dtype that has no exact name here."""
     name = DESCRIPTIONS.get(array.dtype.str)
+    if name is None and array.dtype.name in _EXTENSIONS:
+        name = array.dtype.name
     if name is None:
         raise UnsupportedTensor(
             f"{place} is a numpy array of dtype {array.dtype.str!r}, which cannot be kept",
@@ -50,13 +62,25 @@ def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 def make_array(spec: TensorSpec, data: memoryview) -> np.ndarray[Any, Any]:
     """An array over ``data``, without a copy; as writable as ``data`` is.
 
-    Raises UnsupportedTensor for a tensor without elements whose shape numpy cannot hold.
+    Raises UnsupportedTensor for a tensor without elements whose shape numpy cannot hold, and
+    NotInstalled for numbers of which only torch has a dtype.
     """
-    dtype = _DTYPES[spec.dtype]
+    dtype = _array_dtype(spec.dtype)
     if not spec.nbytes:
         with _shaped(spec, "numpy"):
             return np.empty(spec.shape, dtype)
     return np.frombuffer(data, dtype).reshape(spec.shape)
+
+
+def _array_dtype(name: str) -> np.dtype[Any]:
+    if name in _EXTENSIONS:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
+    if name not in _DTYPES and name not in _INTEGERS:
+        need_torch(f"a tensor of the dtype {name}")
+    return _DTYPES[_INTEGERS.get(name, name)]
 
 
 @contextmanager

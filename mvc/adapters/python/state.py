@@ -31,6 +31,7 @@ from mvc.adapters.python.arrays import (
     array_spec,
     contiguous,
     has_dtype,
+    has_torch,
     make_array,
     make_tensor,
     tensor_bytes,
@@ -191,8 +192,8 @@ def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
     """The nested state back, or {key: tensor} for a file of another format.
 
     A torch file that holds a dictionary of plain data comes back nested, too. Tensors are
-    torch's where torch's went in and for torch and safetensors files, else numpy's; strided
-    views become contiguous. Raises DamagedData.
+    torch's where torch's went in and for torch and safetensors files, else numpy's; all are
+    numpy's where torch is not installed. Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
     if entry.format != "state":
@@ -224,7 +225,7 @@ def values(
 ) -> dict[str, Any]:
     """Single tensors by name (all where ``keys`` is None) as ``torch`` or ``numpy`` arrays.
 
-    A dtype that numpy lacks comes back as a torch tensor. Raises UnknownPath.
+    All are numpy arrays where torch is not installed. Raises UnknownPath.
     """
     reader = _Reader(entry, content)
     wanted = [t.key for t in entry.tensors] if keys is None else keys
@@ -253,9 +254,10 @@ class _Reader:
 
     def array(self, tensor: LogicalTensor, library: str) -> Any:
         data = self._bytes(tensor)
-        if library == "numpy" and has_dtype(tensor.spec.dtype):
-            return make_array(tensor.spec, data)
-        return make_tensor(tensor.spec, data)
+        of_torch = library == "torch" or not has_dtype(tensor.spec.dtype, extended=True)
+        if of_torch and has_torch():
+            return make_tensor(tensor.spec, data)
+        return make_array(tensor.spec, data)
 
     def _bytes(self, tensor: LogicalTensor) -> memoryview:
         if tensor.view is None:

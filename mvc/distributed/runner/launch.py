@@ -24,7 +24,7 @@ from msgspec import Struct
 from mvc import errors
 from mvc.distributed.runner.child import Child, Tell, end_all
 from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
-from mvc.errors import CannotDistribute, MvcError, UnknownPath
+from mvc.errors import CannotDistribute, MvcError, UnknownPath, need_torch
 from mvc.io.patience import SLICE, Patience
 
 ADDRESS = "MVC_COORDINATOR"
@@ -66,6 +66,7 @@ def launch(wanted: Launch, tell: Tell | None = None) -> dict[str, Any]:
     ``finished``. Raises WrongUsage, UnknownPath, CannotDistribute and whatever the coordinator was
     refused by. No process is left when it returns or raises.
     """
+    need_torch("mvc train-distributed", "safetensors")
     if not Path(wanted.script).is_file():
         raise UnknownPath(f"there is no file {wanted.script}")
     with _Run(wanted, tell or (lambda _: None)) as run:

@@ -3,7 +3,11 @@
 Only public names of torch. Plain files through ``mvc://``: ``mvc.frameworks.fsspec``.
 """
 
-from mvc.frameworks.dcp.reader import MvcReader
-from mvc.frameworks.dcp.writer import MvcWriter
+from mvc.errors import need_torch
+
+need_torch("torch.distributed.checkpoint")
+
+from mvc.frameworks.dcp.reader import MvcReader  # noqa: E402
+from mvc.frameworks.dcp.writer import MvcWriter  # noqa: E402
 
 __all__ = ["MvcReader", "MvcWriter"]

@@ -10,6 +10,7 @@ from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 
 try:
     import keras
+    import torch  # noqa: F401 - the backend
 except ImportError as error:
     raise NotInstalled(
         f"Keras cannot be imported: {error}",
