@@ -175,6 +175,10 @@ class CannotBuild(MvcError):
     """Stored code that does not import or does not make what was stored."""
 
 
+class CannotSign(MvcError):
+    """A signature cannot be made: no key, a key that is missing or locked, or an agent refuses."""
+
+
 class NotTrusted(MvcError):
     """Stored code would run, and nobody has said that it may.
 

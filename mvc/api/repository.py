@@ -41,7 +41,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.fleet.nodes import NodeStatus
+    from mvc.io.ssh_keygen import Checked
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.rollback import RolledBack
+    from mvc.repo.verification import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
@@ -177,8 +179,11 @@ class Repository:
         name = branch or str(settings.get("init.branch"))
         check_ref("branch", name)
         check_absent(files, root)
+        is_new = files.stat(root) is None
         with remove_if_failed(files, root):
             files.make_dirs(root)
+            if is_new and shared is not None:
+                share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG
             create(files, time, root, name, config=first, shared=shared)
         from mvc.repo import queries
@@ -1170,16 +1175,18 @@ class Repository:
         *,
         at: Time | None = None,
         reason: Reason = "",
+        sign: bool | None = None,
         anyway: bool = False,
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why.
 
+        ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
         ``anyway``: also if the setting ``deploy.protect`` names the target; else that raises
         TargetProtected.
         """
-        announce = announcing(self.context, target)
+        announce, moment = announcing(self.context, target), self._moment(at)
         done = deployments.deploy(
-            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
         )
         return announce("deploy", done)
 
@@ -1190,20 +1197,23 @@ class Repository:
         *,
         steps: int = 1,
         reason: Reason = "",
+        sign: bool | None = None,
         anyway: bool = False,
     ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it. ``anyway`` as for
-        ``deploy``.
+        that the rollbacks directly before it have left, unless ``to`` names it. ``sign`` and
+        ``anyway`` are as for ``deploy``.
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
-        done = rollback(self.context, target, steps=steps, to=to, reason=reason, anyway=anyway)
+        done = rollback(
+            self.context, target, steps=steps, to=to, reason=reason, sign=sign, anyway=anyway
+        )
         announce("rollback", done)
         return done
 
@@ -1214,18 +1224,39 @@ class Repository:
         *,
         at: Time | None = None,
         reason: Reason = "",
+        sign: bool | None = None,
         anyway: bool = False,
     ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment. ``anyway`` as for ``deploy``.
+        that is recorded for this moment. ``sign`` and ``anyway`` are as for ``deploy``.
         """
-        announce = announcing(self.context, target)
+        announce, moment = announcing(self.context, target), self._moment(at)
         done = deployments.retract(
-            self.context, rev, target, self._moment(at), reason=reason, anyway=anyway
+            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
         )
         return announce("retract", done)
+
+    def verify(
+        self, target: str | None = None, *, since: Time | None = None
+    ) -> tuple[Vouched, ...]:
+        """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
+
+        ``since``: only those recorded from that moment on. Raises UnknownTarget, NotInstalled, and
+        InvalidConfig where your settings do not say whose signatures count.
+        """
+        from mvc.repo.verification import verify
+
+        return verify(self.context, target, since=self._moment(since))
+
+    def signature(self, of: Rev | Deployed = "HEAD") -> Checked:
+        """Who vouches for a version, or for a deployment by itself. Raises NotInstalled."""
+        from mvc.repo import verification
+
+        if isinstance(of, Deployed):
+            return verification.of_deployment(self.context, of)
+        return verification.of_version(self.context, self.find(of))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +13,8 @@ from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
 from mvc.cli.text import count, number, one_line, seconds, size
-from mvc.errors import DamagedData, NoDeployment
+from mvc.errors import DamagedData, MvcError, NoDeployment
+from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.annotations import Annotation
@@ -21,6 +23,7 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
+    from mvc.io.ssh_keygen import Checked
     from mvc.repo.content.relation import Relation
     from mvc.repo.version_stats import VersionStats
 
@@ -141,8 +144,30 @@ def _code(commit: Commit, *, full: bool) -> str:
     return f"{code}-dirty" if commit.dirty else code
 
 
-def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
-    """The lines under a heading, message last."""
+def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
+    """Who vouches for a version or a deployment; None if nobody signed it, and nobody is to."""
+    try:
+        checked = session.repository.signature(of)
+    except MvcError as error:  # the answer is about more than that
+        return f"not checked: {printable(error.message)}"
+    if checked.trust == "unsigned" and not session.repository.config.get("sign.allowed_signers"):
+        return None
+    from mvc.repo.verification import told
+
+    return session.out.paint(told(checked), "good" if checked.trust == "good" else "bad")
+
+
+def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:
+    """The same for programs; None where it cannot be checked."""
+    with suppress(MvcError):
+        return session.repository.signature(of)
+    return None
+
+
+def details(
+    entry: LogEntry, now_ns: int, *, full: bool = False, signed: str | None = None
+) -> list[str]:
+    """The lines under a heading, message last; ``signed``: who vouches for the version."""
     commit = entry.commit
     when = format_time(commit.time_ns, precise=False)
     metrics = measured(entry.metrics)
@@ -150,6 +175,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
         ("Author", printable(commit.author)),
+        ("Signed", signed),
         ("Date", f"{when} ({format_age(commit.time_ns, now_ns)})"),
         ("Pipeline", printable(commit.pipeline)),
         ("Root", commit.root.hex() if full else None),

@@ -179,6 +179,12 @@ def reason(needs: str = "") -> Any:
     return option("REASON", what, "-m", "--message", needs=needs)
 
 
+def sign(needs: str = "") -> Any:
+    """``--sign``, and ``--no-sign`` where the settings say to."""
+    what = "Sign it with your SSH key, or do not, whatever your settings say."
+    return flag(what, "--sign/--no-sign", needs=needs, default=None)
+
+
 def trust(needs: str) -> Any:
     """``--trust REV``, for commands that train versions again."""
     return option("REV", "Run the stored code of REV, too: a base that is trained first.",

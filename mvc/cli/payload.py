@@ -64,6 +64,9 @@ OWN_FIELDS = {
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
     "TensorSpec": "dtype shape",
+    "Vouched": "target=deployment.target commit=deployment.commit time@deployment.time_ns "
+    "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
+    "retracted=deployment.retracted signature version retraction problems",
 }
 """By class, where its JSON is not its own fields in their order."""
 

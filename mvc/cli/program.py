@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ls": "List the files and tensors of a version, or data sets.",
         "annotate": "Add what was found out about a version later.",
         "identify": "Find the versions that introduced a file's state.",
+        "verify": "Say who vouches for what was live, or for versions.",
         "stats": "Show what the repository holds and costs.",
         "report": "Draw the history: a page to look at, or charts.",
         "pipeline": "Explain pipelines, choose one, or measure all on your models.",

@@ -97,7 +97,8 @@ TOPICS = {
         {
             "0": "done",
             "1": "the answer is no: there is nothing to commit, no version is found, files or "
-            "environments differ (with `--exit-code`), or two runs of a model differ (`probe`)",
+            "environments differ (with `--exit-code`), two runs of a model differ (`probe`), or "
+            "nobody vouches for something (`verify`)",
             "2": "wrong usage",
             "3": "mvc refused or failed; one line says why, and a hint what to do",
             "4": "stored data is damaged",

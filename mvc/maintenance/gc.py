@@ -195,7 +195,7 @@ def _admit(
         raise ConcurrentRewrite("an annotation was undone, or done again")
     reach.commits.update(commit.id for commit in entry.commits)
     named = names_of(entry) | {d.commit for d in entry.deployments}
-    named |= {evidence.commit for evidence in entry.evidence}
+    named |= entry.told_of
     for commit in entry.commits:
         named |= {*commit.parents, *commit.needs}
     if not named <= reach.commits:

@@ -53,7 +53,7 @@ class VersionHistory:
         self._times, self._sequences = array("q"), array("q")
         self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
-        self._marked: set[int] = set()  # positions of entries with marks of weights or evidence
+        self._marked: set[int] = set()  # of entries with weights, evidence or signatures
         self._annotations: list[tuple[int, int]] = []  # positions and sequences of annotations
         self._undone: dict[int, tuple[int, int]] = {}  # by sequence the same of its newest undo
 
@@ -92,7 +92,7 @@ class VersionHistory:
                 self.gone.discard(id_)
                 self.absent.discard(id_)
         self.gone.update(entry.gone)
-        if entry.weights or entry.evidence:
+        if entry.weights or entry.evidence or entry.signatures:
             self._marked.add(position)
         if entry.evidence:
             self._annotations.append((position, recorded.sequence))
@@ -177,10 +177,10 @@ class VersionHistory:
         By position among ``entries``, which are those that were taken; None drops the entry.
         ``stay``: the versions that are not collected. Regions are ignored.
 
-        Entries from ``cutoff_ns`` on stay, without marks of weights and annotations of versions
-        that go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
-        refs, and can be undone; any other keeps new values only, so that no operation can be
-        undone in part or twice.
+        Entries from ``cutoff_ns`` on stay, without marks of weights, annotations and signatures of
+        versions that go. See ``_aged`` for older ones. One whose versions all stay keeps all of
+        its moves of refs, and can be undone; any other keeps new values only, so that no operation
+        can be undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         needed_removals = self._needed_removals(cutoff_ns)
@@ -205,6 +205,7 @@ class VersionHistory:
                     for each in old.evidence
                     if each.commit in stay and position not in taken_back
                 ),
+                signatures=tuple(each for each in old.signatures if each.commit in stay),
             )
             if not recent:
                 refs = self._refs_left(position, old, stay)
@@ -307,6 +308,7 @@ def _says_anything(entry: Entry) -> bool:
             entry.stamps,
             entry.weights,
             entry.evidence,
+            entry.signatures,
             entry.reason,
             entry.unknown,
         )

@@ -346,8 +346,10 @@ class _Fetch:
             return sent
         if not self._remote.tombstones:
             self.kept.update((CommitId(each.commit), None) for each in sent.truths.tombstones)
-        passed = dict.fromkeys(self._remote.disbelieved, ())
-        return replace(sent, truths=replace(sent.truths, **passed))
+        truths = replace(sent.truths, **dict.fromkeys(self._remote.disbelieved, ()))
+        if not self._remote.deployments:
+            truths = replace(truths, signatures=truths.signatures_but(None))
+        return replace(sent, truths=truths)
 
     def _keep(self, place: Place | None) -> None:
         if place is not None:

@@ -1,10 +1,10 @@
 """What an entry says beside its versions, as it travels, and how a receiver takes it over.
 
-These truths only grow: deployments and their retractions, annotations, and that a state was
-forgotten by name. Each has a name or a content of its own, so that what is here already is passed
-over, and repositories that have taken the same come to the same answers, in whatever order.
-Retractions and annotations of what is not here are passed over: who sends it later sends them, too.
-A deployment of a version that is not here is refused.
+These truths only grow: deployments and their retractions, annotations, signatures, and that a
+state was forgotten by name. Each has a name or a content of its own, so that what is here already
+is passed over, and repositories that have taken the same come to the same answers, in whatever
+order. Retractions, annotations and signatures of what is not here are passed over: who sends it
+later sends them, too. A deployment of a version that is not here is refused.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from mvc.store.journal.entries import (
     read_evidence,
 )
 from mvc.store.journal.frames import GENESIS, Position, Recorded
+from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
 
@@ -54,6 +55,7 @@ HELD = "held"
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
 
+_RECEIVED = "a signature that was received"
 _Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -100,7 +102,8 @@ class Tombstone(Struct, frozen=True, array_like=True):
 class Truths(Struct, frozen=True, array_like=True):
     """What one entry says; ``author`` did it at ``time_ns``, because of ``reason``.
 
-    ``annotations`` are canonical bytes (``evidence_bytes``), texts are bytes of UTF-8.
+    ``annotations`` and ``signatures`` are canonical bytes (``evidence_bytes``,
+    ``write_signatures``), texts are bytes of UTF-8.
     """
 
     time_ns: _Time
@@ -110,6 +113,7 @@ class Truths(Struct, frozen=True, array_like=True):
     retractions: tuple[SentRetraction, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     annotations: bytes = b""
+    signatures: bytes = b""
 
     @property
     def targets(self) -> frozenset[str]:
@@ -122,12 +126,28 @@ class Truths(Struct, frozen=True, array_like=True):
         others = self.author or self.reason or self.retractions or self.tombstones
         return (
             bool(self.deployments)
-            and not (others or self.annotations)
+            and not (others or self.annotations or self.signatures)
             and all(is_report(each.target) for each in self.deployments)
         )
 
+    def signatures_but(self, deployments: Container[bytes] | None) -> bytes:
+        """Those of versions, and of other deployments than these; None: of no deployment.
+
+        Raises DamagedData.
+        """
+        every = read_signatures(self.signatures, _RECEIVED) if self.signatures else ()
+
+        def stays(each: Signature) -> bool:
+            return deployments is not None and each.deployment not in deployments
+
+        return _signed([each for each in every if not each.target or stays(each)])
+
     def __bool__(self) -> bool:
-        return bool(self.targets or self.tombstones or self.annotations)
+        return bool(self.targets or self.tombstones or self.annotations or self.signatures)
+
+
+def _signed(signatures: Sequence[Signature]) -> bytes:
+    return write_signatures(signatures) if signatures else b""
 
 
 # -- sending -----------------------------------------------------------------------------------
@@ -154,6 +174,7 @@ class TruthReader:
         entry, among = recorded.entry, among or (lambda _: True)
         origin = self._given_back(recorded)
         evidence = [e for e in origin.evidence if among(e.commit)]
+        signatures = [s for s in entry.signatures if among(s.commit) and self._tells(s.target)]
         found = Truths(
             origin.done_ns,
             encode_text(origin.done_by),
@@ -174,6 +195,7 @@ class TruthReader:
                 if each.named
             ),
             annotations=evidence_bytes(evidence) if evidence else b"",
+            signatures=_signed(signatures),
         )
         return found or None
 
@@ -181,7 +203,7 @@ class TruthReader:
         return self._reports or not is_report(target)
 
     def about(self, ids: Collection[CommitId]) -> list[int]:
-        """Offsets of the entries that deploy, retract or annotate these versions, ascending."""
+        """Offsets of the entries that deploy, retract, annotate or sign these, ascending."""
         snapshot = self._snapshot
 
         def look() -> list[int]:
@@ -194,6 +216,7 @@ class TruthReader:
                         taken = snapshot.retractions(made.target, recorded.sequence)
                         found.update(each.offset for each in taken)
                 found.update(each.offset for each, _ in snapshot.evidence(id_))
+                found.update(each.offset for each, _ in snapshot.signatures(id_))
             return sorted(found)
 
         return snapshot.retry_on_rewrite(look)
@@ -204,7 +227,8 @@ class TruthReader:
         every = snapshot.forgetting() if start == GENESIS else snapshot.entries(start)
         for recorded in every:
             if (found := self.of(recorded, lambda _: False)) is not None and found.tombstones:
-                yield replace(found, deployments=(), retractions=(), annotations=b"")
+                stones = found.tombstones
+                yield Truths(found.time_ns, found.author, found.reason, tombstones=stones)
 
     def _given_back(self, recorded: Recorded) -> Entry:
         """The entry itself; without its annotations if they are undone. Of an undo of an undo the
@@ -299,6 +323,9 @@ class Merger:
         deployments = tuple(_deployments(context, truths, own, now_ns))
         retractions = tuple(_retractions(context.store.snapshot, truths))
         evidence = tuple(_evidence(context, truths, own))
+        signatures = tuple(_signatures(context, truths, own))
+        if signatures:
+            entry = replace(entry, signatures=signatures)
         if not (deployments or retractions or forgotten or evidence):
             return entry, held
         merged = replace(
@@ -435,6 +462,19 @@ def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> It
         said = evidence_bytes([each])
         known = context.store.snapshot.evidence(each.commit)
         if not any(_is_of(r.entry, truths) and evidence_bytes([e]) == said for r, e in known):
+            yield each
+
+
+def _signatures(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Signature]:
+    """Those of versions that are here; what they are worth is found out where it is asked for."""
+    if not truths.signatures:
+        return
+    for each in read_signatures(truths.signatures, _RECEIVED):
+        if each.commit not in own and not context.store.has_commit(each.commit):
+            continue
+        if each.target:
+            check_ref("deployment target", each.target)
+        if all(known != each for _, known in context.store.snapshot.signatures(each.commit)):
             yield each
 
 

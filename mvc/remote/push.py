@@ -494,7 +494,12 @@ class _Push:
             out = [d for d in made if d.node == own and not self._takes(d.target)]
             self.denied |= {f"deploy:{each.target}" for each in out}
             if sent.truths is not None and out:
-                kept = replace(sent.truths, deployments=tuple(d for d in made if d not in out))
+                ids = {d.id for d in out}
+                kept = replace(
+                    sent.truths,
+                    deployments=tuple(d for d in made if d not in out),
+                    signatures=sent.truths.signatures_but(ids),
+                )
                 sent = replace(sent, truths=kept or None)
             if sent != Sent():
                 entries.append(sent)

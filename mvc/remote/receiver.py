@@ -446,11 +446,14 @@ class _Publication:
             merged, held = self._merger.merge(draft.sent.truths, entry, own)
             targets = {made.target for made in merged.deployments}
             targets |= {taken.target for taken in merged.retractions}
+            targets |= {signed.target for signed in merged.signatures if signed.target}
+            said = {each.commit for each in merged.evidence}
+            said |= {signed.commit for signed in merged.signatures if not signed.target}
             forgets = bool(held) or any(mark.named for mark in merged.forgotten)
             if not self._local:
                 check_protected(self._scopes, protected(protecting(self._context), targets))
-            check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
-            self._check_annotated({each.commit for each in merged.evidence})
+            check_news(self._scopes, targets, adds=bool(said), forgets=forgets)
+            self._check_annotated(said)
             if remember:
                 hold(self._context, draft.sent.truths, held)
             news, entry = news or merged is not entry, merged

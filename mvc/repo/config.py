@@ -168,6 +168,15 @@ _ALL = (
         low=0, high=86_400, open_low=True, personal=True),
     Key("deploy.protect", str, "", "targets, with * for any characters, that are deployed to only "
         "with --anyway", low=0, high=4096),
+    Key("sign.key", str, "", "the file of the SSH key that signs; of its public part if an agent "
+        "has it", low=0, high=4096, personal=True),
+    Key("sign.commits", bool, False, "sign every version", personal=True),
+    Key("sign.deployments", bool, False, "sign every deployment, rollback and retraction",
+        personal=True),
+    Key("sign.allowed_signers", str, "", "the file that says whose signatures count, as "
+        "ssh-keygen reads it", low=0, high=4096, personal=True),
+    Key("sign.revoked", str, "", "the file of keys that count no more", low=0, high=4096,
+        personal=True),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
@@ -257,6 +266,18 @@ def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
     named = {key.variable for key in _ALL if key.personal} & environment.keys()
     given = {variable: environment[variable] for variable in named}
     return load_config(fs, None, user_file(environment), given, flags={})
+
+
+def user_path(name: str, text: str) -> Path:
+    """The file that a setting of the user's names, ``~`` for the home. Raises InvalidConfig."""
+    with suppress(RuntimeError):  # a user without a home
+        path = Path(text).expanduser()
+        if path.is_absolute():
+            return path
+    raise InvalidConfig(
+        f"{name} = {printable(text)}: it must be an absolute path",
+        hint=f"for example: mvc config --user {name} ~/.ssh/FILE",
+    )
 
 
 def user_file(environment: Mapping[str, str]) -> Path:

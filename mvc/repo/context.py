@@ -13,7 +13,7 @@ from mvc.adapters.optimizers.trainings import Trainings
 from mvc.errors import DamagedData, WrongUsage
 from mvc.io.process import host_name, user_name
 from mvc.model.names import check_author, printable
-from mvc.repo.config import AUTHOR, Config
+from mvc.repo.config import AUTHOR, Config, own_config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.base_cache import BaseCaches
@@ -31,6 +31,7 @@ class Context(Struct):
     ``given_up``: the files of such checkouts that were left as they are.
     ``left_alone``: temporary files that their plans name and no checkout wrote.
     ``caches``: the states that were committed last; ``trainings``: what they are states of.
+    ``own``: the settings that no repository can make, once they were asked for.
     """
 
     store: Store
@@ -43,6 +44,7 @@ class Context(Struct):
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
     rules: KnownRules = field(default_factory=KnownRules)
+    own: Config | None = None
 
     @property
     def author(self) -> str:
@@ -53,6 +55,15 @@ class Context(Struct):
         if given := os.environ.get(AUTHOR):
             return check_author(given)
         return str(self.config.get("user.name") or f"{user_name()}@{host_name()}")
+
+    def own_settings(self) -> Config:
+        """The settings that no repository can make, as they were when they were asked for first.
+
+        Raises InvalidConfig.
+        """
+        if self.own is None:
+            self.own = own_config(self.store.fs, os.environ)
+        return self.own
 
     @property
     def bare(self) -> bool:

@@ -27,6 +27,7 @@ from mvc.repo.context import Context, noting
 from mvc.repo.lookup import availability, stamping
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
+from mvc.repo.signatures.signing import publish, signing
 from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
@@ -105,27 +106,28 @@ def deploy(
     time_ns: int | None = None,
     *,
     reason: str = "",
+    sign: bool | None = None,
     anyway: bool = False,
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
-    A forgotten version can be recorded only for a time in the past. Raises InvalidName,
-    InvalidTime, UnknownRevision, StateForgotten, and TargetProtected unless ``anyway``.
+    A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
+    user's settings say. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
+    CannotSign, and TargetProtected unless ``anyway``.
     """
     refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
-    commit = resolve(context, rev)
+    commit, how = resolve(context, rev), signing(context, sign, deployment=True)
 
-    def make() -> Entry:
-        now = context.store.now_ns()
+    def make(now: int) -> Entry:
         if time_ns is None or time_ns > now:
             availability.check_kept(context, commit)
         at = now if time_ns is None else time_ns
-        made = deployment_for(snapshot, target, at, commit, now_ns=now)
+        made = deployment_for(snapshot, target, at, commit, now_ns=now, signed=how is not None)
         author = context.author
         return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
-    return recorded_as(snapshot, target, context.store.publish(make).sequence)
+    return recorded_as(snapshot, target, publish(context, make, how).sequence)
 
 
 def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
@@ -134,11 +136,18 @@ def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
 
 def deployment_for(
-    snapshot: Snapshot, target: str, time_ns: int, commit_id: CommitId, *, now_ns: int
+    snapshot: Snapshot,
+    target: str,
+    time_ns: int,
+    commit_id: CommitId,
+    *,
+    now_ns: int,
+    signed: bool = False,
 ) -> Deployment:
     """The record of a deployment, for an entry of ``now_ns`` made under the journal's lock.
 
-    An entry has at most one per target. Raises InvalidName, InvalidTime.
+    An entry has at most one per target. ``signed``: it has a stamp, which its signature names.
+    Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
     if is_report(target):
@@ -153,7 +162,7 @@ def deployment_for(
         time_ns,
         commit_id,
         None if before is None else before.sequence,
-        stamp=stamping.next_stamp(snapshot, target, now_ns),
+        stamp=stamping.next_stamp(snapshot, target, now_ns, first=signed),
     )
 
 
@@ -164,31 +173,33 @@ def retract(
     time_ns: int | None = None,
     *,
     reason: str = "",
+    sign: bool | None = None,
     anyway: bool = False,
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
     1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
-    UnknownRevision, NoDeployment, and TargetProtected unless ``anyway``.
+    UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
     """
     refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     check_target(context, target)
     commit = None if rev is None else resolve(context, rev)
+    how = signing(context, sign, deployment=True)
 
-    def make() -> Entry:
+    def make(now: int) -> Entry:
         sequence = _to_retract(snapshot, target, commit, time_ns).sequence
         return Entry(
             "retract",
-            context.store.clock.now_ns(),
+            now,
             target,
             retractions=(Retraction(target, sequence),),
             author=context.author,
             reason=reason,
         )
 
-    sequence = context.store.publish(make).entry.retractions[0].sequence
+    sequence = publish(context, make, how).entry.retractions[0].sequence
     return recorded_as(snapshot, target, sequence)
 
 

@@ -23,6 +23,7 @@ from mvc.repo.live import live_at, succession
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
+from mvc.repo.signatures.signing import publish, signing
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 
@@ -40,6 +41,7 @@ def rollback(
     steps: int = 1,
     to: Rev | None = None,
     reason: str = "",
+    sign: bool | None = None,
     anyway: bool = False,
 ) -> RolledBack:
     """``Repository.rollback``; durable on return."""
@@ -50,20 +52,23 @@ def rollback(
     refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     wanted = None if to is None else resolve(context, to)
+    how = signing(context, sign, deployment=True)
     left: list[CommitId] = []
 
-    def make() -> Entry:
-        now, live = context.store.now_ns(), live_at(context, None, target)
+    def make(now: int) -> Entry:
+        live = live_at(context, None, target)
         past = _Past(snapshot, target, now)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
         left[:] = [live.commit]
-        made = deployment_for(snapshot, target, now, back.commit, now_ns=now)
+        made = deployment_for(
+            snapshot, target, now, back.commit, now_ns=now, signed=how is not None
+        )
         made = replace(made, returns_to=back.sequence)
         author = context.author
         return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
-    done = recorded_as(snapshot, target, context.store.publish(make).sequence)
+    done = recorded_as(snapshot, target, publish(context, make, how).sequence)
     return RolledBack(**asdict(done), left=left[0])
 
 

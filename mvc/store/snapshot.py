@@ -22,16 +22,18 @@ from mvc.limits import INDEX_BATCH
 from mvc.model.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
-from mvc.store.journal.entries import Evidence, Weights
+from mvc.store.journal.entries import Entry, Evidence, Weights
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
+from mvc.store.journal.signatures import Signature
 from mvc.store.journal.stamps import Stamp
 from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
 
 _T = TypeVar("_T")
+_Said = TypeVar("_Said", Evidence, Signature)
 _OWN_KEYS = 50_000
 _TRIES = 8
 _TAKE = (
@@ -599,15 +601,24 @@ class Snapshot:
         ]
 
     def has_evidence(self) -> bool:
-        """Whether any version was ever annotated; one look-up."""
+        """Whether any version was ever annotated or signed; one look-up."""
         return self.last(keys.EVIDENCE, keys.after(keys.EVIDENCE)) is not None
 
     def evidence(self, commit: bytes) -> list[tuple[Recorded, Evidence]]:
         """The annotations of a commit, oldest first, also those that were undone."""
+        return self._said_of(commit, lambda entry: entry.evidence)
+
+    def signatures(self, commit: bytes) -> list[tuple[Recorded, Signature]]:
+        """The signatures of a commit and of its deployments, oldest first."""
+        return self._said_of(commit, lambda entry: entry.signatures)
+
+    def _said_of(
+        self, commit: bytes, rows: Callable[[Entry], Sequence[_Said]]
+    ) -> list[tuple[Recorded, _Said]]:
         return [
             (recorded, each)
             for recorded in self._entries_under(keys.EVIDENCE + commit[:8])
-            for each in recorded.entry.evidence
+            for each in rows(recorded.entry)
             if each.commit == commit
         ]
 

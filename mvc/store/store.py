@@ -69,7 +69,7 @@ def create(
     fs.make_dir(fresh)
     try:
         if shared is not None:
-            _share(fs, fresh, shared)
+            share_new(fs, fresh, shared)
         fs = fs.shared_by(fresh)
         fs.make_dir(fresh / PACKS)
         fs.write_atomic(fresh / CONFIG, config)
@@ -101,7 +101,7 @@ def create(
         raise
 
 
-def _share(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
+def share_new(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
     """Opens a new folder to its group. Raises IoFailed where the system does not do that."""
     if shared not in _SHARES:
         raise WrongUsage(f"shared is {shared!r}", hint=f"it takes {' or '.join(_SHARES)}")
@@ -110,7 +110,7 @@ def _share(fs: FileSystem, folder: Path, shared: SharedBy) -> None:
     fs.set_mode(folder, made.permissions | _SHARES[shared])
     if SharedFolder.at(fs, folder) is None:
         raise IoFailed(
-            f"{folder.parent} cannot be shared: its group is none of yours",
+            f"what is made in {folder.parent} cannot be shared: its group is none of yours",
             hint="make the repository in a folder of a group that you belong to ('chgrp')",
         )
 
@@ -409,7 +409,7 @@ class Store:
         """Raises UnknownRevision if an entry would point to a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
         named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
-        named += [evidence.commit for evidence in entry.evidence]
+        named += entry.told_of
         for value in named:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ READ = {
     "tails",
     "predicted",
     "remotes",
+    "signed",
 }
 
 
@@ -67,8 +69,8 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
-    assert len(NAMES) == 24 and set(NAMES) >= READ
-    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 620_000
+    assert len(NAMES) == 25 and set(NAMES) >= READ
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 630_000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "both-copies"])
@@ -183,7 +185,7 @@ def test_an_older_program_refuses_tails(
         Repository.open(root)
 
 
-@pytest.mark.parametrize("name", sorted(READ - {"tails", "remotes", "predicted"}))
+@pytest.mark.parametrize("name", sorted(READ - {"tails", "remotes", "predicted", "signed"}))
 def test_only_a_write_that_needs_it_upgrades_a_repository(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path / "repo")
     file = root / ".mvc/format"
@@ -225,7 +227,7 @@ def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
         assert [each.note for each in read] == [each[5] for each in found]
 
 
-@pytest.mark.parametrize("name", sorted(READ - {"remotes"}))
+@pytest.mark.parametrize("name", sorted(READ - {"remotes", "signed"}))
 def test_stamps_change_no_answer_about_deployments(name: str, tmp_path: Path) -> None:
     """What was live when, now and in every stretch of time, what a rollback goes back to."""
     root = unpacked(name, tmp_path / "repo")
@@ -252,14 +254,31 @@ def test_stamps_change_no_answer_about_deployments(name: str, tmp_path: Path) ->
     assert answers() == before
 
 
-@pytest.mark.parametrize("tag", [30, 34, 38])
-def test_an_older_program_refuses_what_remotes_add(
-    tag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "tag"), [("remotes", 30), ("remotes", 34), ("remotes", 38), ("signed", 46)]
+)
+def test_an_older_program_refuses_what_it_would_lose(
+    name: str, tag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = unpacked("remotes", tmp_path / "repo")
+    root = unpacked(name, tmp_path / "repo")
     monkeypatch.delitem(ENTRY_TAGS, tag)
     with pytest.raises(UnsupportedFormat, match=f"entry-tag-{tag}"):
         Repository.open(root)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen")
+def test_who_signed_the_frozen_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same people, also after this program has collected."""
+    root = unpacked("signed", tmp_path / "repo")
+    monkeypatch.setenv("MVC_SIGN_ALLOWED_SIGNERS", str(HERE / "signed.signers"))
+    for _ in range(2):
+        with Repository.open(root) as repo:
+            found = [(v.signature.signer.partition("@")[0], v.problems) for v in repo.verify()]
+            nobody = "", ("signed by nobody",)
+            assert found == [("ada", ()), nobody, *[("ada", ())] * 3, ("bob", ())]
+            assert repo.signature("HEAD").signer == "ada@example.com"
+            assert repo.verify("edge")[0].retraction == repo.verify("prod")[-1].signature
+            repo.storage.gc(grace="0")
 
 
 def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:

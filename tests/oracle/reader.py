@@ -15,10 +15,10 @@ from tests.oracle import grid, optim, steps
 MIB = 1 << 20
 FEATURES = (
     ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,optim,"
-    "entry-tag-30,entry-tag-34,entry-tag-38"
+    "entry-tag-30,entry-tag-34,entry-tag-38,entry-tag-46"
 )
 TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone",
-    30: "stamps", 34: "again", 38: "long", 40: "origin"}, {4: "run", 8: "dirty"}  # fmt: skip
+    30: "stamps", 34: "again", 38: "", 40: "origin", 46: "sig"}, {4: "run", 8: "dirty"}  # fmt: skip
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"

@@ -453,6 +453,8 @@ ATTACKS |= {
     "short_node": _deploying(node=b"n"),
     "annotations_of_nothing": _saying(annotations=b"\xff" * 50),
     "annotations_cut": _saying(annotations=b"\x01"),
+    "signatures_of_nothing": _saying(signatures=b"\xff" * 50),
+    "signatures_cut": _saying(signatures=b"\x01\x00"),
     "author_of_no_text": _saying(author=b"\xff\xfe\x00\n" * 9, deployments=(_deployed(),),
                                  annotations=b"\x99"),
 }  # fmt: skip

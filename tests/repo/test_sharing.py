@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import WrongUsage
+from mvc.io.files import FileSystem
+from mvc.repo.config import set_value
 from tests.moving import move_every_pack
 
 PRIVATE, STRICT, USUAL, LOOSE = 0o077, 0o027, 0o022, 0o002
@@ -106,6 +110,59 @@ def test_pushes_of_a_group(tmp_path: Path) -> None:
             repo.remotes.add("origin", str(shared))
             repo.push("origin", [name])
     assert set(modes(shared).values()) == {0o2775, 0o664}
+
+
+GROUP, ADA, BOB, STRANGER = 54_320, 54_321, 54_322, 54_323
+
+
+def as_user(user: int, groups: list[int], act: Callable[[], object]) -> bool:
+    """Whether ``act`` ends well in a fork that is this user; what it raises is printed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(user)
+            os.setuid(user)
+            os.umask(PRIVATE)
+            act()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_two_users_work_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits, index, maintenance and settings of one are in no way of the other."""
+    monkeypatch.setenv("MVC_SAFE_DIRECTORY", "*")
+    monkeypatch.setenv("HOME", "/")
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folder = Path(place)
+        os.chown(folder, ADA, GROUP)
+        folder.chmod(0o2770)
+        root = folder / "repo"
+
+        def begin() -> None:
+            Repository.init(root, shared="group").close()
+            live(root)
+
+        def goes_on() -> None:
+            live(root)
+            set_value(FileSystem(), root / ".mvc" / "config.yaml", "gc.grace_days", "3")
+            with Repository.open(root) as repo:
+                assert repo.storage.fsck(full=True).sound
+
+        with Repository.init(folder / "of-root") as repo:  # imports what others cannot read here
+            live(repo.root)
+            assert repo.storage.fsck(full=True).sound
+        assert as_user(ADA, [GROUP], begin)
+        assert as_user(BOB, [GROUP], goes_on)
+        assert BOB in {path.lstat().st_uid for path in (root / ".mvc").rglob("*")}
+        assert as_user(ADA, [GROUP], goes_on)
+        assert not as_user(STRANGER, [], goes_on)
+        assert {path.lstat().st_gid for path in (root / ".mvc").rglob("*")} == {GROUP}
+        assert set(modes(root).values()) == {0o2770, 0o660}
 
 
 def test_a_word_that_shares_with_nobody(tmp_path: Path) -> None:

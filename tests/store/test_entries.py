@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, MvcError, UnsupportedFormat
-from mvc.ids import CommitId, ManifestId, Root
+from mvc.ids import CommitId, DeploymentId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import (
     Deployment,
@@ -20,6 +20,7 @@ from mvc.store.journal.entries import (
     Retraction,
     Weights,
 )
+from mvc.store.journal.signatures import Signature
 from mvc.store.journal.stamps import LateStamp, Stamp
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
@@ -32,6 +33,23 @@ STAMPS = st.builds(
     st.binary(min_size=16, max_size=16),
     st.integers(-(1 << 62), 1 << 62),
     st.integers(0, 1 << 63),
+)
+NAMED = st.binary(min_size=16, max_size=16).map(DeploymentId)
+BLOBS = st.binary(max_size=40)
+SIGNED_AT = st.integers(0, (1 << 63) - 1)
+SIGNATURES = st.one_of(
+    st.builds(Signature, st.just("version"), IDS, SIGNED_AT, BLOBS),
+    st.builds(Signature, st.just("retraction"), IDS, SIGNED_AT, BLOBS, NAMES, NAMED),
+    st.builds(
+        Signature,
+        st.just("deployment"),
+        IDS,
+        SIGNED_AT,
+        BLOBS,
+        NAMES,
+        NAMED,
+        NAMED | st.just(DeploymentId(b"")),
+    ),
 )
 KINDS, NOTHING = st.sampled_from(["proven", "dropped", "restored"]), st.just("")
 
@@ -118,6 +136,7 @@ def entries(draw: st.DrawFn) -> Entry:
         origin_ns=draw(st.none() | st.integers(0, 1 << 63)),
         author=draw(NAMES | NOTHING),
         reason=draw(NAMES | NOTHING),
+        signatures=tuple(draw(st.lists(SIGNATURES, max_size=2))),
         unknown=tuple(
             sorted(draw(st.dictionaries(UNKNOWN, st.binary(max_size=9), max_size=2)).items())
         ),

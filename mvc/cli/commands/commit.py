@@ -22,7 +22,17 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import CommandOptions, argument, flag, given, numbers, option, pairs, timeout
+from mvc.cli.options import (
+    CommandOptions,
+    argument,
+    flag,
+    given,
+    numbers,
+    option,
+    pairs,
+    sign,
+    timeout,
+)
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -43,7 +53,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
-    "every at pipeline output in_place exact reset_point author date opaque allow_empty run patch"
+    "every at pipeline output in_place exact reset_point author date opaque allow_empty run patch "
+    "sign"
 )
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
@@ -65,6 +76,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     patch: bool = flag("Keep what the code differs by from its git commit.")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
+    sign: bool | None = sign()
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
     output: str | None = option(
         "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
@@ -166,7 +178,7 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             patch=args.patch or None,
             **fields(
                 args,
-                "time=date at output in_place exact opaque allow_empty author reset_point run",
+                "time=date at output in_place exact opaque allow_empty author reset_point run sign",
             ),
         )
         paths = list(args.paths) or None
@@ -290,6 +302,8 @@ def _summary(out: Output, done: CommitResult) -> str:
     if done.deployment is not None:
         target = out.paint(printable(done.deployment.target), "target")
         parts.append(f"deployed to {target} at {format_time(done.deployment.time_ns)}")
+    if done.signed:
+        parts.append("signed")
     place = f"[{out.paint(where, 'branch')} {out.paint(done.id.short, 'id')}]"
     return f"{place} {f'{title}: ' if title else ''}{', '.join(parts)}"
 

@@ -16,7 +16,16 @@ from mvc.cli.commits import (
     warn_of_clock,
     warn_of_time,
 )
-from mvc.cli.options import ANYWAY, CommandOptions, argument, check_alone, flag, option, reason
+from mvc.cli.options import (
+    ANYWAY,
+    CommandOptions,
+    argument,
+    check_alone,
+    flag,
+    option,
+    reason,
+    sign,
+)
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
@@ -37,6 +46,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     at: str | None = option("TIME", "When it went live, if not now.", needs="rev")
     retract: bool = flag("Record that this deployment did not happen.", needs="rev")
     reason: str | None = reason("rev")
+    sign: bool | None = sign("rev")
     anyway: bool = ANYWAY
     listed: str | None = option(
         "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
@@ -59,7 +69,12 @@ def command(session: Session, args: _DeployOptions) -> None:
         )
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(
-        args.rev, args.target, at=args.at, reason=args.reason or "", anyway=args.anyway
+        args.rev,
+        args.target,
+        at=args.at,
+        reason=args.reason or "",
+        sign=args.sign,
+        anyway=args.anyway,
     )
     tell_of_training(session)
     if not args.retract:

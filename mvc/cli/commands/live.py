@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import IsLive, live_now, measured, note_line
+from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line
 from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -56,7 +56,9 @@ def command(session: Session, args: _LiveOptions) -> None:
     found = _found(session, args)
     if session.as_json:
         written = _write(session, found[0], args) if writes else {}
-        session.out.json("mvc.live/1", {"live": found, **written})
+        session.out.json(
+            "mvc.live/1", {"live": [_json(session, each) for each in found], **written}
+        )
         return
     is_now = live_now(session)
     if not found:
@@ -90,7 +92,7 @@ def _follow(session: Session, args: _LiveOptions) -> None:
 
     def tell(deployed: Deployed) -> None:
         if session.as_json:
-            session.out.json("mvc.live/1", {"live": [follower.repo.live(target)]})
+            session.out.json("mvc.live/1", {"live": [_json(session, follower.repo.live(target))]})
             return
         id_ = str(deployed.commit) if session.verbose else deployed.commit.short
         message = one_line(follower.repo.version(deployed.commit).message)
@@ -106,6 +108,10 @@ def _follow(session: Session, args: _LiveOptions) -> None:
         follower.run()
 
 
+def _json(session: Session, live: Live) -> dict[str, Any]:
+    return fields(live) | {"signature": signature_of(session, live.deployment)}
+
+
 def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     age = format_age(live.since_ns, session.now_ns())
     id_ = str(live.commit) if session.verbose else live.commit.short
@@ -118,6 +124,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("metrics", measured(live.metrics)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
         ("who", printable(live.who)),
+        ("signed", signed_line(session, live.deployment)),
         ("why", one_line(live.why)),
     ]
     return [f"{name:8} {value}" for name, value in facts if value]

@@ -17,7 +17,16 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
+from mvc.cli.commits import (
+    as_json,
+    details,
+    heading,
+    live_now,
+    one_liner,
+    related,
+    signature_of,
+    signed_line,
+)
 from mvc.cli.completing import complete_orders
 from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
@@ -42,6 +51,7 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
     relations: bool = flag("Print the relation of each version to its parent.")
     prices: bool = flag("Print how each version is stored, and its price.", "--price")
+    signatures: bool = flag("Print who vouches for each version.")
     where: str | None = option("CONDITION", "Only those: 'auc > 0.9 and lr < 1e-3'.")
     grep: str | None = option("REGEX", "Only those with it in message, notes, run or params.")
     sort: str | None = option(
@@ -83,12 +93,14 @@ def command(session: Session, args: _LogOptions) -> None:
     if session.as_json:
         more = "relations" if args.relations else ""
         commits = [as_json(entry, more) for entry in entries]
+        for commit in commits if args.signatures else ():
+            commit["signature"] = signature_of(session, commit["id"])
         session.out.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
     elif args.as_table:
         _print_table(session, entries)
     else:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
-        _print(session, graph_lines(entries) if args.graph else plain, oneline=args.oneline)
+        _print(session, graph_lines(entries) if args.graph else plain, args)
     session.tell_incomplete(incomplete)
 
 
@@ -146,15 +158,17 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:
-    out, full, now_ns = session.out, session.verbose, session.now_ns()
+def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> None:
+    out, full, oneline = session.out, session.verbose, args.oneline
+    now_ns = session.now_ns()
     branch, live = session.repository.head(if_known=True).branch, live_now(session)
     title = one_liner if oneline else heading
     for n, row in enumerate(rows):
         if n and not oneline and not row.first:
             out.line()
         out.line(row.first + title(out, row.entry, branch, live, full=full))
-        lines = [] if oneline else details(row.entry, now_ns, full=full)
+        signed = signed_line(session, row.entry.id) if args.signatures and not oneline else None
+        lines = [] if oneline else details(row.entry, now_ns, full=full, signed=signed)
         for line in [*lines, ""] if row.first and lines else lines:
             out.line((row.rest + line).rstrip())
         for link in row.links:

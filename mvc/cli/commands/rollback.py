@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason
+from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason, sign
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -23,6 +23,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     target: str = argument("TARGET")
     rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
     reason: str | None = reason()
+    sign: bool | None = sign()
     steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
     anyway: bool = ANYWAY
 
@@ -36,6 +37,7 @@ def command(session: Session, args: _RollbackOptions) -> None:
         args.rev,
         steps=args.steps or 1,
         reason=args.reason or "",
+        sign=args.sign,
         anyway=args.anyway,
     )
     warn_of_clock(session.out, done)

@@ -15,7 +15,7 @@ import click
 from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, forgotten_on, heading, live_now
+from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.completing import complete_show
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
@@ -127,7 +127,8 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
         return
     live = live_now(session)
     out.line(heading(out, entry, repository.head(if_known=True).branch, live, full=True))
-    for line in details(entry, session.now_ns(), full=session.verbose):
+    signed = signed_line(session, entry.id)
+    for line in details(entry, session.now_ns(), full=session.verbose, signed=signed):
         out.line(line)
     if entry.forgotten_ns is not None:
         for receipt in repository.storage.receipts():

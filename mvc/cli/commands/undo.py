@@ -182,6 +182,8 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield count(len(entry.commits), "commit")
     for found in entry.evidence if entry.origin_ns is not None else ():
         yield f"{_value(found.commit, full)} annotated"
+    if entry.signatures and not (entry.commits or entry.deployments or entry.retractions):
+        yield f"{count(len(entry.signatures), 'signature')} added"
     if entry.stamps:
         yield f"{count(len(entry.stamps), 'deployment')} stamped"
     if entry.here_again:

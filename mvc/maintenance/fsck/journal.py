@@ -225,6 +225,8 @@ class _References(Struct):
             self._exists(id_, "a state that is here again", sequence)
         for evidence in entry.evidence:
             self._exists(evidence.commit, "an annotation", sequence)
+        for signature in entry.signatures:
+            self._exists(signature.commit, "a signature", sequence)
         for relink in entry.relinks:
             place = relink.target, relink.sequence
             if place not in self._before:

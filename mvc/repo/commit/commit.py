@@ -38,6 +38,7 @@ from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.protection import refuse_protected
+from mvc.repo.signatures.signing import publish, signing
 from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.plan import recovers
@@ -91,6 +92,9 @@ def commit(
 
 def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
     store, graph, caches = context.store, context.store.graph, context.caches.in_use
+    deploys = request.deploy is not None
+    how = signing(context, request.options.sign, version=True, deployment=deploys)
+    signed = how is not None and how.deployments
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = _tip(context, request)
     parent = manifests.of_commit(context, at.commit)
@@ -114,7 +118,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
                 # Checked before the lock as well, so that the check under it finds all in memory.
                 check_recoverable(graph, objects, draft.manifest)
 
-            def make() -> Entry:
+            def make(moment: int) -> Entry:
                 """Runs under the journal's lock: the parent is the tip of now."""
                 nonlocal draft
                 now = _tip(context, request)
@@ -122,9 +126,9 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
                     draft = _draft(context, request, files, now, objects=objects)
                 if graph.generation != generation:
                     check_recoverable(graph, objects, draft.manifest)
-                return _entry(context, request, files, draft)
+                return _entry(context, request, files, draft, now=moment, signed=signed)
 
-            recorded = store.publish(make, release=packs.close)
+            recorded = publish(context, make, how, release=packs.close)
         except DamagedData as error:
             if graph.was_rewritten(generation):
                 raise ConcurrentRewrite from error
@@ -142,6 +146,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         raw_bytes=files.raw_bytes,
         stored_bytes=stored + recorded.after.offset - recorded.offset,
         entries=files.kept,
+        signed=bool(entry.signatures),
     )
 
 
@@ -384,22 +389,33 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
         raise ConcurrentRewrite
 
 
-def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draft) -> Entry:
-    """What publishes the version; valid only under the journal's lock."""
+def _entry(
+    context: Context,
+    request: CommitRequest,
+    files: _Files,
+    draft: _Draft,
+    *,
+    now: int,
+    signed: bool,
+) -> Entry:
+    """What publishes the version at the moment ``now``; valid only under the journal's lock."""
     for needed in request.needs:
         commits.get(context, needed)
         availability.check_kept(context, needed)
-    made = _commit(context, request, draft)
+    made = _commit(context, request, draft, now)
     if availability.forgotten_ns(context, made.id) is not None:
         raise StateForgotten(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
         )
-    now, deployments = context.store.now_ns(), list[Deployment]()
+    deployments = list[Deployment]()
     if (target := request.deploy) is not None:
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
-        snapshot = context.store.snapshot
-        deployments = [deployment_for(snapshot, target, moment, made.id, now_ns=now)]
+        deployments = [
+            deployment_for(
+                context.store.snapshot, target, moment, made.id, now_ns=now, signed=signed
+            )
+        ]
     return Entry(
         "commit",
         now,
@@ -421,9 +437,9 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
     return (RefChange(name if request.tag is None else TAG + request.tag, at.commit, made),)
 
 
-def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
-    store, head, code = context.store, draft.at.commit, request.code or GitCode()
-    time_ns = store.now_ns() if request.time_ns is None else request.time_ns
+def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -> Commit:
+    head, code = draft.at.commit, request.code or GitCode()
+    time_ns = now if request.time_ns is None else request.time_ns
     return Commit(
         manifest=draft.manifest.id,
         root=draft.manifest.root,

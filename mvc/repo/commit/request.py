@@ -45,6 +45,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     if the patch cannot be had; the setting warns.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
+    ``sign``: whether the version, and its deployment, are signed with your SSH key, by default as
+    your settings say (docs/signatures.md).
     ``reset_point`` stores every tensor in full.
 
     ``environment``: whether the version carries the environment of this process (versions of
@@ -79,6 +81,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     produced_by: str | None = None
     run: str = ""
     patch: bool | None = None
+    sign: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""

@@ -34,7 +34,8 @@ class CommitResult(Struct, frozen=True):
 
     ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added
     to packs and journal. ``entries`` are the committed files by path. ``state`` is what to
-    deploy, bit for bit what ``checkout`` returns; None if files were committed.
+    deploy, bit for bit what ``checkout`` returns; None if files were committed. ``signed``: whether
+    the version or its deployment is.
     """
 
     commit: Commit
@@ -45,6 +46,7 @@ class CommitResult(Struct, frozen=True):
     stored_bytes: int
     entries: Mapping[str, FileEntry]
     state: Any = None
+    signed: bool = False
 
     @property
     def id(self) -> CommitId:

@@ -53,13 +53,16 @@ def stamp_of(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Stamp 
     return made.stamp or snapshot.late_stamp(made.target, recorded.sequence)
 
 
-def next_stamp(snapshot: Snapshot, target: str, now_ns: int) -> Stamp | None:
+def next_stamp(
+    snapshot: Snapshot, target: str, now_ns: int, *, first: bool = False
+) -> Stamp | None:
     """The stamp of a deployment that is recorded here now; None while none has one.
 
-    Valid only under the journal's lock.
+    ``first``: it may be the first in the repository that has one, as no other lacks one. Valid only
+    under the journal's lock.
     """
     there = snapshot.deployment_before(target) is not None
-    if not (is_stamped(snapshot, target) if there else snapshot.has_stamps()):
+    if not (is_stamped(snapshot, target) if there else first or snapshot.has_stamps()):
         return None
     stamp = Stamp(node(snapshot), now_ns, now_ns)
     newest = snapshot.newest_hybrid(target)
@@ -139,6 +142,20 @@ def recorded_before(snapshot: Snapshot, target: str, hybrid_ns: int) -> int | No
         if before is None:
             return None
         return max(stamp.recorded_ns for _, stamp in snapshot.stamped_at(target, before))
+
+    return snapshot.retry_on_rewrite(look)
+
+
+def newest(snapshot: Snapshot, target: str) -> DeploymentId | None:
+    """The last deployment on a target by stamps; None if none has one."""
+
+    def look() -> DeploymentId | None:
+        hybrid_ns = snapshot.newest_hybrid(target)
+        if hybrid_ns is None:
+            return None
+        rows = snapshot.stamped_at(target, hybrid_ns)
+        made = ((on(recorded, target), stamp) for recorded, stamp in rows)
+        return max((each.id(stamp) for each, stamp in made if each is not None), default=None)
 
     return snapshot.retry_on_rewrite(look)
 

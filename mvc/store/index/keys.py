@@ -97,8 +97,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield FORGOTTEN + commit_id[:8] + at
     for weights in entry.weights:
         yield WEIGHTS + weights.commit[:8] + at
-    for evidence in entry.evidence:
-        yield EVIDENCE + evidence.commit[:8] + at
+    for commit_id in entry.told_of:
+        yield EVIDENCE + commit_id[:8] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
     for relink in entry.relinks:

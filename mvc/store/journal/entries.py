@@ -27,6 +27,7 @@ from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, w
 from mvc.model.layout import Forms, number
 from mvc.model.names import REMOTE
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
+from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import (
     LateStamp,
     Stamp,
@@ -40,12 +41,12 @@ from mvc.store.journal.stamps import (
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
 _AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
-_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD = 30, 34, 38, 40, 44
+_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD, _SIGNED = 30, 34, 38, 40, 44, 46
 _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
     _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 10, _AHEAD: _LARGEST,
+    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -162,7 +163,8 @@ class Entry(Struct, frozen=True, dict=True):
     ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
     ``stamps``: of deployments that earlier entries recorded. ``here_again``: versions whose state,
     forgotten by rule, is stored again; it ends no mark by name. ``origin_ns``: when the operation
-    was done in the repository that it comes from; None: in this one.
+    was done in the repository that it comes from; None: in this one. ``signatures``: of versions
+    and deployments, its own or others.
     """
 
     operation: str
@@ -186,6 +188,7 @@ class Entry(Struct, frozen=True, dict=True):
     stamps: tuple[LateStamp, ...] = ()
     here_again: tuple[CommitId, ...] = ()
     origin_ns: int | None = None
+    signatures: tuple[Signature, ...] = ()
     unknown: Unknown = ()
 
     @property
@@ -221,6 +224,12 @@ class Entry(Struct, frozen=True, dict=True):
         return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
 
     @property
+    def told_of(self) -> frozenset[CommitId]:
+        """The versions of which its evidence and its signatures say something."""
+        signed = {each.commit for each in self.signatures}
+        return frozenset(signed.union(each.commit for each in self.evidence))
+
+    @property
     def features(self) -> frozenset[str]:
         """Format features, beyond the first version, that a reader of the entry must know."""
         version = self.version
@@ -234,7 +243,7 @@ class Entry(Struct, frozen=True, dict=True):
     def _has_tail(self) -> bool:
         returns = any(each.returns_to is not None for each in self.deployments)
         rooted = any(each.root is not None for each in self.forgotten)
-        others = (self.author, self.reason, self.evidence, self.gone, self.unknown)
+        others = (self.author, self.reason, self.evidence, self.gone, self.signatures, self.unknown)
         return returns or rooted or any(others) or _travelled(self) or self._has_long_names()
 
     def _has_long_names(self) -> bool:
@@ -266,6 +275,8 @@ class Entry(Struct, frozen=True, dict=True):
             found[_ORIGIN] = Writer().uint(self.origin_ns).done()
         if any(each.ahead_ms is not None for each in self.deployments):
             found[_AHEAD] = _write_ahead(self.deployments)
+        if self.signatures:
+            found[_SIGNED] = write_signatures(self.signatures)
         return found
 
     @cached_property
@@ -360,6 +371,7 @@ class Entry(Struct, frozen=True, dict=True):
             author=decode_text(fields.get(_AUTHOR, b"")),
             reason=decode_text(fields.get(_REASON, b"")),
             evidence=read_evidence(fields.get(_EVIDENCE, b"\0"), where),
+            signatures=read_signatures(fields.get(_SIGNED, b"\0"), where),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:
@@ -401,7 +413,7 @@ def _is_form(entry: Entry) -> bool:
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights or entry.gone:
         return False
-    if _travelled(entry):
+    if _travelled(entry) or entry.signatures:
         return False
     return len(entry.commits) <= 1 and not entry.evidence
 

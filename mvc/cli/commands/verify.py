@@ -1,0 +1,72 @@
+"""``mvc verify``.
+
+Who vouches for each deployment, on T or on any target: the allowed signer whose signature it
+has. Named is what was rewritten, inserted or taken out, and what a revoked key signed. With
+REVs: who signed these versions. The exit code is 1 if nobody vouches for one of them.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.commits import IsLive, live_now
+from mvc.cli.options import CommandOptions, argument, check_alone, option
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
+from mvc.cli.text import count
+from mvc.model.names import printable
+from mvc.repo.times import format_time
+from mvc.repo.verification import Vouched, told
+
+_COLUMNS = columns("time, target, commit, state, signed by, problem")
+
+
+class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
+    revs: tuple[str, ...] = argument("[REV]...")
+    target: str | None = option("T", "Only what was deployed to T.")
+    since: str | None = option("TIME", "Only what was recorded from TIME on.")
+
+
+@verb("mvc verify --target prod", _VerifyOptions)
+def command(session: Session, args: _VerifyOptions) -> int:
+    if args.revs:
+        check_alone("revs")
+        return _verify_versions(session, args.revs)
+    found = session.repository.verify(args.target, since=args.since)
+    if session.as_json:
+        session.out.json("mvc.verify/1", {"deployments": found})
+    elif found:
+        live = live_now(session)
+        styles = ["bad" if each.problems else None for each in found]
+        show(session.out, _COLUMNS, [_row(session, each, live) for each in found], styles=styles)
+    bad = sum(bool(each.problems) for each in found)
+    if not session.as_json:
+        total = count(len(found), "deployment")
+        session.out.note(f"{len(found) - bad:,} of {total} vouched for")
+    return int(bad > 0)
+
+
+def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
+    deployed, signature = vouched.deployment, vouched.signature
+    return (
+        format_time(deployed.time_ns, precise=session.verbose),
+        printable(deployed.target),
+        str(deployed.commit) if session.verbose else deployed.commit.short,
+        "retracted" if deployed.retracted else "live" if live(deployed) else "",
+        printable(signature.signer) if signature.trust == "good" else "",
+        "; ".join(vouched.problems),
+    )
+
+
+def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
+    repository, found = session.repository, []
+    for rev in revs:
+        commit = repository.find(rev)
+        found.append((commit, repository.signature(commit)))
+    if session.as_json:
+        versions = [{"commit": commit, "signature": checked} for commit, checked in found]
+        session.out.json("mvc.verify.versions/1", {"versions": versions})
+    for commit, checked in () if session.as_json else found:
+        style = None if checked.trust == "good" else "bad"
+        said = session.out.paint(f"signed {told(checked)}", style)
+        session.out.line(f"{session.out.paint(commit.short, 'id')} {said}")
+    return int(any(checked.trust != "good" for _, checked in found))

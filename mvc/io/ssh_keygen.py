@@ -1,0 +1,232 @@
+"""Has OpenSSH's ``ssh-keygen`` make and check signatures, as git does.
+
+The private key is read by ``ssh-keygen`` or stays in the agent; this process never sees it. Nothing
+is asked on the terminal. What is checked comes from strangers: it is looked at here first, and no
+shell sees it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
+
+from mvc.errors import CannotSign, NotInstalled
+from mvc.limits import MAX_SIGNATURE
+
+if TYPE_CHECKING:
+    import subprocess
+
+Trust: TypeAlias = Literal["good", "unsigned", "bad", "unknown", "not-allowed", "revoked"]
+
+_PROGRAM = "ssh-keygen"
+_NEWEST = "OpenSSH 8.8 or newer"
+_PATIENCE_SECONDS = 60.0  # a key may have to be touched
+_MAGIC = b"SSHSIG"
+_KIND = 64  # characters
+_LINE = 70
+_BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"
+_LONGEST = 200  # characters of what ssh-keygen says
+_MOST = 8  # signers that may have one key
+_LAST_SECOND = 253_402_300_799  # of the year 9999
+_TOO_OLD = ("unknown option", "illegal option", "unsupported operation", "invalid option", "usage:")
+
+
+class Checked(Struct, frozen=True):
+    """What is known of a signature.
+
+    ``good``: ``signer`` vouches. ``bad``: it is of something else, or no signature. ``unknown``: no
+    allowed signer had its key at that time. ``not-allowed``: the signer may not sign such things.
+    ``key``: type and fingerprint, empty where there is none.
+    """
+
+    trust: Trust
+    signer: str = ""
+    key: str = ""
+
+
+class Signers(Struct, frozen=True):
+    """The files that say whose signatures count: allowed signers, and keys that count no more.
+
+    Without ``allowed`` everybody is unknown.
+    """
+
+    allowed: Path | None
+    revoked: Path | None = None
+
+
+# -- signing -----------------------------------------------------------------------------
+
+
+def sign(key: Path, namespace: str, message: bytes) -> bytes:
+    """The signature of ``message`` by the key in this file, or of it in the agent; in binary.
+
+    Raises CannotSign, NotInstalled.
+    """
+    done = _run(["-Y", "sign", "-n", namespace, "-f", os.fspath(key)], message)
+    if done.returncode != 0:
+        raise _failed(key, done)
+    armored = done.stdout
+    with suppress(ValueError):
+        middle = armored[armored.index(_BEGIN) + len(_BEGIN) : armored.index(_END)]
+        made = binascii.a2b_base64(b"".join(middle.split()), strict_mode=True)
+        if key_of(made) and len(made) <= MAX_SIGNATURE:
+            return made
+    raise CannotSign(f"{_PROGRAM} made no signature with {key}", hint=f"it needs {_NEWEST}")
+
+
+def _failed(key: Path, done: subprocess.CompletedProcess[bytes]) -> CannotSign:
+    said = _said(done)
+    if "passphrase" in said:
+        return CannotSign(
+            f"the key {key} has a passphrase, and no agent holds it",
+            hint=f"'ssh-add {key}' gives it to the agent once",
+        )
+    if "No private key found" in said:
+        return CannotSign(
+            f"the private key of {key} is neither next to it nor in the agent",
+            hint="'ssh-add -l' lists what the agent holds",
+        )
+    if "agent refused" in said:
+        return CannotSign(f"the agent refuses to sign with {key}", hint="confirm it, or touch it")
+    return CannotSign(
+        f"{_PROGRAM} cannot sign with {key}: {said or 'it does not say why'}",
+        hint="'ssh-add -l' lists the keys of the agent; the setting sign.key names the file",
+    )
+
+
+# -- checking ----------------------------------------------------------------------------
+
+
+def key_of(blob: bytes) -> str:
+    """Type and fingerprint of the key that made a signature; empty if that is none."""
+    import hashlib  # takes long, and is rarely needed
+
+    with suppress(ValueError, struct.error):
+        if blob[:6] != _MAGIC or blob[6:10] != b"\0\0\0\1":
+            return ""
+        parts = list(_strings(blob[10:]))
+        key, *_ = parts
+        if len(parts) == 5:
+            kind = next(_strings(key), b"")[:_KIND].decode("ascii")
+            name = _base64(hashlib.sha256(key).digest()).decode().rstrip("=")
+            if kind and kind.isprintable():
+                return f"{kind} SHA256:{name}"
+    return ""
+
+
+def _strings(data: bytes) -> Iterator[bytes]:
+    """The strings that follow each other, each with its length in four bytes before it."""
+    at = 0
+    while at < len(data):
+        (size,) = struct.unpack_from(">I", data, at)
+        at += 4 + size
+        if at > len(data):
+            raise ValueError
+        yield data[at - size : at]
+
+
+def check(
+    blob: bytes, message: bytes, *, namespace: str, signers: Signers, time_ns: int
+) -> Checked:
+    """Whether somebody who was allowed to at that moment has signed ``message``.
+
+    A revoked key counts at no moment. Raises NotInstalled.
+    """
+    key = key_of(blob)
+    if not key:
+        return Checked("bad")
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="mvc-") as folder:
+        file = Path(folder) / "signature"
+        file.write_bytes(_armored(blob))
+        given = ["-s", os.fspath(file)]
+        names: tuple[str, ...] = ()
+        if signers.allowed is not None:
+            at = [f"-Overify-time={_moment(time_ns)}", "-f", os.fspath(signers.allowed), *given]
+            names = _names(_run(["-Y", "find-principals", *at], b""))
+        for name in names:
+            asked = ["verify", "-n", namespace, "-I", name, *at]
+            if _is_right(asked, message):
+                revoked = () if signers.revoked is None else ("-r", os.fspath(signers.revoked))
+                is_revoked = bool(revoked) and not _is_right([*asked, *revoked], message)
+                return Checked("revoked" if is_revoked else "good", name, key)
+        if not _is_right(["check-novalidate", "-n", namespace, *given], message):
+            return Checked("bad", key=key)
+    return Checked("not-allowed", names[0], key) if names else Checked("unknown", key=key)
+
+
+def _is_right(arguments: Sequence[str], message: bytes) -> bool:
+    return _run(["-Y", *arguments], message).returncode == 0
+
+
+def _armored(blob: bytes) -> bytes:
+    text = _base64(blob)
+    lines = (text[at : at + _LINE] + b"\n" for at in range(0, len(text), _LINE))
+    return _BEGIN + b"".join(lines) + _END
+
+
+def _base64(data: bytes) -> bytes:
+    return binascii.b2a_base64(data, newline=False)
+
+
+def _names(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
+    """Whom a list of allowed signers names beside a key: names, and patterns of names."""
+    said = done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    found = (name for line in said.splitlines() for name in line.split(","))
+    return tuple(dict.fromkeys(n for n in found if n and not n.startswith("!")))[:_MOST]
+
+
+def _moment(time_ns: int) -> str:
+    """As ``ssh-keygen`` reads it, in the time of this computer, as it reads the list."""
+    seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(seconds))
+
+
+# -- the program -------------------------------------------------------------------------
+
+
+def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Runs it without a terminal: it asks nothing there. Raises NotInstalled, CannotSign."""
+    import subprocess
+    from shutil import which
+
+    program = which(_PROGRAM)
+    if program is None:
+        raise NotInstalled(
+            f"signatures need {_PROGRAM}, which is not installed", hint=f"install {_NEWEST}"
+        )
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell; what is signed is on stdin
+            [program, *arguments],
+            input=message,
+            capture_output=True,
+            env=os.environ | {"LC_ALL": "C"},
+            timeout=_PATIENCE_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotSign(
+            f"{_PROGRAM} did not answer within {_PATIENCE_SECONDS:g} s",
+            hint="does an agent wait for somebody to confirm, or for a touch?",
+        ) from None
+    except OSError as error:
+        raise NotInstalled(f"{program} cannot be started: {error.strerror}") from error
+    if done.returncode != 0 and any(word in _said(done).lower() for word in _TOO_OLD):
+        raise NotInstalled(f"this {_PROGRAM} is too old for signatures", hint=f"install {_NEWEST}")
+    return done
+
+
+def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What it said, on one line."""
+    words = done.stderr.decode(errors="replace").split()
+    return " ".join(words)[:_LONGEST]

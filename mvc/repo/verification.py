@@ -1,0 +1,233 @@
+"""Who vouches for a version, and for what was live: signatures checked against what is on record.
+
+A deployment is vouched for if its signature is that of an allowed signer, and if the deployments
+between it and the one that it followed, by its signature, came from other repositories and are
+vouched for themselves. So one that was rewritten, inserted or taken out is named. That the last
+ones of a target were taken out together does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct
+
+from mvc.errors import InvalidConfig
+from mvc.ids import CommitId, DeploymentId
+from mvc.io.ssh_keygen import Checked, Signers, Trust, check
+from mvc.model.names import printable
+from mvc.repo.config import user_path
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, all_on, check_target, note_gaps, targets
+from mvc.repo.lookup import stamping
+from mvc.repo.signatures import statements
+from mvc.repo.signatures.statements import DEPLOYMENTS, VERSIONS, Said
+from mvc.store.journal.signatures import Signature, Signed
+from mvc.store.snapshot import Snapshot
+
+_ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
+_MOST = 64  # signatures of one thing that are looked at
+_BEST_FIRST: tuple[Trust, ...] = ("good", "revoked", "not-allowed", "unknown", "bad", "unsigned")
+_UNSIGNED = Checked("unsigned")
+_WORDS: dict[Trust, str] = {
+    "good": "by {}",
+    "unsigned": "by nobody",
+    "bad": "for something else than what is on record",
+    "unknown": "with a key that no allowed signer had",
+    "not-allowed": "by {}, who may not sign this",
+    "revoked": "by {}, with a key that was revoked",
+}
+
+
+class Vouched(Struct, frozen=True):
+    """A deployment, and who vouches for it, for its version, and for its retraction if it has one.
+
+    ``problems``: why nobody vouches for what is on record, each in one line; empty if somebody
+    does. A version without a signature is no problem: the deployment's signature names it.
+    """
+
+    deployment: Deployed
+    signature: Checked
+    version: Checked
+    retraction: Checked | None = None
+    problems: tuple[str, ...] = ()
+
+
+def told(checked: Checked) -> str:
+    """How it was signed: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``by nobody``."""
+    key = f" ({printable(checked.key)})" if checked.key else ""
+    return _WORDS[checked.trust].format(printable(checked.signer)) + key
+
+
+def of_version(context: Context, commit: CommitId) -> Checked:
+    """Who vouches for a version."""
+    return _Court(context).version(commit)
+
+
+def of_deployment(context: Context, deployed: Deployed) -> Checked:
+    """Who vouches for a deployment, wherever it stands among the others of its target."""
+    return _Court(context).deployment(deployed)[0]
+
+
+def verify(
+    context: Context, target: str | None = None, *, since: int | None = None
+) -> tuple[Vouched, ...]:
+    """Every deployment on a target, or on any, as recorded; ``since``: those recorded from then on.
+
+    Raises UnknownTarget, DamagedData, NotInstalled, and InvalidConfig where the user's settings do
+    not say whose signatures count.
+    """
+    court = _Court(context)
+    if court.signers.allowed is None:
+        raise InvalidConfig(
+            f"whose signatures count is not known: the setting {_ALLOWED} is empty",
+            hint=f"'mvc config --user {_ALLOWED} ~/.config/mvc/allowed_signers' names the list",
+        )
+    snapshot = context.fresh()
+    names = targets(context) if target is None else [check_target(context, target)]
+    found: list[Vouched] = []
+    for name in names:
+        note_gaps(snapshot, name, None)
+        line = snapshot.retry_on_rewrite(partial(all_on, snapshot, name))
+        first = next((n for n, d in enumerate(line) if d.recorded_ns >= (since or 0)), len(line))
+        found += court.line(line, 0 if since is None else first)
+    return tuple(found)
+
+
+class _Court:
+    """Checks signatures by the lists of the user's settings."""
+
+    def __init__(self, context: Context) -> None:
+        self._snapshot: Snapshot = context.fresh()
+        self.signers = Signers(_list(context, _ALLOWED), _list(context, _REVOKED))
+        self._versions: dict[CommitId, Checked] = {}
+
+    def version(self, commit: CommitId) -> Checked:
+        if commit not in self._versions:
+            self._versions[commit] = self._version(commit)
+        return self._versions[commit]
+
+    def _version(self, commit: CommitId) -> Checked:
+        rows = self._rows(commit, "version", DeploymentId(b""))
+
+        def message(row: Signature) -> bytes:
+            return statements.version(commit, row.time_ns)
+
+        return self._best(rows, VERSIONS, message)[0]
+
+    def deployment(self, deployed: Deployed) -> tuple[Checked, DeploymentId | None]:
+        """Also which one was recorded before it, by its signature; None if it has none."""
+        recorded = self._snapshot.by_sequence(deployed.sequence)
+        made = None if recorded is None else stamping.on(recorded, deployed.target)
+        if recorded is None or made is None:
+            return _UNSIGNED, None
+        stamp = stamping.stamp_of(self._snapshot, recorded, made)
+        said = Said(deployed.author, deployed.recorded_ns, deployed.reason)
+        rows = self._rows(deployed.commit, "deployment", deployed.id or DeploymentId(b""))
+        # Of a record that was rewritten, the signature in the same entry names another one.
+        rows += [s for s in recorded.entry.signatures if _is_of(s, "deployment", deployed.target)]
+
+        def message(row: Signature) -> bytes:
+            if stamp is None:
+                return b""
+            return statements.deployment(
+                made, stamp, said, before=row.before, signed_ns=row.time_ns
+            )
+
+        checked, row = self._best(dict.fromkeys(rows), DEPLOYMENTS, message)
+        return checked, None if row is None else row.before
+
+    def retraction(self, deployed: Deployed) -> Checked:
+        id_ = deployed.id or DeploymentId(b"")
+        at = deployed.retracted_ns or 0
+        said = Said(deployed.retracted_by, at, deployed.retracted_reason)
+        rows = self._rows(deployed.commit, "retraction", id_)
+
+        def message(row: Signature) -> bytes:
+            return statements.retraction(deployed.target, id_, said, signed_ns=row.time_ns)
+
+        return self._best(rows, DEPLOYMENTS, message)[0]
+
+    def line(self, line: list[Deployed], first: int) -> list[Vouched]:
+        """The deployments of a target, in the order in which they were recorded, from one on."""
+        asked = {n: self.deployment(line[n]) for n in range(first, len(line))}
+        problems: dict[int, list[str]] = {n: [] for n in asked}
+        places = {deployed.id: n for n, deployed in enumerate(line) if deployed.id is not None}
+        for n, (checked, before) in sorted(asked.items()):
+            if checked.trust != "good" or before is None:
+                problems[n].append(f"signed {told(checked)}")
+                continue
+            at = places.get(before) if before else -1
+            if at is None or at >= n:
+                what = "is not on record" if at is None else "is recorded after it"
+                problems[n].append(f"the deployment that it followed, {before.hex()[:10]}, {what}")
+                continue
+            for between in range(max(at + 1, first), n):
+                is_good = asked[between][0].trust == "good"
+                if not is_good or self._node(line[between]) == self._node(line[n]):
+                    follows = f"{line[n].commit.short} followed another one directly"
+                    problems[between].append(f"inserted: by its signature, {follows}")
+        return [self._vouched(line[n], asked[n][0], problems[n]) for n in asked]
+
+    def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:
+        version, retraction = self.version(deployed.commit), None
+        if version.trust == "revoked":
+            problems.append(f"its version is signed {told(version)}")
+        if deployed.retracted:
+            retraction = self.retraction(deployed)
+            if retraction.trust != "good":
+                problems.append(f"its retraction is signed {told(retraction)}")
+        return Vouched(deployed, checked, version, retraction, problems=tuple(problems))
+
+    def _node(self, deployed: Deployed) -> bytes:
+        """The repository in which a deployment was recorded."""
+        recorded = self._snapshot.by_sequence(deployed.sequence)
+        made = None if recorded is None else stamping.on(recorded, deployed.target)
+        if recorded is None or made is None:
+            return b""
+        stamp = stamping.stamp_of(self._snapshot, recorded, made)
+        return b"" if stamp is None else stamp.node
+
+    def _rows(self, commit: CommitId, kind: Signed, deployment: DeploymentId) -> list[Signature]:
+        every = (row for _, row in self._snapshot.signatures(commit))
+        return [row for row in every if (row.kind, row.deployment) == (kind, deployment)]
+
+    def _best(
+        self, rows: Iterable[Signature], namespace: str, message: Callable[[Signature], bytes]
+    ) -> tuple[Checked, Signature | None]:
+        """What the best of several signatures is worth, and which one that is."""
+        best: tuple[Checked, Signature | None] = _UNSIGNED, None
+        for row in islice(rows, _MOST):
+            checked = check(
+                row.blob,
+                message(row),
+                namespace=namespace,
+                signers=self.signers,
+                time_ns=row.time_ns,
+            )
+            if _BEST_FIRST.index(checked.trust) < _BEST_FIRST.index(best[0].trust):
+                best = checked, row
+            if checked.trust == "good":
+                break
+        return best
+
+
+def _is_of(signature: Signature, kind: Signed, target: str) -> bool:
+    return (signature.kind, signature.target) == (kind, target)
+
+
+def _list(context: Context, name: str) -> Path | None:
+    """The file that a setting names; None if it names none. Raises InvalidConfig."""
+    text = str(context.own_settings().get(name))
+    if not text:
+        return None
+    file = user_path(name, text)
+    if context.store.fs.stat(file) is None:
+        raise InvalidConfig(
+            f"{name} names a file that is not there: {printable(str(file))}",
+            hint=f"write it, or 'mvc config --user --unset {name}'",
+        )
+    return file

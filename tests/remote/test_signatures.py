@@ -1,0 +1,114 @@
+"""Signatures on their way between repositories: who may bring them, and what comes without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.errors import DamagedData, InvalidName, RemoteRefused
+from mvc.ids import CommitId, DeploymentId
+from mvc.remote.door import Slice
+from mvc.remote.merging import Truths
+from mvc.remote.receiver import receive
+from mvc.remote.slices import Sent, encode_entries
+from mvc.store.journal.signatures import Signature, write_signatures
+from tests.signing import people
+
+__all__ = ["people"]
+
+pytestmark = pytest.mark.usefixtures("people")
+
+
+@pytest.fixture
+def signed(repo: Repository) -> CommitId:
+    """A version that Ada deployed."""
+    return repo.commit({"w": np.zeros(4, np.float32)}, deploy="prod").id
+
+
+def rows(repo: Repository, id_: CommitId) -> list[Signature]:
+    return [signature for _, signature in repo.context.fresh().signatures(id_)]
+
+
+def told(repo: Repository, scopes: tuple[str, ...], *signatures: Signature) -> None:
+    now = repo.context.store.now_ns()
+    sent = Sent(truths=Truths(now, signatures=write_signatures(signatures)))
+    receive(repo.context, Slice(encode_entries([sent]), 0, ()), scopes=scopes)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "version", "deployment"),
+    [
+        (("admin",), True, True),
+        (("read", "push:heads/main"), True, False),
+        (("read", "push:heads/other"), False, False),
+        (("read", "deploy:prod"), False, True),
+        (("read", "deploy:edge"), False, False),
+    ],
+)
+def test_who_may_bring_which(
+    repo: Repository, signed: CommitId, scopes: tuple[str, ...], version: bool, deployment: bool
+) -> None:
+    for row, allowed in zip(rows(repo, signed), (version, deployment), strict=True):
+        another = replace(row, time_ns=row.time_ns + 1)
+        if allowed:
+            told(repo, scopes, another)
+        else:
+            with pytest.raises(RemoteRefused, match="needs the scope"):
+                told(repo, scopes, another)
+        assert (another in rows(repo, signed)) is allowed
+
+
+def test_what_is_there_is_passed_over(repo: Repository, signed: CommitId) -> None:
+    before = repo.context.fresh().position
+    told(repo, ("read",), *rows(repo, signed))
+    elsewhere = replace(rows(repo, signed)[0], commit=CommitId(b"e" * 32))
+    told(repo, ("read",), elsewhere)
+    assert repo.context.fresh().position == before
+
+
+def test_what_does_not_fit_is_refused(repo: Repository, signed: CommitId) -> None:
+    row = rows(repo, signed)[1]
+    with pytest.raises(InvalidName):
+        told(repo, (), replace(row, target="prod\x1b[2J"))
+    for data in (b"\xff" * 50, b"\x01", b"\x01\x03" + bytes(80)):
+        sent = Sent(truths=Truths(1, signatures=data))
+        with pytest.raises(DamagedData, match="a signature that was received"):
+            receive(repo.context, Slice(encode_entries([sent]), 0, ()))
+    with pytest.raises(DamagedData):
+        told(repo, (), replace(row, blob=bytes((16 << 10) + 1)))
+    with pytest.raises(DamagedData):
+        told(repo, (), replace(row, before=DeploymentId(b"x")))
+
+
+def test_without_deployments_only_those_of_versions_come(
+    repo: Repository, signed: CommitId, tmp_path: Path
+) -> None:
+    with Repository.init(tmp_path / "other") as other:
+        other.remotes.add("origin", str(repo.root), deployments=False)
+        other.fetch()
+        assert other.signature(signed).trust == "good"
+        assert {row.kind for row in rows(other, signed)} == {"version"}
+        other.remotes.add("origin", str(repo.root), deployments=True, force=True)
+        other.fetch()
+        assert {row.kind for row in rows(other, signed)} == {"version", "deployment"}
+        assert not [each for each in other.verify() if each.problems]
+
+
+def test_those_of_a_deployment_that_stays_stay(repo: Repository, signed: CommitId) -> None:
+    truths = Truths(1, signatures=write_signatures(rows(repo, signed)))
+    id_ = rows(repo, signed)[1].deployment
+    kept = replace(truths, signatures=truths.signatures_but({id_}))
+    assert bool(kept) and not replace(kept, signatures=b"")
+    assert truths.signatures_but({DeploymentId(b"e" * 16)}) == truths.signatures
+    assert truths.signatures_but(None) == kept.signatures
+
+
+def test_a_visit_sees_them(repo: Repository, signed: CommitId) -> None:
+    with mvc.visit(str(repo.root)) as there:
+        assert there.signature(signed).signer == "ada@example.com"
+        assert not there.verify("prod")[0].problems
