@@ -26,7 +26,7 @@ def rendered() -> str:
     """The page with the tables and topics that the program has now."""
     text = _with_table(PAGE.read_text(encoding="utf-8"), _COMMANDS, _command_rows())
     with click.Context(program, **program.context_settings) as context:
-        text = _with_table(text, _OPTIONS, _option_rows(program.get_params(context)))
+        text = _with_table(text, _OPTIONS, option_rows(program.get_params(context)))
     for topic in TOPICS.values():
         text = _with_topic(text, topic)
     return text
@@ -62,7 +62,7 @@ def _command_rows() -> list[str]:
     return rows
 
 
-def _option_rows(parameters: Sequence[click.Parameter]) -> list[str]:
+def option_rows(parameters: Sequence[click.Parameter]) -> list[str]:
     return [
         f"| {_names(option)} | {_cell(option.help or '')} |"
         for option in parameters

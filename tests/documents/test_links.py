@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+from tests.documents import pages
+from tests.documents.pages import PAGES, ROOT
+
 _LINK = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)\s*\)")
-_MISSING_SPACE = re.compile(r"[^\w\s-]")
 
 
 @cache
 def _prose(page: Path) -> str:
-    """The page without its blocks of code."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return pages.prose(page.read_text(encoding="utf-8"))
 
 
 @cache
@@ -23,8 +22,7 @@ def _anchors(page: Path) -> set[str]:
     """The anchors of the page's headings, as GitHub makes them."""
     anchors: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", _prose(page), re.M):
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
-        anchor = _MISSING_SPACE.sub("", text.lower()).strip().replace(" ", "-")
+        anchor = pages.anchor(heading)
         numbered = (f"{anchor}-{n}" for n in range(1, 100))
         anchors.add(
             anchor if anchor not in anchors else next(a for a in numbered if a not in anchors)

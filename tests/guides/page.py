@@ -1,8 +1,11 @@
 """Runs a page of the documentation as a reader would, and compares what it prints.
 
-Blocks of ``python`` share one namespace. A block that begins with ``$`` is a terminal: each line
-with ``$`` is a command, and the lines below it are what it prints. A block without a language
-after one of ``python`` is what that printed. All run in one folder, from top to bottom.
+Blocks of ``python`` share one namespace, also those in comments that begin with ``<!-- python``:
+they make what the page leaves to its reader. ``<!-- run by tests/FILE.py -->`` above a block that
+cannot run by itself names the test that does what it shows. A block that begins with ``$`` is a
+terminal: each line with ``$`` is a command, and the lines below it are what it prints. A block
+without a language after one of ``python`` is what that printed. All run in one folder, from top to
+bottom.
 
 The comment ``<!-- clock: 2026-11-02T09:00:00Z -->`` sets the clock that mvc sees. From then on it
 stands still, but for ``time.sleep`` in the page's own code, which sets it forward at once.
@@ -21,6 +24,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -35,7 +39,9 @@ from mvc.io.clock import Clock
 from mvc.repo.times import parse_time
 
 _FENCE = re.compile(
-    r"^(<!-- about -->\n\n)?```(\w*)\n(.*?)^```$|^<!-- clock: (\S+) -->$", re.M | re.S
+    r"^(?:<!-- (about|run by \S+) -->\n\n)?```(\w*)\n(.*?)^```$"
+    r"|^<!-- clock: (\S+) -->$|^<!-- python\n(.*?)^-->$",
+    re.M | re.S,
 )
 _TOKEN = re.compile(
     r"\b[0-9a-f]{10}(?:[0-9a-f]{54})?\b"  # an id
@@ -48,6 +54,7 @@ _ID = re.compile(r"[0-9a-f]{10}(?:[0-9a-f]{54})?")
 _SECONDS = re.compile(r"\d[\d,]*(?:\.\d+)? m?s")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)? (?P<unit>[kMG]?B|bytes|%)|\d+\.\d+(?P<bare>)")
 _FOLDER = "/home/ada/models"
+PROJECT = Path(__file__).parents[2]
 _ANY = re.compile(rf"{_NUMBER.pattern}|\d+")
 _SIZES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
@@ -89,7 +96,11 @@ class Page:
 
     def _parts(self) -> Iterator[tuple[bool, str, str, str]]:
         for found in _FENCE.finditer(self.path.read_text()):
-            yield bool(found[1]), found[2] or "", found[3] or "", found[4] or ""
+            mark, language = found[1] or "", "python" if found[5] else found[2] or ""
+            if mark.startswith("run by "):
+                assert (PROJECT / mark.removeprefix("run by ")).exists(), mark
+                continue
+            yield mark == "about", language, found[5] or found[3] or "", found[4] or ""
 
     def _python(self, text: str, names: dict[str, object]) -> str:
         with redirect_stdout(io.StringIO()) as out:
@@ -179,3 +190,7 @@ def run_page(
         patch.setattr(Clock, "now_ns", lambda _: page.now_ns())
         patch.setattr(time, "sleep", sleep)
     page.run_python() if python_only else page.run()
+
+
+if __name__ == "__main__":  # python -m tests.guides.page FILE: its blocks of Python, in this folder
+    Page(Path(sys.argv[1])).run_python()

@@ -1,21 +1,30 @@
-"""The walk-throughs of docs/guides run as they stand, and print what they show.
+"""The walk-throughs of docs/guides, and the README, run as they stand and print what they show.
 
-The examples of docs/python.md and docs/recorder.md run from top to bottom.
+The examples of all other pages run from top to bottom; those that need a framework in
+``tests/frameworks/test_pages.py``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.guides.page import Page, run_page
+from tests.guides.page import PROJECT, Page, run_page
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = PROJECT / "docs"
 GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md"))
+ELSEWHERE = ("guides/", "frameworks/", "provenance")
+EXAMPLES = [
+    name
+    for path in sorted(DOCS.rglob("*.md"))
+    if "```python" in path.read_text(encoding="utf-8")
+    and not (name := str(path.relative_to(DOCS).with_suffix(""))).startswith(ELSEWHERE)
+]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -24,21 +33,40 @@ def test_guide(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run_page(DOCS / "guides" / f"{name}.md", tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["python", "recorder"])
+def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(PROJECT / "README.md", tmp_path, monkeypatch)
+
+
+def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The beginning of the README, which needs numpy alone."""
+    beginning = (PROJECT / "README.md").read_text(encoding="utf-8").partition("\n## Install\n")[0]
+    page = tmp_path / "quickstart.md"
+    page.write_text(beginning, encoding="utf-8")
+    run_page(page, tmp_path, monkeypatch)
+    assert "torch" not in re.findall(r"^import (\w+)", beginning, re.M)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(DOCS / f"{name}.md", tmp_path, monkeypatch, python_only=True)
 
 
-def test_the_file_of_the_provenance_page_runs(tmp_path: Path) -> None:
+def test_the_files_of_the_provenance_page_run(tmp_path: Path) -> None:
+    """The first is a file of its own; what the page shows afterwards imports it."""
     text = (DOCS / "provenance.md").read_text(encoding="utf-8")
-    file = tmp_path / "train_digits.py"
-    file.write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
-    environ = {**os.environ, "PYTHONPATH": str(DOCS.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, file.name], cwd=tmp_path, env=environ, capture_output=True, text=True
+    first, *others = re.findall(
+        r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S
     )
-    assert done.returncode == 0, done.stderr
-    assert "<Retrained: " in done.stdout
+    environ = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    printed = {}
+    for name, code in {"train_digits.py": first, "later.py": "".join(others)}.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, env=environ, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        printed[name] = done.stdout
+    assert "<Retrained: " in printed["train_digits.py"]
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,21 @@ def test_a_damaged_journal_is_not_backed_up(root: Path, place: Path) -> None:
         back_up(root, place)
 
 
+def test_links_in_a_strangers_backup_lead_nowhere(root: Path, place: Path, tmp_path: Path) -> None:
+    back_up(root, place)
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"mvcpack1" + b"secret" * 100_000)
+    for name in ("config.yaml", "tokens", "packs/00000001.pack"):
+        (place / ".mvc" / name).unlink(missing_ok=True)
+        (place / ".mvc" / name).symlink_to(secret)
+    with pytest.raises(DamagedData):
+        restore(place, tmp_path / "restored")
+    with pytest.raises(DamagedData, match="not complete"):
+        Repository.open(tmp_path / "restored")
+    left = [path for path in (tmp_path / "restored").rglob("*") if path.is_symlink()]
+    assert not left and not (tmp_path / "restored/.mvc/tokens").exists()
+
+
 # -- what is not a backup --------------------------------------------------------------------------
 
 

@@ -464,7 +464,8 @@ def test_one_that_others_overtake_is_signed_in_the_end(
 
 
 def test_a_recorder_signs_what_it_deploys(repo: Repository) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with repo.watch(model, optimizer, deploy="lab"):
