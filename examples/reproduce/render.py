@@ -26,7 +26,8 @@ T = TypeVar("T")
 def read_report(file: Path) -> dict[str, Any]:
     """The report in a JSON file. Raises UnknownPath and BadModelFile."""
     report = read_json(file)
-    if not isinstance(report, dict) or report.get("schema") not in _MODULES:
+    schema = report.get("schema") if isinstance(report, dict) else None
+    if not isinstance(schema, str) or schema not in _MODULES:
         raise _no_report(file)
     return report
 
