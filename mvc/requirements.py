@@ -77,8 +77,8 @@ class Requirements(Struct, frozen=True):
             return None
         trainings, following, target, worst = _LOST[self.pipeline]
         return (
-            f"in {trainings} trainings on images and texts at most {following:.2f} points lost on the next batch, {target:.2f} "
-            f"on the last, {worst:.2f} of the worst label"
+            f"in {trainings} trainings on images and texts at most {following:.2f} points lost on "
+            f"the next batch, {target:.2f} on the last, {worst:.2f} of the worst label"
         )
 
 
