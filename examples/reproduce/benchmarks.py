@@ -52,9 +52,9 @@ def measured(name: str, options: Sequence[str]) -> dict[str, Any]:
 
     What the benchmark prints on stdout is kept line by line; stderr is this process's.
     """
-    name, *given = PUBLISHED.get(name, name).split()
+    name, *given = PUBLISHED.get(name, name).split() or [""]
     options = [*given, *options]
-    if not (_ROOT / "tests" / "benchmarks" / f"{name}.py").exists():
+    if not name.isidentifier() or not (_ROOT / f"tests/benchmarks/{name}.py").exists():
         raise UnknownPath(f"there is no benchmark {name}", hint="see tests/benchmarks")
     line = ["-m", f"tests.benchmarks.{name}", *options]
     paths = [str(_ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]

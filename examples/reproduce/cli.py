@@ -46,7 +46,8 @@ def cli() -> None:
 @click.argument("file", type=_PATH)
 def table(file: Path) -> None:
     """Print a FILE of JSON that a command wrote, without measuring anything."""
-    click.echo(markdown(read_report(file), of=file))
+    for line in markdown(read_report(file), of=file).split("\n"):
+        click.echo(_printable(line))
 
 
 @cli.command()
@@ -252,5 +253,9 @@ def _failed(message: str, hint: str | None, code: int) -> int:
     """Prints to stderr why a command failed, as ``mvc`` does; returns the exit code."""
     for line in (f"mvc: {message}", f"hint: {hint}" if hint else None):
         if line:
-            click.echo("".join(each if each.isprintable() else "?" for each in line), err=True)
+            click.echo(_printable(line), err=True)
     return code
+
+
+def _printable(line: str) -> str:
+    return "".join(each if each.isprintable() or each == "\t" else "?" for each in line)

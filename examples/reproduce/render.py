@@ -26,9 +26,11 @@ T = TypeVar("T")
 def read_report(file: Path) -> dict[str, Any]:
     """The report in a JSON file. Raises UnknownPath and BadModelFile."""
     report = read_json(file)
-    if not isinstance(report, dict) or report.get("schema") not in _MODULES:
-        raise _no_report(file)
-    return report
+    if isinstance(report, dict):
+        schema = report.get("schema")
+        if isinstance(schema, str) and schema in _MODULES:
+            return report
+    raise _no_report(file)
 
 
 def markdown(report: Mapping[str, Any], of: Path | None = None) -> str:

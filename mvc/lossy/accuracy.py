@@ -56,8 +56,7 @@ def right_of(evaluate: Evaluate, state: Arrays, batch: LabelledBatch) -> NDArray
             raise WrongUsage(f"evaluate gave {len(right)} answers on {len(batch)} samples")
         return right
     right = np.zeros(len(batch), np.bool_)
-    for key in dict.fromkeys(batch.keys):
-        rows = np.array([row for row, own in enumerate(batch.keys) if own == key])
+    for rows in batch.by_label().values():
         part = batch.take(rows)
         accuracy, count = accuracy_of(evaluate, state, (part.inputs, part.labels))
         if count != len(rows):
@@ -79,7 +78,7 @@ class LabelledBatch:
         same = False
         with suppress(TypeError):
             same = len(inputs) == len(values)
-        if not plain or not same:
+        if not plain or not same or not (_has_rows(inputs) and _has_rows(labels)):
             raise WrongUsage(
                 "the labels of the batch are not one for each input",
                 hint="pass data=(inputs, labels), both tensors, arrays or lists of one length",
@@ -94,6 +93,13 @@ class LabelledBatch:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def by_label(self) -> dict[str, NDArray[np.int64]]:
+        """The rows of each label."""
+        groups: dict[str, list[int]] = {}
+        for row, key in enumerate(self.keys):
+            groups.setdefault(key, []).append(row)
+        return {key: np.array(rows, np.int64) for key, rows in groups.items()}
 
     def take(self, rows: NDArray[np.integer]) -> LabelledBatch:
         """A copy of these samples; a row may be named more than once."""
@@ -110,16 +116,33 @@ class LabelledBatch:
         for row, key in zip(rows, other.keys, strict=True):
             self.keys[row] = key
 
+    def beside(self, other: LabelledBatch) -> LabelledBatch:
+        """These samples on the device of ``other``."""
+        pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
+        return LabelledBatch(*(_moved(own, there) for own, there in pairs))
+
     def like(self, other: LabelledBatch) -> bool:
         """Whether samples of ``other`` fit among these."""
         pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
         return all(_form(one) == _form(two) for one, two in pairs)
 
 
+def _has_rows(values: Any) -> bool:
+    return isinstance(values, list | tuple) or (hasattr(values, "dtype") and values.ndim > 0)
+
+
 def _take(values: Any, rows: NDArray[np.integer]) -> Any:
     if isinstance(values, list | tuple):
         return [values[row] for row in rows]
-    return values[rows]
+    # A tensor that is kept must not keep what it was computed from.
+    return values.detach()[rows] if hasattr(values, "detach") else values[rows]
+
+
+def _moved(values: Any, there: Any) -> Any:
+    device = getattr(there, "device", None)
+    if type(values) is not type(there) or not hasattr(values, "to") or values.device == device:
+        return values
+    return values.to(device)
 
 
 def _form(values: Any) -> tuple[object, ...]:
@@ -133,7 +156,9 @@ def _by_sample(answer: object) -> NDArray[np.bool_] | None:
     if getattr(answer, "ndim", 0) != 1:
         return None
     values: Any = answer
-    found = np.array(values.tolist(), np.float64)
+    found = np.zeros(0)
+    with suppress(TypeError, ValueError, RuntimeError):
+        found = np.array(values.tolist(), np.float64)
     if not len(found) or not np.isin(found, (0, 1)).all():
         raise wrong_result("evaluate", answer, _WANTED)
     return found.astype(np.bool_)

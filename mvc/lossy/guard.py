@@ -42,6 +42,7 @@ _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way bac
 _ERRORS = 1.5  # standard errors by which the drop of an account exceeds a bound
 _ERRORS_ONCE = 2.0  # and that of one version on the reservoir
 _TOGETHER, _LABEL = "all", "label "
+_MOST_COUNT = 1 << 53
 _COLUMNS = 6  # of the accounts of a label, kept as numbers
 
 Right: TypeAlias = NDArray[np.bool_]
@@ -122,10 +123,12 @@ class Reservoir:
         rows = batch.take(np.array(list(chosen.values()), np.int64))
         self._room.put(np.array(list(chosen), np.int64), rows)
 
-    def samples(self) -> LabelledBatch | None:
-        """All of them; None while there are none."""
+    def samples(self, beside: LabelledBatch | None = None) -> LabelledBatch | None:
+        """All of them, on the device of ``beside``; None while there are none."""
         if self._room is None:
             return None
+        if beside is not None and len(beside):
+            self._room = self._room.beside(beside)
         counts = enumerate(self._seen.values())
         rows = [at * self.keep + i for at, seen in counts for i in range(min(seen, self.keep))]
         return self._room.take(np.array(rows, np.int64))
@@ -165,7 +168,7 @@ class AccuracyGuard:
             before = right_of(self._evaluate, self._trained, batch)
             self._count(batch, before, right_of(self._evaluate, live, batch))
             self._adjust()
-        earlier = self._reservoir.samples()
+        earlier = self._reservoir.samples(batch)
         if batch is not None:
             self._reservoir.add(batch)
         samples = batch if earlier is None else earlier
@@ -244,9 +247,14 @@ class AccuracyGuard:
         table = np.asarray(kept.get("guard.accounts", ()))
         if not isinstance(labels, list) or not _counts(level, 3) or level[0] > self._finest:
             return
+        if not 0 < level[2] <= _MOST_PATIENCE or level[1] > _MOST_COUNT:
+            return
         if not all(isinstance(label, str) for label in labels) or len(labels) > _MOST_LABELS + 1:
             return
-        if table.dtype != np.int64 or table.shape != (len(labels), _COLUMNS) or (table < 0).any():
+        if table.dtype != np.int64 or table.shape != (len(labels), _COLUMNS):
+            return
+        parts = table.reshape(-1, 3)
+        if not ((parts >= 0) & (parts <= parts[:, :1]) & (parts <= _MOST_COUNT)).all():
             return
         self.level, self._calm, self._patience = level
         rows = dict(zip(labels, table.tolist(), strict=True))
@@ -267,10 +275,7 @@ class _Judged(Struct):
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:
     """The rows of each label, and all rows."""
-    groups: dict[str, list[int]] = {}
-    for row, key in enumerate(batch.keys):
-        groups.setdefault(_LABEL + key, []).append(row)
-    found = {key: np.array(rows, np.int64) for key, rows in groups.items()}
+    found = {_LABEL + key: rows for key, rows in batch.by_label().items()}
     return {_TOGETHER: np.arange(len(batch)), **found}
 
 

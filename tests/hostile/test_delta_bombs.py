@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mvc import Repository
 from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData
+from mvc.store.format import format_line
 from mvc.store.packs.records import MANIFEST
 from tests.counters import count
 from tests.hostile.bounded import Outcome, bounded
@@ -303,3 +305,31 @@ def test_more_pieces_at_once_than_fit_into_memory(forger: Forger) -> None:
     root = forger.write()
     outcome = bounded("tests.hostile.forged:recover", root, name(0).hex(), large)
     assert outcome.within(512, 20).error == "DamagedData"
+
+
+@pytest.mark.parametrize("coding", [DELTA, FULL, "", "nonsense", "sub | planes:all | zstd:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        GREATER,
+        "optim:nonsense:float32",
+        "optim:root.1g:int8",
+        "optim:root.1g:float32:1.0,1.0,1.0,1.0",
+        "optim:root.1g",
+        "optim:pushed.1g:float64:nan:5",
+        "optim:",
+    ],
+)
+def test_how_long_a_prediction_takes_that_leads_nowhere(
+    forger: Forger, text: str, coding: str
+) -> None:
+    """It is counted, and damage is told when it is read."""
+    inputs = [name(3)] * (2 if "root" in text or "pushed" in text else 1)
+    piece = Piece(name(1), 64, STEP, f"{text} | {coding}", name(0), inputs=inputs)
+    forger.publish(forger.record([Piece(name(0), 64, full(ZERO)), piece]))
+    root = forger.write()
+    (root / ".mvc/format").write_bytes(format_line(frozenset({"optim"})))
+    with Repository.open(root) as repo:
+        (step,) = repo.context.store.graph.codings(name(1))
+        assert repo.context.store.timing.payload(step.header, step.member) > 0
+        repo.storage.stats()

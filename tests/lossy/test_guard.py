@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,11 @@ def test_it_goes_on_after_a_restart(kind: Any) -> None:
         {"guard.labels": ["all"] * 300},
         {"guard.accounts": np.zeros((1, 3), np.float32)},
         {"guard.accounts": np.full((5, 3), -1)},
+        {"guard.accounts": np.full((5, 6), -1)},
+        {"guard.accounts": np.full((5, 6), np.iinfo(np.int64).max)},
+        {"guard.accounts": np.tile([0, 0, 1 << 40], (5, 2))},
+        {"guard.level": [1, 0, 0]},
+        {"guard.level": [1, 1 << 99, 10]},
         {"guard.samples": [np.zeros(3), np.zeros(2)]},
         {"guard.samples": 5},
     ],
@@ -216,3 +222,66 @@ def test_every_finer_form_is_a_pipeline_of_its_own(text: str) -> None:
     for level in levels:
         assert Pipeline.parse(level.text) == level
         assert level.coding().text == levels[-1].text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        np.array(["a"] * 40),
+        np.ones(40, complex),
+        np.array(["2020"] * 40, "M8[D]"),
+        torch.ones(40).to_sparse(),
+    ],
+)
+def test_answers_that_are_none(answer: Any) -> None:
+    production = Production(Pipeline.parse(GRID), evaluate=lambda *_: answer)
+    with pytest.raises(WrongUsage, match="evaluate returned an object of type"):
+        production.offer({"w": np.ones(3, np.float32)}, data=(np.arange(40), np.arange(40)))
+
+
+@pytest.mark.parametrize("inputs", [{"a": 1, "b": 2}, {1, 2}, "ab", b"ab", memoryview(b"ab")])
+def test_inputs_that_are_no_rows(inputs: Any) -> None:
+    judge = Judge(9)
+    production = engine(judge)
+    with pytest.raises(WrongUsage, match="not one for each input"):
+        offered(production, judge, (inputs, [1, 2]))
+    memory = engine(judge).memory() | {"guard.samples": [inputs, [1, 2]]}
+    production.restore({**production.memory(), **memory})
+    offered(production, judge)
+    assert production.memory(samples=True)["guard.samples"][1].tolist()
+
+
+def test_samples_that_are_kept_keep_nothing_that_they_were_computed_from() -> None:
+    production = Production(Pipeline.parse(GRID), evaluate=lambda _, data: np.ones(len(data[1])))
+    source = torch.ones(40, 3, requires_grad=True)
+    for _ in range(3):
+        production.offer({"w": np.ones(3, np.float32)}, data=(source * 2, torch.arange(40) % 4))
+    assert not production.memory(samples=True)["guard.samples"][0].requires_grad
+
+
+def test_samples_of_a_run_before_go_where_the_batches_are() -> None:
+    """They come back from a file, so in the processor's memory."""
+    judge = Judge(9)
+    first = engine(judge)
+    labels = torch.arange(40) % 4
+    first.offer({"w": judge.truth}, data=(torch.arange(40), labels))
+    where: list[Any] = []
+
+    def evaluate(_: Any, data: Any) -> Any:
+        where.append((data[0].device.type, data[1].device.type))
+        return np.ones(len(data[1]), np.bool_)
+
+    again = Production(first.pipeline, evaluate=evaluate, previous=first.live)
+    again.restore(first.memory(samples=True))
+    for _ in range(2):
+        again.offer({"w": judge.truth}, data=(torch.arange(40).to("meta"), labels))
+    assert set(where) == {("meta", "cpu")}
+
+
+def test_as_many_labels_as_samples() -> None:
+    judge = Judge(9, by_sample=False)
+    production = engine(judge)
+    data = np.zeros(8000, np.int64), np.arange(8000)
+    began = time.process_time()
+    offered(production, judge, data)
+    assert time.process_time() - began < 3

@@ -84,8 +84,9 @@ def _bounded(bounds: tuple[str, ...]) -> Iterator[float]:
 CLAIMS = (
     Claim(
         README,
-        "`frontier-0.1-guarded` takes {} (MNIST) and {} (Fashion-MNIST) of its bytes.",
-        lambda: [_of_vsol("mnist"), _of_vsol("fashion")],
+        "`frontier-0.1-guarded` takes {} (MNIST) and {} (Fashion-MNIST) of its bytes, with the "
+        "thesis's networks {} and {}.",
+        lambda: [_of_vsol(name) for name in ("mnist", "fashion", "mnist-conv", "texts")],
     ),
     Claim(
         README,

@@ -45,6 +45,7 @@ _SAID = {
         "begins after 100,000 new objects",
         "is more than 0.1 points",
     ),
+    "docs/signatures.md": ("(OpenSSH 8.8 or newer)",),
     "docs/distributed.md": (
         "at least every 5 seconds",
         "+ 30 seconds after a process",
@@ -93,6 +94,7 @@ _SAID = {
         "`.safetensors`, 7.9 MB",
         "Files of 100 to 2,000 random bytes",
         "four tensors of 512 bytes, stored as",
+        "busy machine (numpy 2.4;",
     ),
     "docs/pipelines.md": (
         "`drift:page-hinkley` (6.3)",

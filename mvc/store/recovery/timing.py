@@ -327,14 +327,9 @@ def _trial(text: str, width: int) -> float:
 
     A prediction takes about as long as decoding what it lacks; a graded one is tried.
     """
-    if text.startswith(OPTIM):
-        head, _, coding = text.partition(" | ")
-        name, dtype = head.removeprefix(OPTIM).split(":")
-        if RULES[name].graded:
-            prediction = Prediction(name, dtype, (0.5,) * RULES[name].count)
-            return _trial_graded(prediction, Pipeline.parse(coding))
-        return 2 * _trial(coding, width)
     try:
+        if text.startswith(OPTIM):
+            return _trial_predicted(text, width)
         pipeline = Pipeline.parse(text).coding()
     except MvcError:
         return 1 / _READ  # the record is damaged
@@ -373,6 +368,18 @@ def _trial_step(pipeline: Pipeline, new: memoryview, base: memoryview) -> float:
     return _best(lambda: decode_steps(pipeline, data, [len(base)])[0].apply(state))
 
 
+def _trial_predicted(text: str, width: int) -> float:
+    """As ``_trial``; raises InvalidPipeline for what no record may say."""
+    head, _, coding = text.partition(" | ")
+    name, _, dtype = head.removeprefix(OPTIM).partition(":")
+    rule, pipeline = RULES.get(name), Pipeline.parse(coding)
+    if rule is None or not rule.graded:
+        return 2 * _trial(coding, width)
+    prediction = Prediction(name, dtype, (0.5,) * rule.count)
+    prediction.check()
+    return _trial_graded(prediction, pipeline)
+
+
 def _trial_graded(prediction: Prediction, pipeline: Pipeline) -> float:
     """Processor seconds per raw byte where no gradient is zero, which takes longest.
 
@@ -397,7 +404,7 @@ def _timed(coding: Coding) -> str:
     """What of a coding decides how long it takes: of a prediction not its numbers."""
     if not coding.predicted:
         return coding.pipeline
-    rule = coding.transform.rpartition(":")[0]
+    rule = ":".join(coding.transform.split(":")[:3])
     return f"{rule} | {coding.pipeline}"
 
 
