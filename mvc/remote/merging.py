@@ -469,12 +469,17 @@ def _signatures(context: Context, truths: Truths, own: Collection[CommitId]) -> 
     """Those of versions that are here; what they are worth is found out where it is asked for."""
     if not truths.signatures:
         return
+    known = dict[CommitId, set[Signature]]()  # of one version they may be many
     for each in read_signatures(truths.signatures, _RECEIVED):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         if each.target:
             check_ref("deployment target", each.target)
-        if all(known != each for _, known in context.store.snapshot.signatures(each.commit)):
+        if each.commit not in known:
+            rows = context.store.snapshot.signatures(each.commit)
+            known[each.commit] = {row for _, row in rows}
+        if each not in known[each.commit]:
+            known[each.commit].add(each)
             yield each
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -112,3 +113,19 @@ def test_a_visit_sees_them(repo: Repository, signed: CommitId) -> None:
     with mvc.visit(str(repo.root)) as there:
         assert there.signature(signed).signer == "ada@example.com"
         assert not there.verify("prod")[0].problems
+
+
+def test_many_signatures_of_one_version_are_taken_in_once(repo: Repository) -> None:
+    """What is known is looked up once for a version, and not once for each of them."""
+    id_ = repo.commit({"w": np.zeros(4, np.float32)}, options=mvc.CommitOptions(sign=False)).id
+    now = repo.context.store.now_ns()
+    first, second = (
+        [Signature("version", id_, now, b"%d" % n) for n in range(start, start + 1500)]
+        for start in (0, 1500)
+    )
+    told(repo, ("push:*",), *first, *first)
+    assert rows(repo, id_) == first
+    begun = time.process_time()
+    told(repo, ("push:*",), *first, *second)
+    assert time.process_time() - begun < 1.0
+    assert rows(repo, id_) == first + second
