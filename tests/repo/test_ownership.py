@@ -28,6 +28,7 @@ WITHOUT = {
     "train-distributed",
     "probe",
     "help",
+    "restore",
     "serve",
 }
 """Commands that need no repository."""
@@ -36,7 +37,7 @@ ARGUMENTS = {
     "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
-    "identify": ["model.safetensors"], "clone": ["..", "../../copy"],
+    "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "backup": ["../../copy"],
     "follow": ["..", "--target", "production", "-o", "followed.safetensors", "--once"],
 }  # fmt: skip
 ARGUMENTS["serve"] = [".."]
