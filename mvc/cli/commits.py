@@ -240,7 +240,7 @@ def tell_deployed(session: Session, done: Deployed, words: str) -> None:
     elif session.verbosity >= 0:
         commit = out.paint(done.commit.short, "id")
         target = out.paint(printable(done.target), "target")
-        when = format_time(done.time_ns, precise=session.verbose)
+        when = format_time(done.time_ns)
         out.line(f"{words.format(target=target, commit=commit)} at {when}")
 
 

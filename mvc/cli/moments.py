@@ -20,6 +20,6 @@ def moment_or_rev(
     repository = session.repository
     repository.find(at=at, target=target)  # says what is wrong where no target is named
     live = repository.live(target or repository.targets()[0], at=at)
-    since = format_time(live.since_ns, precise=session.verbose)
+    since = format_time(live.since_ns)
     session.out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
     return str(live.commit), words

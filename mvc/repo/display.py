@@ -124,8 +124,8 @@ def _live_row(live: Live) -> Sequence[str]:
     return (
         live.target,
         live.commit.short,
-        format_time(live.since_ns, precise=False),
-        "" if live.until_ns is None else format_time(live.until_ns, precise=False),
+        format_time(live.since_ns),
+        "" if live.until_ns is None else format_time(live.until_ns),
         live.message.strip().partition("\n")[0],
         _metrics(live.metrics),
         live.who,
@@ -141,7 +141,7 @@ def _deployed_row(deployed: Deployed) -> Sequence[str]:
     return (
         deployed.commit.short,
         deployed.target,
-        format_time(deployed.time_ns, precise=False),
+        format_time(deployed.time_ns),
         deployed.author,
         deployed.reason,
         "retracted" if deployed.retracted else "",

@@ -107,7 +107,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     except DamagedData:  # the deployment is on record, but the commit's own entry is lost
         message = "(lost)"
     return (
-        format_time(deployed.time_ns, precise=session.verbose),
+        format_time(deployed.time_ns),
         printable(deployed.target),
         deployed.commit.short,
         ", ".join(filter(None, states)),

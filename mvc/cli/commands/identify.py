@@ -90,7 +90,7 @@ def _print(session: Session, version: Identified) -> None:
         out.note(way)
     for deployed in version.deployments:
         target = out.paint(printable(deployed.target), "target")
-        when = format_time(deployed.time_ns, precise=session.verbose)
+        when = format_time(deployed.time_ns)
         out.line(f"  deployed to {target} at {when}")
 
 

@@ -97,7 +97,7 @@ def _follow(session: Session, args: _LiveOptions) -> None:
         id_ = str(deployed.commit) if session.verbose else deployed.commit.short
         message = one_line(follower.repo.version(deployed.commit).message)
         why = ": ".join(filter(None, (printable(deployed.author), one_line(deployed.reason))))
-        facts = (_time(session, deployed.time_ns), id_, message, why and f"({why})")
+        facts = (format_time(deployed.time_ns), id_, message, why and f"({why})")
         session.out.line("  ".join(filter(None, facts)))
 
     folder = output is not None and (output.endswith("/") or not Path(output).suffix)
@@ -118,7 +118,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     facts = [
         ("version", session.out.paint(id_, "id")),
         ("live on", session.out.paint(printable(live.target), "target")),
-        ("since", f"{_time(session, live.since_ns)} ({age})"),
+        ("since", f"{format_time(live.since_ns)} ({age})"),
         ("until", _until(session, live, is_now)),
         ("message", one_line(live.message)),
         ("metrics", measured(live.metrics)),
@@ -134,7 +134,7 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
     return (
         printable(live.target),
         str(live.commit) if session.verbose else live.commit.short,
-        _time(session, live.since_ns),
+        format_time(live.since_ns),
         _until(session, live, is_now),
         printable(live.who),
         one_line(live.why),
@@ -146,12 +146,8 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
 def _until(session: Session, live: Live, is_now: IsLive) -> str:
     if live.until_ns is not None:
         to_come = " (to come)" if live.until_ns > session.now_ns() else ""
-        return _time(session, live.until_ns) + to_come
+        return format_time(live.until_ns) + to_come
     return "still live" if is_now(live.deployment) else "nothing later is on record"
-
-
-def _time(session: Session, time_ns: int) -> str:
-    return format_time(time_ns, precise=session.verbose)
 
 
 def _write(session: Session, live: Live, args: _LiveOptions) -> dict[str, Any]:

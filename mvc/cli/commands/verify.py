@@ -48,7 +48,7 @@ def command(session: Session, args: _VerifyOptions) -> int:
 def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
     deployed, signature = vouched.deployment, vouched.signature
     return (
-        format_time(deployed.time_ns, precise=session.verbose),
+        format_time(deployed.time_ns),
         printable(deployed.target),
         str(deployed.commit) if session.verbose else deployed.commit.short,
         "retracted" if deployed.retracted else "live" if live(deployed) else "",
