@@ -196,7 +196,7 @@ class Application:
         tell(
             "mvc.server.access",
             " ".join((*filter(None, words), f"{seconds * 1000:.0f}ms")),
-            level="debug" if verb == METRICS else "info",
+            level="debug" if verb == METRICS and status < 400 else "info",
             client=client, token=token, method=method, repository=repository, request=verb,
             status=status, outcome=outcome, ms=round(seconds * 1000, 1),
         )  # fmt: skip

@@ -53,6 +53,7 @@ def test_who_may_read_them(folder: Path) -> None:
     with serving(folder) as server:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             scrape(server, None)
+        until(lambda: " metrics 401 " in server.log, 10)  # who is refused is told of
         for scope, text in narrow.items():
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 scrape(server, text)
