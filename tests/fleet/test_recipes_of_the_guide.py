@@ -70,9 +70,12 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_container_runs_the_command() -> None:
-    text = block("dockerfile")
-    assert 'ENTRYPOINT ["mvc", "follow"]' in text and "pip install" in text
-    assert re.search(r"^USER (?!root)", text, re.M)
+    text = (PAGE.parents[2] / ".github/container/Dockerfile").read_text()
+    assert 'ENTRYPOINT ["mvc"]' in text and "pip install" in text and "HEALTHCHECK" in text
+    users = re.findall(r"^USER (.*)$", text, re.M)
+    assert users and "root" not in users
+    runs = re.findall(r"^docker run (?:.*\\\n)*.* mvc (\S+) ", PAGE.read_text(), re.M)
+    assert runs == ["follow", "serve"]
 
 
 def test_the_scopes_of_a_node_are_scopes() -> None:
