@@ -84,7 +84,7 @@ def test_forgotten_by_name_in_the_middle(run: History) -> None:
 
 def test_forgotten_by_rule_between_others(tmp_path: Path) -> None:
     """Moments that belong to no version stay where that is less than other codings."""
-    run = made(tmp_path / "r", 16, minutes=10)
+    run = made(tmp_path / "r", 16, minutes=15)
     assert len(run.forget(keep_hourly=1000)) == 7
     found = run.repo.storage.gc(grace="0")
     assert found.phantoms >= 7 * 3

@@ -182,7 +182,6 @@ class RepositoryMachine(RuleBasedStateMachine):
         maintenance.collect(self.repo.context)
         kept = self.model.lead_to()
         self.model.commits = {c: v for c, v in self.model.commits.items() if c in kept}
-        self.model.forgotten &= kept
 
     @rule(interval=st.integers(1, 4))
     def repack(self, interval: int) -> None:
