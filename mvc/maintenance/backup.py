@@ -174,7 +174,7 @@ class _Copying:
             kind = "a restore under way" if mark.restores else "a backup"
             whose = "" if mark.identity == identity else " of another repository"
             raise WouldOverwrite(f"{shown} is {kind}{whose}", hint="name another folder")
-        if fs.stat(folder / JOURNAL) is not None and self._hash(JOURNAL) not in mark.journals:
+        if self._has_journal() and self._hash(JOURNAL) not in mark.journals:
             raise WouldOverwrite(
                 f"the backup {shown} was changed since it was made",
                 hint="somebody worked in it: name a new folder for the next backup",
@@ -219,7 +219,7 @@ class _Copying:
             self._copy_pack(pack, last, kept=kept.get(pack, 0), guarded=guarded.get(pack, 0))
         fs.sync_dir(folder / PACKS)
         self._verify(_entries(snapshot, end), kept)
-        journal, size = self._copy_journal(snapshot.folder, end)
+        journal, size, hash_ = self._copy_journal(snapshot.folder, end)
         if self._fresh().generation != generation:
             return None
         features = read_features(self._store.fs, self._store.folder)
@@ -227,7 +227,7 @@ class _Copying:
         write_features(fs, folder, features | old)
         self._copy_others()
         journals = (self._hash(JOURNAL),) if self._has_journal() else ()
-        mark = _CopyMark(mark.identity, self._restores, (*journals, self._hash(journal.name)))
+        mark = _CopyMark(mark.identity, self._restores, (*journals, hash_))
         self._write(mark)
         forget_index(fs, folder)
         fs.sync_dir(folder)
@@ -246,11 +246,11 @@ class _Copying:
             return {}
         with closing(JournalReader(self._fs, self._folder)) as journal:
             named = _Extent.of(journal.scan()).ends
-        there = {pack: self._fs.stat(pack_path(self._folder / PACKS, pack)) for pack in named}
+        packs = self._folder / PACKS
         return {
             pack: end
             for pack, end in named.items()
-            if (found := there[pack]) is not None and found.size >= end
+            if (found := self._fs.stat(pack_path(packs, pack))) is not None and found.size >= end
         }
 
     def _has_journal(self) -> bool:
@@ -329,8 +329,8 @@ class _Copying:
             hint="is the disk there sound? run it again",
         )
 
-    def _copy_journal(self, source: Path, end: int) -> tuple[Path, int]:
-        """Writes the journal under another name, and reads it back; its path and its size."""
+    def _copy_journal(self, source: Path, end: int) -> tuple[Path, int, str]:
+        """Writes the journal under another name, and reads it back; its path, size and hash."""
         path = self._folder / f"{TEMPORARY}journal"
         hasher = blake3()
         with (
@@ -352,7 +352,7 @@ class _Copying:
                 f"{printable(str(self._place))}",
                 hint="is the disk there sound? run it again",
             )
-        return path, size
+        return path, size, hasher.hexdigest()
 
     def _copy_others(self) -> None:
         """Settings, notes and what a repair put aside; a lock is empty, and not copied."""

@@ -138,26 +138,15 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
             raise _Overtaken
         before = stamping.newest(snapshot, made.target) or DeploymentId(b"")
         message = statements.deployment(made, stamp, said, before=before, signed_ns=now)
+        blob, id_ = sign(how.key, DEPLOYMENTS, message), made.id(stamp)
         yield Signature(
-            "deployment",
-            made.commit,
-            now,
-            sign(how.key, DEPLOYMENTS, message),
-            target=made.target,
-            deployment=made.id(stamp),
-            before=before,
+            "deployment", made.commit, now, blob, target=made.target, deployment=id_, before=before
         )
     for taken in entry.retractions if how.deployments else ():
         origin, id_ = _retracted(snapshot, taken)
         message = statements.retraction(taken.target, id_, said, signed_ns=now)
-        yield Signature(
-            "retraction",
-            origin.commit,
-            now,
-            sign(how.key, DEPLOYMENTS, message),
-            target=taken.target,
-            deployment=id_,
-        )
+        blob = sign(how.key, DEPLOYMENTS, message)
+        yield Signature("retraction", origin.commit, now, blob, target=taken.target, deployment=id_)
 
 
 def _retracted(snapshot: Snapshot, taken: Retraction) -> tuple[Deployment, DeploymentId]:
