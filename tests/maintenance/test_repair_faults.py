@@ -37,8 +37,8 @@ from tests.seeds import draw
 
 def damaged(root: Path) -> History:
     """A repository with some of everything that can be healed."""
-    history = make(root, resets=(0, 3, 5))
-    for rev in ("HEAD~5", "HEAD~1"):
+    history = make(root, resets=(0, 3, 6), count=7)
+    for rev in ("HEAD~6", "HEAD~1"):
         smash_payload(root, step_of(root, rev))
     smash(root / ".mvc" / "journal", 60, 5)
     smash(root / ".mvc" / "format", 3, 4)

@@ -126,6 +126,16 @@ class Layout(Struct, frozen=True, dict=True):
         *gaps, last = (b - a for a, b in pairwise(positions))
         return (last == 1 and all(map(self._is_power, gaps))) or chain[-1].depth >= self.deepest
 
+    def is_near(self, chain: Sequence[Link], sequence: int) -> bool:
+        """Whether the version after ``chain`` is one of the first two after a full record.
+
+        If it is stored in full, too, a delta that leads to it makes no way shorter: the version
+        between is as near to either.
+        """
+        if self.step:
+            return bool(chain) and _positions(chain, sequence)[-1] < 3
+        return bool(chain) and chain[-1].depth < 2
+
     def saved(self, chain: Sequence[Link], sequence: int) -> float:
         """About how many deltas recoveries save if the next version is stored in full.
 

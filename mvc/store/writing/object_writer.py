@@ -355,6 +355,8 @@ class ObjectWriter:
         layout = self.policy.layout
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
+        if ends and layout.is_near(chain, self.sequence):
+            return
         plain = before_run(chain, run)
         if plain and alike and not ends:
             found = layout.base(plain, self.sequence)

@@ -101,6 +101,24 @@ def test_reset_points_come_by_interval_and_both_sides_are_used(tmp_path):
             assert same(repo.checkout(f"HEAD~{12 - i}")["a"], near(i))
 
 
+@pytest.mark.parametrize(("interval", "deltas"), [(1, 0), (2, 2), (3, 4)])
+def test_a_delta_stands_beside_a_reset_point_only_where_it_shortens_a_way(
+    tmp_path, interval, deltas
+):
+    """Once every reset point had one, and could take more than a plain copy."""
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc/config.yaml").write_text(f"store:\n  reset_interval: {interval}\n")
+    with mvc.Repository.open(tmp_path) as repo:
+        sizes = [repo.commit({"a": near(i)}).stored_bytes for i in range(2)]
+        for i in range(2, 5):
+            repo.commit({"a": near(i)})
+        stats = repo.storage.stats()
+        for i in range(5):
+            assert same(repo.checkout(f"HEAD~{4 - i}")["a"], near(i))
+    assert stats.reset_points == {1: 5, 2: 3, 3: 2}[interval]
+    assert round(stats.bytes["delta"] / sizes[1]) == (deltas if interval > 1 else 0)
+
+
 def test_recovery_is_bounded_by_seconds(tmp_path):
     found = []
     with mvc.Repository.init(tmp_path / "alone") as repo:
