@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import TypeAlias
 
 from mvc.codecs.varint import Cursor
@@ -40,6 +42,8 @@ def is_grouped(path: Path) -> bool:
     return any(step.header.group for step in path.steps)
 
 
+_Route: TypeAlias = tuple[tuple[int, int, bool], ...]
+"""Of each payload on a path its pack and offset, and whether it is walked back."""
 _Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
 """One step of every path in a cluster, each with the buffer that it fills."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
@@ -58,7 +62,7 @@ def walk_together(
     ``pool`` decodes; the caller must not be one of its threads. Without ``check`` the payloads'
     checksums are left to the caller, who checks the result.
     """
-    clusters: dict[tuple[tuple[int, int, bool], ...], list[tuple[Path, memoryview]]] = {}
+    clusters: dict[_Route, list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
@@ -67,17 +71,34 @@ def walk_together(
     ahead = 0 if pool is None else cpu_count()
     waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
     try:
-        for _, cluster in sorted(clusters.items()):  # those that share groups follow each other
-            for level in range(len(cluster[0][0].steps)):
-                together = [(path.steps[level], out) for path, out in cluster]
-                step = together[0][0]
-                waiting.append((together, groups.begin(step) if step.header.group else None))
-                if len(waiting) > ahead:
-                    _apply(packs, *waiting.popleft(), check)
+        for route, level in _in_turn(list(clusters)):
+            together = [(path.steps[level], out) for path, out in clusters[route]]
+            step = together[0][0]
+            waiting.append((together, groups.begin(step) if step.header.group else None))
+            if len(waiting) > ahead:
+                _apply(packs, *waiting.popleft(), check)
         while waiting:
             _apply(packs, *waiting.popleft(), check)
     finally:
         groups.cancel()
+
+
+def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
+    """Each route and level, so that routes that share a payload take it one after the other.
+
+    Where no order allows that (one walks back what another walks forth), route after route.
+    """
+    before: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for route in routes:
+        for one, following in pairwise(route):
+            before.setdefault(following[:2], set()).add(one[:2])
+    try:
+        places = list(TopologicalSorter(before).static_order())
+    except CycleError:
+        places = []
+    turn = {place: number for number, place in enumerate(places)}
+    turns = [(route, level) for route in sorted(routes) for level in range(len(route))]
+    return sorted(turns, key=lambda each: turn.get(each[0][each[1]][:2], -1))
 
 
 class _SharedGroups:
