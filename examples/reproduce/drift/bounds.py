@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from .stream import Sample, Stream
 __all__ = ["MEASURES", "Bounds", "markdown"]
 
 MEASURES = ("next", "target", "worst")
+_NORMAL = statistics.NormalDist()
 _EVERY = 5  # batches between two questions about the last one
 _NAME = re.compile(r"[a-z]+-(0|0\.1|1)(-[a-z]+)?(\+guard)?")
 _GUARD = "+guard"
@@ -190,7 +191,14 @@ def _summary(cells: Sequence[Row], name: str) -> Row:
         "bytes": statistics.fmean(p["bytes"] for p in own),
         "saved": statistics.fmean(p["saved"] for p in own),
         **{measure: _kept([p[measure] for p in own], bound) for measure in MEASURES},
+        "at_once": sum(_exceeded(p["labels"].values(), bound) for p in own),
     }  # fmt: skip
+
+
+def _exceeded(drops: Collection[Sequence[float]], bound: float) -> bool:
+    """Whether one is above the bound by more than an interval that holds for all at once."""
+    wider = _NORMAL.inv_cdf(1 - 0.025 / len(drops)) / _NORMAL.inv_cdf(0.975)
+    return any(drop - wider * interval > bound for drop, interval in drops)
 
 
 def _compared(line: Row, lines: Sequence[Row]) -> Row:
@@ -221,6 +229,7 @@ def _kept(drops: Sequence[Sequence[float]], bound: float) -> Row:
 _TITLES = (
     *("preset", "bound", "trainings", "versions", "deltas kB", "of vsol"),
     *(f"{name}: {what}" for name in MEASURES for what in ("drop", "kept", "broken")),
+    "at once",
 )
 
 
@@ -235,6 +244,8 @@ _NOTES = (
     "their 95 % confidence intervals.",
     "kept: trainings in which the drop is within the bound. broken: in which it is above the "
     "bound by more than its interval, and by more than twice that.",
+    "at once: trainings in which a label is above the bound by more than an interval that holds "
+    "for all labels at once.",
     "of vsol: bytes of deltas by those of the smallest `vsol` line of the same bound that is "
     "broken in no training of the table; empty if there is none.",
 )
@@ -255,6 +266,7 @@ def _row(line: Mapping[str, Any]) -> tuple[str, ...]:
         *(f"{line['saved']:.4g}", f"{line['bytes'] / 1000:.4g}"),
         "" if share is None else f"{share:.3f}",
         *(text for measure in MEASURES for text in _measured(line[measure], line["trainings"])),
+        str(line["at_once"]),
     )
 
 

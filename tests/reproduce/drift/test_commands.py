@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mvc.pipelines.table import PRESETS
-from reproduce.drift.commands import NUMBERS
+from reproduce.drift.bounds import Bounds
+from reproduce.drift.commands import NUMBERS, Drifts
+from reproduce.drift.split import Settings
 from tests.reproduce import child
 
 TINY = ("--batches", "12", "--epochs", "1", "--offline", "0.1", "--threads", "1")
@@ -272,8 +274,21 @@ def test_bounds(call, out):
             assert found["twice"] <= found["broken"] <= 1 - found["kept"]
             assert found["kept"] == (found["drop"] <= 0.01)
         assert line["worst"]["drop"] >= line["next"]["drop"]
+        assert line["at_once"] in (0, 1)
     (training,) = made["trainings of the bounds"]
     assert training["presets"][3]["pipeline"].count("guard:0.01") == 1
+
+
+@pytest.mark.parametrize(("drop", "at_once"), [(0.0142, 0), (0.0144, 1)])
+def test_the_worst_of_ten_labels_has_an_interval_for_all_at_once(drop, at_once):
+    """2.807 in place of 1.960 standard errors."""
+    labels = {str(label): [0.0, 0.01] for label in range(9)} | {"9": [drop, 0.01]}
+    line = {"name": "frontier-0", "bound": 0.0, "saved": 1, "bytes": 1, "labels": labels}
+    line |= {measure: [drop, 0.01] for measure in ("next", "target", "worst")}
+    row = {"data": "d", "model": "m", "seed": 2, "label": 0, "presets": [line]}
+    made = Bounds(Drifts(Settings()), presets=("frontier-0",)).report([row])
+    (line,) = made["bounds"][0]["lines"]
+    assert (line["worst"]["broken"], line["at_once"]) == (1, at_once)
 
 
 def test_bounds_of_presets_without_one(call, out):
