@@ -129,7 +129,7 @@ def _determinism(report: Values) -> str:
         f"{setting['images']} images in batches of {setting['batch_size']}, "
         f"{setting['size']} x {setting['size']}.\n\n"
         + grid(titles, lines)
-        + "\n"
+        + "\n\n"
         + notes(
             (
                 "forward, backward: milliseconds of a batch, medians of an epoch. epoch: seconds "

@@ -49,6 +49,12 @@ def _rows(
                 yield Claim(README, row + " {} |" * count, partial(values, line["cells"]))
 
 
+def _determinism() -> list[float]:
+    """What the slowest epoch of deterministic kernels takes more than one of any, in per cent."""
+    epochs = [each["epoch"] for each in report("derived-determinism")["determinism"]]
+    return [100 * max(e["deterministic"]["epoch"] / e["any"]["epoch"] - 1 for e in epochs)]
+
+
 def _served(cells: dict[str, Any]) -> list[float]:
     """Seconds through a server: saved, of it pushed, recovered, U1 fetched by a node."""
     later = [cells[model] for models in SAVED[1:] for model in models]
@@ -78,5 +84,6 @@ CLAIMS: tuple[Claim, ...] = (
     *_rows("derived-resnet152", _processor, 7),
     *_rows("derived", _steps, 4),
     Claim(README, _SERVER, _server),
+    Claim(README, "deterministic kernels cost up to {} % of an epoch", _determinism),
 )
 STATED: tuple[Stated, ...] = ()

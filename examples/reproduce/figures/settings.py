@@ -94,6 +94,10 @@ _SAID = {
         "`.safetensors`, 7.9 MB",
         "Files of 100 to 2,000 random bytes",
         "four tensors of 512 bytes, stored as",
+        "four tensors of 512 bytes it is the same",
+        "a network of 887,530 float32 weights",
+        "below 256 MiB at its peak",
+        "pushes below 200 MiB",
         "busy machine (numpy 2.4;",
     ),
     "docs/pipelines.md": (
