@@ -68,8 +68,6 @@ def markdown(report: Values) -> str:
 
 def _compared(report: Values) -> str:
     parts = [f"# Table {report['number']}: {report['title']}\n"]
-    if origin := report.get("origin"):
-        parts.append(origin + "\n")
     for role in report["setting"]:
         parts.extend(_part(report, role))
     lines = report["lines"]
