@@ -169,7 +169,6 @@ class Group:
 
     @property
     def nbytes(self) -> int:
-        """Raw bytes of the tensors."""
         return self.entries * self.kind.width
 
     def exponents(self, keys: NDArray[Any]) -> NDArray[Any]:

@@ -116,7 +116,6 @@ class _Planner:
         self._homes = self._entries_of_versions() if self._records else {}
 
     def _entries_of_versions(self) -> dict[int, int]:
-        """By version the entry that published it."""
         homes: dict[int, int] = {}
         for position in range(len(self._found.entries)):
             for commit in self._found.entries[position].entry.commits:

@@ -63,7 +63,6 @@ class PathStep(Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Identifies the payload."""
         return self.pack, self.offset, self.member.at
 
 
@@ -164,7 +163,6 @@ class Graph:
                     yield PathStep(pack, at, header, member, reverse=False, entry=offset)
 
     def holds(self, id_: bytes) -> bool:
-        """Whether the repository has the object."""
         return bool(self.entries_holding(id_)) and self._snapshot.retry_on_rewrite(
             lambda: any(
                 id_ in header.by_id
