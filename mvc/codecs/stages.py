@@ -14,13 +14,7 @@ import numpy as np
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
 from mvc.codecs.stage import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
-from mvc.codecs.streams import (
-    Parts,
-    decode_segments,
-    decode_stream,
-    encode_segments,
-    encode_stream,
-)
+from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_segments, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
 from mvc.errors import InvalidPipeline

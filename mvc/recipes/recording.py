@@ -40,11 +40,7 @@ from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
-from mvc.repo.commit.request import (
-    Change,
-    CommitOptions,
-    CommitRequest,
-)
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests

@@ -18,14 +18,7 @@ from msgspec import Struct
 
 from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
-from mvc.adapters.parsed import (
-    FileParts,
-    ParsedContent,
-    ParsedTensor,
-    PlacedFile,
-    Source,
-    gaps,
-)
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, PlacedFile, Source, gaps
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.errors import BadModelFile

@@ -20,12 +20,7 @@ from numpy.typing import NDArray
 from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import (
-    Group,
-    Representatives,
-    TensorChange,
-    self_information,
-)
+from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 

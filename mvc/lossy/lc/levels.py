@@ -20,12 +20,7 @@ from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import (
-    Group,
-    Representatives,
-    TensorChange,
-    self_information,
-)
+from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.stages import Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 

@@ -34,11 +34,7 @@ from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes
 from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
-from mvc.maintenance.rewrite_plan import (
-    encoding_policy,
-    executing,
-    retry_on_rewrite,
-)
+from mvc.maintenance.rewrite_plan import encoding_policy, executing, retry_on_rewrite
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
