@@ -1,9 +1,7 @@
 """The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
 
-An undirected delta can be walked from either end; one with a forward
-transform only forward. To
-recover an object is to walk the cheapest path from a source to it, so that a version
-is recovered from the nearer reset point on either side (VSOL §3.2.8).
+An undirected delta can be walked from either end; one with a forward transform only forward. So a
+version is recovered from the nearer reset point on either side (VSOL §3.2.8).
 """
 
 from __future__ import annotations
