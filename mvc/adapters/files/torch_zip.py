@@ -378,8 +378,8 @@ def _builder(
     return _Builder(found, tensor), root
 
 
-class _Skeleton:
-    """A file as a ``Source``, with zeros where its contents lie."""
+class _Skeleton(Source):
+    """A file with zeros where its contents lie."""
 
     def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:
         runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
@@ -400,11 +400,6 @@ class _Skeleton:
             part = self._skeleton[place + skip : min(last, place + end - start)]
             out[start + skip - offset : start + skip - offset + len(part)] = part
         return bytes(out)
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _Builder:
