@@ -37,7 +37,10 @@ class Source(Protocol):
 
     def read(self, offset: int, length: int) -> bytes: ...
 
-    def read_into(self, offset: int, buffer: memoryview) -> int: ...
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class MemorySource:

@@ -45,8 +45,6 @@ from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create,
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import torch
 
     from mvc.api.recipes import Recipes
@@ -361,12 +359,7 @@ class Repository:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- keeping versions ----------------------------------------------------------------

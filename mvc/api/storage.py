@@ -217,8 +217,8 @@ class Storage(Namespace):
         ``retrain``: True trusts the versions of this call. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
-        from mvc.maintenance.repack.goal import check_aims
-        from mvc.maintenance.repack.repack import goal_of, repack
+        from mvc.maintenance.repack.goal import check_aims, goal_of
+        from mvc.maintenance.repack.repack import repack
 
         aims: dict[str, Any] = {
             "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
@@ -259,7 +259,8 @@ class Storage(Namespace):
 
     def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""
-        from mvc.maintenance.repack.repack import goal_of, repack
+        from mvc.maintenance.repack.goal import goal_of
+        from mvc.maintenance.repack.repack import repack
         from mvc.recipes.weights import all_proven, drop
 
         goal = goal_of(self.context, proven=all_proven(self.context))

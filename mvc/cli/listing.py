@@ -55,7 +55,6 @@ class Folding(Struct, frozen=True):
         return cls(training_files(paths), unfold)
 
     def keeps(self, path: str, key: str) -> bool:
-        """Whether a tensor is listed."""
         return self.unfold or not (path in self.training or is_training_key(key))
 
     def tell(self, out: Output, count: int) -> None:

@@ -93,7 +93,6 @@ class Output:
             self.warn(f"there is no pager {printable(str(missing))!r}: this is printed without one")
 
     def line(self, text: str = "") -> None:
-        """Prints a line of data."""
         self.wipe()
         if self._pages:
             self._start_pager()
@@ -174,7 +173,6 @@ class Output:
         self._say(f"mvc: {tag} {text}")
 
     def problem(self, message: str, hint: str | None) -> None:
-        """Prints why a command failed, and what to do."""
         self.wipe()
         if self.logger is not None:
             self.logger.error("%s", printable(message), extra={"hint": hint and printable(hint)})

@@ -9,14 +9,11 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownPath, WrongUsage
-
-if TYPE_CHECKING:
-    from mvc.io.files import FileSystem
-
+from mvc.io.files import FileSystem
 
 _HIDDEN = "__mvc_script__"
 

@@ -48,7 +48,6 @@ class Session:
         self._held.enter_context(block)
 
     def end(self) -> None:
-        """Ends those blocks."""
         self._held.close()
 
     @property
@@ -106,7 +105,6 @@ class Session:
 
     @property
     def config_file(self) -> Path:
-        """The repository's own settings."""
         return self.repository.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
@@ -118,7 +116,6 @@ class Session:
         return self.repository.version(id_)
 
     def title(self, id_: CommitId) -> str:
-        """The first line of a commit's message."""
         return one_line(self.commit(id_).message)
 
     def named(self, id_: CommitId) -> str:

@@ -1,11 +1,9 @@
 """A copy of a tensor in a narrower float type: a bf16 model beside its fp32 master.
 
-Computed on bit patterns, rounding to nearest with ties to even, so that a copy
-that equals the cast of its master need not be stored. The result depends on the
-input alone, never on the processor or its flush-to-zero mode. NaNs become what
-torch's vector kernels make of them on x86 (bfloat16: all ones; the others: quiet,
-with the upper payload bits); other builds of torch differ there, so the caller
-compares the bytes before relying on a cast.
+Computed on bit patterns (docs/format.md, "Codings"), so that a copy that equals the cast of its
+master need not be stored. The result depends on the input alone, never on the processor or its
+flush-to-zero mode. Builds of torch differ in what becomes of a NaN, so the caller compares the
+bytes before relying on a cast.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
 """General compressors behind one pair of functions, each bounded by the recorded size.
 
-A method is the text of a stage: ``zlib:9``, ``bz2:1``, ``lzma:6``, ``brotli:11``; without a
-colon it is a level of zstd, or ``huff``: parameters under which zstd finds hardly any matches
-and spends its time on Huffman coding, which for byte planes of weights is both smaller and
-faster than level 1. Input must be exactly one frame that holds exactly the recorded number of
-bytes; decompression stops at that number.
+A method is the text of a stage: ``zlib:9``, ``brotli:11``; without a colon it is a level of zstd,
+or ``huff``: parameters under which zstd hardly does more than Huffman coding, which for byte planes
+of weights is both smaller and faster than level 1. docs/format.md says what a frame may be.
 
-python-zstandard believes the size that a frame declares, whatever limit the caller gives, and
-by default ignores what follows the frame. So the declared size is compared with the recorded
-one before anything is allocated. Frames carry no checksum: what is stored here lies under a
-stronger one, which is checked first.
-
-LZMA is stored as a raw LZMA2 chain without a header, because a header could demand gigabytes of
-dictionary. The dictionary is as long as the stream, at least 4 KiB.
+python-zstandard believes the size that a frame declares, whatever limit the caller gives. So that
+is compared with the recorded size before anything is allocated. LZMA has no header, because a
+header could demand gigabytes of dictionary.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ class Format(Struct, frozen=True):
 
     @property
     def largest(self) -> float:
-        """The largest finite number."""
         return math.ldexp(2 - 2.0**-self.fraction, (1 << 8 * self.width - self.fraction - 2) - 1)
 
     @property

@@ -1,11 +1,4 @@
-"""The container of one tensor's chunks.
-
-One byte holds the width (bits 0-1, as a power of two) and the size of a chunk
-(bits 2-7, likewise). Then come the lengths of all chunks but the last, as
-variable-length integers, and the chunks. The number of chunks follows from the
-tensor's length and the last chunk takes what is left, so a tensor of one chunk
-costs one byte here.
-"""
+"""The container of one tensor's chunks (docs/format.md, "Payload of a single member")."""
 
 from __future__ import annotations
 
@@ -70,9 +63,7 @@ class Payload:
 
     @property
     def sizes(self) -> list[int]:
-        """Stored bytes of every chunk."""
         return [b - a for a, b in pairwise(self._cuts)]
 
     def chunk(self, index: int) -> memoryview:
-        """The stored bytes of chunk ``index``."""
         return self._data[self._cuts[index] : self._cuts[index + 1]]

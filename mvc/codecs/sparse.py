@@ -1,13 +1,7 @@
 """Positions and values of the words that are not zero: VSOL's GCXS (thesis §3.2.6).
 
 Zero means the word 0, never the number: a change of sign alone is the pattern 80000000, which
-a float comparison takes for nothing.
-
-Stored: how many words are not zero; then their positions as unsigned words of 8 bytes, and
-their values. Where more than half of the words are not zero, all of them are values, and
-no positions are stored. Options: ``values`` and ``indices`` split either into byte planes,
-``diff`` keeps the first position and then differences, ``layers`` joins all tensors of a
-record first.
+a float comparison takes for nothing. The bytes: docs/format.md, "Positions and values".
 """
 
 from __future__ import annotations

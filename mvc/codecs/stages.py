@@ -1,16 +1,8 @@
-"""The stages by which tensors are stored and come back exactly.
+"""The stages by which tensors are stored and come back exactly (docs/pipelines.md).
 
-XOR is VSOL's delta creator (thesis §3.2.3). Its byte segmentation has three forms (§3.2.6):
-(1) each tensor's planes by themselves; (2) plane i of all tensors of a record, one after the
-other, for each i; (3) the same bytes as (2), made by joining the tensors first. It compares
-bz2, zlib, zstd, brotli and lzma at several levels (§3.2.7, §4.7.1); the parameters behind
-``zstd:huff`` were found by measurement.
-
-``steps`` is the delta between two versions of weights on a grid, ``gaps`` codes which entries
-moved, and ``lattice`` is what full records are coded with. Where a tensor is on no grid
-(integers, entries taken over exactly, the first version of a constant one) a delta is an
-exclusive or, coded as byte planes. Nothing of this is in the thesis but the idea to quantise
-instead of resetting bits (its future work).
+The parameters behind ``zstd:huff`` were found by measurement. Where a tensor is on no grid
+(integers, entries taken over exactly, the first version of a constant one) a delta of ``steps``
+is an exclusive or, coded as byte planes.
 """
 
 from __future__ import annotations
@@ -22,13 +14,7 @@ import numpy as np
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
 from mvc.codecs.stage import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
-from mvc.codecs.streams import (
-    Parts,
-    decode_segments,
-    decode_stream,
-    encode_segments,
-    encode_stream,
-)
+from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_segments, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
 from mvc.errors import InvalidPipeline

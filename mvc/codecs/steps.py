@@ -1,21 +1,12 @@
 """Deltas and full records of tensors that lie on a grid: whole steps of a power of two.
 
-A delta: the format of the floats (one byte), the exponent of the step (zigzag), how many
-entries changed; the gaps between them, as Rice codes; a bit for each sign; then the steps
-beyond the first: how many entries moved further, the gaps between those, and how far, again
-as Rice codes. The exponent is that of the changed entries alone, so entries
-off the grid that did not change are no obstacle.
+The bytes: docs/format.md, "Multiples and steps". The exponent of a delta is that of the changed
+entries alone, so entries off the grid that did not change are no obstacle.
 
-A full record: format and exponent likewise, the bytes of a number (1 or 2), and the byte
-planes of all multiples with their sign folded into the lowest bit.
-
-Rice codes hold whole numbers that are mostly small, without tables and without loops. A number
-v with parameter k is the quotient v >> k in unary (that many 0 bits, then a 1) and the k low
-bits as they are. All low bits lie together and all quotients lie together, so that either side
-is a handful of array operations. For the gaps between changed entries, which are nearly
-geometric, this is within some per cent of the entropy (Golomb 1966; Rice 1979). Stored: k, one
-byte; the sum of all quotients; then two streams, the low bits of every number, lowest first,
-and the quotients. The bits of a stream fill bytes from the highest down.
+Rice codes hold whole numbers that are mostly small, without tables and without loops: all low bits
+lie together and all quotients lie together, so that either side is a handful of array operations.
+For the gaps between changed entries, which are nearly geometric, this is within some per cent of
+the entropy (Golomb 1966; Rice 1979).
 """
 
 from __future__ import annotations

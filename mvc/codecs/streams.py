@@ -1,10 +1,7 @@
 """A stream of bytes whose length the reader knows, stored in the cheapest of four forms.
 
-A stream begins with its form. ``RAW``: the bytes. ``CONSTANT``: one byte.
-``FRAME``: the length of a compressed frame, and the frame. ``SPARSE``: a bitmap of
-the bytes that are not zero, itself a stream, then those bytes, again a stream;
-Huffman codes spend at least a bit a symbol and a bitmap does not. A bitmap of a
-bitmap covers the case that almost nothing changed.
+The bytes: docs/format.md, "Payload of a single member". Huffman codes spend at least a bit a symbol
+and a bitmap does not; a bitmap of a bitmap covers the case that almost nothing changed.
 
 The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
 compressor (``method`` None) stores the bytes alone.

@@ -38,11 +38,9 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
         return len(self.data) - self.position
 
     def byte(self) -> int:
-        """The next byte."""
         return self.take(1)[0]
 
     def take(self, count: int) -> memoryview:
@@ -54,7 +52,6 @@ class Cursor:
         return self.data[start : self.position]
 
     def varint(self) -> int:
-        """The next number."""
         value = shift = 0
         while True:
             byte = self.byte()

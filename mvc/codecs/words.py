@@ -5,9 +5,6 @@ patterns like any other (a float comparison loses sign-only changes, and a
 float register may quiet a NaN). Everything wraps around, so it is exact and
 can be undone from either end.
 
-Zigzag is the map of Protocol Buffers' ``sint``: 0, -1, 1, -2 become 0, 1, 2, 3,
-so that small differences of both signs have small words.
-
 ``kernels`` are the innermost loops in C (``kernels.c``), None where no compiler was found when
 mvc was installed. What they do, numpy does here too, more slowly and to the same bytes.
 """

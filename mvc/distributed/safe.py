@@ -49,7 +49,6 @@ class SafeFunction(ABC):
         """How far this drift reaches; zero for none."""
 
     def of(self, drift: Vector) -> float:
-        """The value for this drift."""
         return self.reach(drift) - self.radius**self.power
 
     def radius_of(self, drifts: Iterable[Vector]) -> float:

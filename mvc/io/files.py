@@ -95,7 +95,6 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether it is held by this process."""
         return self._fd >= 0
 
     def release(self) -> None:
@@ -379,7 +378,6 @@ class FileSystem:
             return Path(os.path.realpath(path))
 
     def cwd(self) -> Path:
-        """The current folder, absolute."""
         with translate(Path(), "inspect"):
             return Path.cwd()
 

@@ -68,7 +68,6 @@ class FileIdentity(Struct, frozen=True):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
         return stat.S_ISREG(self.mode)
 
     @property
@@ -278,7 +277,6 @@ class ReadAhead:
         self._data = b""
 
     def size(self) -> int:
-        """Length in bytes, as of now."""
         return self._file.size()
 
     def read(self, offset: int, length: int) -> bytes:
@@ -293,7 +291,6 @@ class ReadAhead:
         return self._data[at : at + length]
 
     def read_header(self, offset: int, length: int) -> bytes:
-        """As ``read``."""
         return self.read(offset, length)
 
     def is_hole(self, offset: int, length: int) -> bool:

@@ -1,14 +1,8 @@
 """Plans: which files a replacement of several files renames and deletes (layer 1).
 
-A plan is two lines: the steps as JSON, and, once every new file is ready, ``ready`` with the CRC-32
-of the first line. It lies where its files lie, so that only a process that may write there can have
-made it:
-
-- for the folder that holds the repository, among the plans in ``.mvc``;
-- for any other folder in that folder, under the name of a temporary file. Among the plans is then a
-  *pointer* of the same number: path, device, inode and owner of the folder.
-
-Both are input like everything in ``.mvc``: what fails a check is not acted on.
+A plan lies where its files lie, so that only a process that may write there can have made it; a
+*pointer* leads to one outside of ``.mvc``. Both are input like everything in ``.mvc``: what fails a
+check is not acted on (docs/format.md, "Plans").
 """
 
 from __future__ import annotations

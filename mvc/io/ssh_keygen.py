@@ -228,6 +228,5 @@ def _run(arguments: Iterable[str], message: bytes) -> subprocess.CompletedProces
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    """What it said, on one line."""
     words = done.stderr.decode(errors="replace").split()
     return " ".join(words)[:_LONGEST]

@@ -106,7 +106,6 @@ class LabelledBatch:
         return LabelledBatch(_take(self.inputs, rows), _take(self.labels, rows))
 
     def put(self, rows: NDArray[np.integer], other: LabelledBatch) -> None:
-        """Overwrites samples in place."""
         for own, new in ((self.inputs, other.inputs), (self.labels, other.labels)):
             if isinstance(own, list):
                 for row, value in zip(rows, new, strict=True):

@@ -1,21 +1,8 @@
 """Decisions whether a version is saved at all. They change nothing and leave no trace in storage.
 
-``every`` goes by the number of the version (thesis §3.2.1).
-
-DSED (thesis §3.2.5): a version is skipped while the deployed one is still good enough. Given the
-labelled batches since the last save, the bound E, and the number n of samples that the new weights
-are evaluated on, a version is skipped if and only if
-
-    mean accuracy of the deployed weights, batch by batch  +  round(E n) / n
-        >=  accuracy of the new weights on all these batches together
-
-so a tie skips. With ``last`` the new weights are evaluated on the newest batch alone. The deployed
-weights are evaluated once on every batch. Numbers are exact fractions, so that ties are exact.
-
-Drift detection goes by the incoming data alone: whether it has changed since the last drift. The
-thesis proposes this as future work (chapter 6). The detectors are river's: ADWIN (Bifet and
-Gavaldà, 2007) and Page-Hinkley, with their default settings. They watch one number per sample and
-reset themselves when they detect a drift.
+When each of them saves: docs/production.md, "Decisions" (thesis §3.2.1, §3.2.5, chapter 6). The
+numbers of ``dsed`` are exact fractions, so that ties are exact. The detectors of ``drift`` are
+river's; they watch one number per sample and reset themselves when they detect a drift.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 """The grid: production weights are whole multiples of a power of two, the step of their tensor.
 
-The step is near ``coarse`` times the standard deviation of the tensor's entries, and finer for
-tensors that are smaller than the largest one, by the power ``fine`` of the ratio: they cost few
-bytes, and each of their entries serves more of the network. A training weight is rounded to
-the nearest multiple, but keeps its place until it is further than ``hold`` steps away:
-training weights tremble, and without it those that lie half-way between two multiples would
-cross over and back with every batch.
+docs/frontier.md says how large that is, and when it changes. Training weights tremble: without
+``hold`` those that lie half-way between two multiples would cross over and back with every batch.
 
 Rounding needs no dither: where in its step an entry lies is as good as random, so that as
 many entries move on as the tensor has moved on the average. A wider ``hold`` (a dead zone)
 loses just that. The rounding error is fed back, since the next version is rounded anew.
 
-The step is found again in the production weights themselves: they are multiples of it. It is
-kept while it is within a factor of two of what is wanted, so that the grid rarely changes. After
-a change to a finer or coarser form of the stage it is what is wanted.
+The step is found again in the production weights themselves: they are multiples of it.
 """
 
 from __future__ import annotations

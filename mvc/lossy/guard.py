@@ -1,20 +1,9 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-Both are judged on the same labelled samples, for every label and for all samples together. For n
-samples, of which b are lost (only the training weights have them right) and c are won, the drop is
-(b - c) / n, with the standard error sqrt(b + c) / n. A drop *exceeds* E if it does so by more than
-a few standard errors.
-
-* *Accounts.* Each new batch is given to the weights that are live and to the training weights
-  that they were made of; neither has learned from it. If a group of samples has a drop that
-  exceeds E, over all batches and over those since the level changed, the level rises by one.
-* *The reservoir*: the K newest samples of every label, of earlier batches. A version is compared
-  with its training weights there before it is made live. If a drop exceeds E there, the version is
-  made again one level finer, until none does.
-
-Level 0 are the stages as written; every level changes weights about half as much as the one
-before, and the last one is exact. The level stays. It goes back by one once no drop has been above
-half of E for a while, which doubles with every version for which the level rises.
+What is compared, and when the level rises and goes back: docs/production.md, "Decisions". The
+*accounts* are over all batches and over those since the level changed; the *reservoir* has the K
+newest samples of every label, of earlier batches. Level 0 are the stages as written; every level
+changes weights about half as much as the one before, and the last one is exact.
 """
 
 from __future__ import annotations

@@ -15,14 +15,7 @@ from msgspec import Struct
 
 from mvc.errors import WrongUsage
 from mvc.lossy.accuracy import Evaluate
-from mvc.lossy.decisions import (
-    DriftDetector,
-    DriftStage,
-    Dsed,
-    ErrorDecay,
-    Every,
-    Monitor,
-)
+from mvc.lossy.decisions import DriftDetector, DriftStage, Dsed, ErrorDecay, Every, Monitor
 from mvc.lossy.guard import AccuracyGuard, GuardStage
 from mvc.lossy.reducer import Arrays, Reducer
 from mvc.lossy.topk import TopKOfEach

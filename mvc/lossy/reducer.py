@@ -1,18 +1,10 @@
 """The weights of a training become those that are deployed and stored: one ``Reducer``.
 
-Only float64, float32, float16 and bfloat16 tensors are ever changed. Other tensors and those
-named exact are taken over bit for bit.
-
 *Production weights* (``topk``, ``grid``, ``lsb``): training weights are changed by the lossy
-stages in turn, and stored exactly. Tensors without a predecessor of their name, dtype and shape
-are taken over, except by stages that begin (``grid``), and so is every entry that is infinite or
-no number on either side (such entries do not count towards Top-K).
-
-*Approximations* (``mvc.lossy.lc``): the version before plus a coded step. The step is taken from
-the version before, not from the training's state before, so the error of one step is part of the
-next one and does not add up. Approximated are floating-point weights and an optimizer's moments,
-those of each kind quantised among themselves. A tensor stays as it is without a predecessor, or
-if it holds an infinity or a NaN.
+stages in turn, and stored exactly (what they leave as it is: docs/pipelines.md). *Approximations*
+(``mvc.lossy.lc``): the version before plus a coded step, which is taken from the version before,
+not from the training's state before, so the error of one step is part of the next one and does
+not add up (what stays exact: docs/lc.md).
 """
 
 from __future__ import annotations

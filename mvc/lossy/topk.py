@@ -1,18 +1,12 @@
 """Top-K: only the entries that changed most, of every tensor or of all together (thesis §3.2.2).
 
-A tensor takes over k entries of the training weights, those with the largest
-|production - training|, and keeps its production weights elsewhere. Equal distances go to
-the lower flat index, so that a run can be repeated.
-
-The share of entries may follow a curve over the loss (Eq. 3.2 and 3.3). The thesis's printed
-Eq. 3.3 does not pass through (0, 0) and (1, 1). With b = |l| and m the positive root of
-b m (1 + m) = 1,
+How many those are: docs/pipelines.md. The thesis's printed Eq. 3.3 does not pass through (0, 0)
+and (1, 1). With b = |l| and m the positive root of b m (1 + m) = 1,
 
     g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
 
-falls from 1 to 0; the second form has no difference of near-equal numbers. Then f(x) = x is
-the linear curve, 1 - g(x) for l < 0 lies above it, g(1 - x) for l > 0 below. l = 0 is the
-limit of both: linear.
+falls from 1 to 0; the second form has no difference of near-equal numbers. The curve is 1 - g(x)
+for l < 0, g(1 - x) for l > 0, and linear, the limit of both, for l = 0.
 """
 
 from __future__ import annotations

@@ -16,14 +16,7 @@ import msgspec
 from blake3 import blake3
 from msgspec import Struct, field
 
-from mvc.errors import (
-    AlreadyARepository,
-    Busy,
-    DamagedData,
-    MvcError,
-    WouldOverwrite,
-    WrongUsage,
-)
+from mvc.errors import AlreadyARepository, Busy, DamagedData, MvcError, WouldOverwrite, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.limits import MIB

@@ -17,13 +17,7 @@ from msgspec import Struct, field
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.gc import (
-    DEFAULT_GRACE,
-    Collection,
-    cutoff_of,
-    plan_deletion,
-    refuse_damaged,
-)
+from mvc.maintenance.gc import DEFAULT_GRACE, Collection, cutoff_of, plan_deletion, refuse_damaged
 from mvc.maintenance.inventory import inventory_and_contents
 from mvc.maintenance.reachable import reachable
 from mvc.maintenance.retention import Retention, Short, protected, recorded_since, select, too_few

@@ -58,7 +58,6 @@ class VersionHistory:
         self._undone: dict[int, tuple[int, int]] = {}  # by sequence the same of its newest undo
 
     def take(self, recorded: Recorded) -> None:
-        """Adds the next entry."""
         entry, position = recorded.entry, len(self._times)
         if entry.operation == "gc":
             self.fresh.clear()

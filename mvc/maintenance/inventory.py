@@ -51,7 +51,6 @@ class StoredRecord(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The first byte behind the record."""
         return self.offset + self.header.size
 
     def members(self) -> Iterator[tuple[CodingPlace, Member]]:
@@ -140,7 +139,6 @@ class Inventory:
     # -- records ---------------------------------------------------------------------------
 
     def all_records(self) -> Iterator[StoredRecord]:
-        """Every record, in the order of the entries."""
         return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
@@ -156,11 +154,9 @@ class Inventory:
         return StoredRecord(entry_index, pack, offset, self.pack_reader.header(pack, offset))
 
     def records_of(self, entry_index: int) -> list[StoredRecord]:
-        """The records of an entry."""
         return [self.record(n) for n in range(*self._ends[entry_index : entry_index + 2])]
 
     def places(self, rows: Iterable[int]) -> Iterator[CodingPlace]:
-        """The places of codings."""
         for row in rows:
             number = bisect_right(self.rows, row) - 1
             yield self.packs[number], self.offsets[number], row - self.rows[number]

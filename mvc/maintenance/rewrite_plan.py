@@ -200,7 +200,6 @@ class Execution:
             self._rewrite.keep(recorded, self._moved(recorded))
 
     def headers_of(self, recorded: Recorded) -> Iterator[RecordHeader]:
-        """Those of the records of an entry."""
         for region in recorded.entry.regions:
             for _, header in self._old.records(region):
                 yield header
@@ -318,7 +317,6 @@ class _Encoder:
 
     @property
     def features(self) -> frozenset[str]:
-        """What its codings need."""
         return self._writer.policy.pipeline.features
 
     def encode(self, requests: list[EncodeRequest]) -> None:
@@ -355,7 +353,6 @@ class _Encoder:
 
 
 def _joined(regions: list[Region]) -> tuple[Region, ...]:
-    """Merges adjacent regions."""
     joined: list[Region] = []
     for region in regions:
         last = joined[-1] if joined else Region(-1, 0, 0)

@@ -304,7 +304,6 @@ class StorageGraph:
 
     @property
     def sizes(self) -> NDArray[np.uint64]:
-        """By row: the bytes of the piece."""
         return column(self._sizes)
 
     def price(self, seconds: NDArray[np.float64]) -> None:
@@ -336,7 +335,6 @@ class StorageGraph:
         return len(self._numbers)
 
     def id_of(self, number: int) -> bytes:
-        """The id of an object."""
         found: bytes = self._sorted[self._places[number]].tobytes()
         return found
 
@@ -384,14 +382,12 @@ class StorageGraph:
         return int(self.entry[self._first_rows[number]])
 
     def nodes(self, objects: Integers, starts: NDArray[np.uint64]) -> Integers:
-        """The nodes of pieces."""
         part = np.searchsorted(self._offsets, starts)
         known = (part < len(self._offsets)) & (objects >= 0)
         known[known] = self._offsets[part[known]] == starts[known]
         return self._place_of(np.where(known, objects * len(self._offsets) + part, -1))
 
     def has(self, nodes: Flags, piece: Piece) -> bool:
-        """Whether a piece is among ``nodes``."""
         node = self._node(*piece)
         return node >= 0 and bool(nodes[node])
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
@@ -171,23 +172,15 @@ class Commit(Struct, frozen=True, dict=True):
 def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
     """The commit with these fields that is like another one in all else."""
     field = iter(fields).__next__
-    return Commit(
-        ManifestId(field()),
-        Root(field()),
-        tuple([CommitId(field()) for _ in known.parents]),
-        known.author,
+    return replace(
+        known,
+        manifest=ManifestId(field()),
+        root=Root(field()),
+        parents=tuple([CommitId(field()) for _ in known.parents]),
         time_ns=signed(number(field())),
-        zone_minutes=known.zone_minutes,
         message=decode_text(field()),
         metrics={name: _FLOAT.unpack(field())[0] for name in known.metrics},
-        pipeline=known.pipeline,
-        code=known.code,
         params={name: decode_text(field()) for name in known.params},
-        needs=known.needs,
-        attached=known.attached,
-        run=known.run,
-        dirty=known.dirty,
-        unknown=known.unknown,
     )
 
 

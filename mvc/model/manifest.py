@@ -1,12 +1,9 @@
-"""A manifest: the paths of a version, each with its tensors and its layout.
+"""A manifest: the paths of a version, each with its tensors and its layout (docs/format.md).
 
-Beside its files a version may carry others, which no working folder holds: the source code of a
-model, the environment, a recipe. Their paths begin with ``names.ATTACHED``.
-
-Logical tensors and layout are two lists. The layout says of which blobs and
-other bytes a file is made: *contents* (blobs at offsets), *checks* (zip CRC-32
-fields, which follow from the content and are computed, not stored) and the
-*skeleton*, one raw blob of every remaining byte in file order.
+The layout says of which blobs and other bytes a file is made: *contents* (blobs at offsets),
+*checks* (CRC-32 fields of zips, which are computed, not stored) and the *skeleton*, one raw blob of
+every remaining byte in file order. Files that a version carries beside its own, which no working
+folder holds, have paths that begin with ``names.ATTACHED``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The Merkle tree over the tensors of a state (MMlib §3.2; seeds.md 4a).
 
-Leaves are ``H(param hash, key)``; an inner node is ``H(left, right)``. An odd
-number of leaves is made even at the front: with n leaves and 2**x the largest
-power of two not above n, the first n - 2**x *pairs* are joined, their parents
-stay in front, the other leaves follow; the 2**x nodes then form a perfect tree.
+Which leaves are joined first: docs/format.md, "Manifest".
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """Group scope: the words of all tensors of a record, coded together.
 
-Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2.6, form 2): plane i of every
-tensor, one tensor after the other, for each i. It equals splitting the concatenation of
-all tensors (form 3). Or as positions and values over that concatenation (``sparse``).
-Tensors of unequal element width make a class each.
-
-Stored: the widths of the members as runs (log2 of the width in bits 0-1, the
-run's length above), then for each width that occurs, narrowest first, its
-planes, lowest first, cut in segments of at most 4 MiB, or its positions and values;
-last the bytes of all members that fill no word.
+Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2.6, form 2, whose bytes are those of
+form 3), or as positions and values (``sparse``). The bytes: docs/format.md, "Payload of a group".
 """
 
 from __future__ import annotations

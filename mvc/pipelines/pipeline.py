@@ -1,24 +1,8 @@
 """Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
 
-``sub | zigzag | elide | planes | zstd:huff`` codes the delta to a base; the
-same line without its delta stages codes full records. The line and the stored bytes are enough
-to decode.
-
-A line may also contain decisions (whether a version is saved) and lossy stages (which reduce
-training weights to production weights). Both act before storage; records name ``coding()``, the
-line without them.
-
-A chunk begins with its shape, one byte:
-
-    RAW       the words as the operator left them, then the tail
-    ZERO      nothing: every word and the tail are zero
-    CONSTANT  one word, then the tail
-    CODED     the streams (with sparse: positions and values), then the tail
-    ELIDED    the bitmap of the changed words, their streams, then the tail
-    GRID      what mvc.codecs.steps makes of words on a grid, then the tail
-
-The tail is the bytes at the end that fill no word. A chunk with a byte too many or too few is
-damaged.
+The line without its delta stages codes full records. It and the stored bytes are enough to decode.
+Decisions and lossy stages (docs/pipelines.md) act before storage; records name ``coding()``, the
+line without them. The shapes of a chunk: docs/format.md, "Payload of a single member".
 """
 
 from __future__ import annotations

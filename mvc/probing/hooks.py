@@ -94,7 +94,6 @@ class Hooks:
 
     @property
     def current(self) -> str | None:
-        """The innermost layer that is running."""
         return self._open[-1].layer if self._open else None
 
     def calls(self) -> tuple[LayerCall, ...]:

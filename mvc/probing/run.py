@@ -18,13 +18,7 @@ from mvc.model.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.stopwatch import Stopwatch
-from mvc.probing.summary import (
-    Conditions,
-    LayerSelection,
-    Summary,
-    TensorPrint,
-    WeightPrint,
-)
+from mvc.probing.summary import Conditions, LayerSelection, Summary, TensorPrint, WeightPrint
 from mvc.training.state.parts import setting, unwrap
 
 Loss = Callable[..., torch.Tensor]

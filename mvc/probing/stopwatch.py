@@ -48,7 +48,6 @@ class Stopwatch:
 
     @property
     def current(self) -> str | None:
-        """The layer that is running."""
         if self._backward is not None:
             return self._backward[0]
         return self._open[-1][0] if self._open else None

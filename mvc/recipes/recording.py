@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -41,11 +40,7 @@ from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
-from mvc.repo.commit.request import (
-    Change,
-    CommitOptions,
-    CommitRequest,
-)
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
@@ -310,12 +305,7 @@ class Run:
         found = sources_of(self._describer.classes, values=True)
         return Sources({**files, **found.files}, {**packages, **found.packages})
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Commits the model, unless the block failed; then proves the recipe, if asked to."""
         if error is not None:
             return

@@ -44,17 +44,7 @@ from mvc.model.names import printable
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
 from mvc.recipes import dataset
-from mvc.recipes.messages import (
-    Begun,
-    Compared,
-    Ended,
-    Event,
-    Failed,
-    Idle,
-    Job,
-    Stepped,
-    event_in,
-)
+from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped, event_in
 from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds

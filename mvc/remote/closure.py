@@ -126,7 +126,6 @@ class Closure:
         return (self._graph.resolve_prefix(id_) or id_) if len(id_) < 32 else id_
 
     def load(self, id_: ManifestId) -> Manifest:
-        """A manifest; raises DamagedData."""
         return self._stream.load(id_)
 
     def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:

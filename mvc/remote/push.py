@@ -32,15 +32,7 @@ from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.merging import TruthReader
 from mvc.remote.moves import advances, leads_to, shown
-from mvc.remote.places import (
-    FETCHED,
-    PUSHED,
-    KnownPlace,
-    head_of,
-    keep_place,
-    known_place,
-    tips_of,
-)
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, head_of, keep_place, known_place, tips_of
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries

@@ -31,14 +31,7 @@ from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import (
-    Given,
-    Missing,
-    ProvenSlice,
-    is_reached,
-    opened_ahead,
-    prove,
-)
+from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors

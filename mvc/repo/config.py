@@ -203,7 +203,6 @@ class Config(Struct, frozen=True):
         return self.values[_known(name).name][0]
 
     def origin(self, name: str) -> Origin:
-        """The origin of the value in force."""
         return self.values[_known(name).name][1]
 
 

@@ -1,17 +1,9 @@
-"""What was live on a target, and from when until when.
+"""What was live on a target, and from when until when (docs/format.md, "Deployments").
 
-Retracted deployments are skipped (``deployments`` says what *dated* and *immediate* mean).
-
-- Live at T: the last deployment at or before T by time, of those of one time the one that was
-  recorded last (``Deployed.place``). Recorded times are taken as they stand: deployments that were
-  recorded while a clock was set back stand where it said.
-- Live now: the immediate deployment that was recorded last, so that a clock set back does no
-  harm. But if dated deployments that are not in the future come after it by time and order of
-  recording, the last of those. So a dated deployment of an earlier time does not take over, and one
-  of a future time takes over at that time.
-
-The immediate deployment is searched among the ``RECENT`` newest records of the target. If there
-is none, as after the import of a long history, live now is live at the current time.
+Retracted deployments are skipped (``deployments`` says what *dated* and *immediate* mean). Recorded
+times are taken as they stand: deployments that were recorded while a clock was set back stand where
+it said. Live now goes by the order of recording, so that this does no harm; a dated deployment of
+an earlier time does not take over, and one of a future time takes over at that time.
 
 A *stretch* is the time from a deployment to the next one by these rules, whose beginning is the
 first moment that no longer belongs to it. Of deployments of one time the last has it all.

@@ -47,13 +47,9 @@ _FORMS = (
 
 
 def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
-    """A moment in ns since 1970. ``zone`` applies to times without one; None is the system's.
+    """A moment in ns since 1970, of a text in a form of docs/commands.md. Raises InvalidTime.
 
-    Accepts ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
-    offset), ``10:00`` (today), ``yesterday 10:00``, ``last tuesday 10:00`` (before today), without
-    a time these are whole days of 24 hours ago; ``now``, ``2 hours ago``, a date as eight digits
-    (``20261120``), and other digits since 1970: up to 11 are seconds, up to 14 milliseconds, else
-    nanoseconds. Raises InvalidTime.
+    ``zone`` applies to times without one; None is the system's.
     """
     word = text.strip().lower()
     if len(word) > _MAX_TEXT:

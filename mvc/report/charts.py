@@ -80,7 +80,6 @@ class Charts(Struct, frozen=True, dict=True):
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
     def count(self, title: str) -> Line:
-        """How many versions there are so far."""
         points = [(self._place(c), float(i)) for i, c in enumerate(self.found.versions, 1)]
         return Line(title, [Curve("", points)], whole)
 
@@ -91,7 +90,6 @@ class Charts(Struct, frozen=True, dict=True):
         return Bars("stored bytes", kinds, lambda value: size(round(value)))
 
     def live(self, spans: Mapping[str, Sequence[Span]]) -> Lanes:
-        """What was live when."""
         lanes = {
             target: [Lane(self._moment(s.start_ns), self._moment(s.end_ns), s) for s in each]
             for target, each in spans.items()

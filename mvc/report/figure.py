@@ -196,7 +196,6 @@ class Lanes(Struct, frozen=True):
 
     @property
     def spans(self) -> dict[str, list[Span]]:
-        """The deployments by target, in time."""
         return {target: [lane.span for lane in lanes] for target, lanes in self.targets.items()}
 
     def svg(self, axis: Axis, top: int) -> str:

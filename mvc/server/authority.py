@@ -57,7 +57,6 @@ class Holders:
         self._tokens = tokens
 
     def caller(self, authorization: str | None, repository: str) -> Caller:
-        """Whose token it is. Raises Denied."""
         given = authorization or ""
         if given[: len(_BEARER)].lower() != _BEARER:
             raise Denied(401, RemoteRefused(

@@ -29,7 +29,6 @@ class Places:
 
     @property
     def held(self) -> int:
-        """How many are held."""
         return self._held.total()
 
     def take(self, caller: Caller) -> Callable[[], None]:

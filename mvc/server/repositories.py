@@ -172,7 +172,6 @@ class Repositories:
 
     @property
     def opened(self) -> int:
-        """How many are open."""
         return len(self._open)
 
     def find(self, name: str) -> Served:

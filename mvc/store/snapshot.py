@@ -194,8 +194,6 @@ class Snapshot:
     # -- look-ups by key -------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
-        """The greatest key with low <= key < high."""
-
         def look() -> bytes | None:
             greatest = self._index.last(low, high)
             self._check_last(low, high, greatest)
@@ -204,8 +202,6 @@ class Snapshot:
         return self._guarded(look)
 
     def first(self, low: bytes, high: bytes) -> bytes | None:
-        """The least key with low <= key < high."""
-
         def look() -> bytes | None:
             least = self._index.first(low, high)
             self._check_first(low, high, least)
@@ -214,8 +210,6 @@ class Snapshot:
         return self._guarded(look)
 
     def scan(self, low: bytes, high: bytes) -> list[bytes]:
-        """Keys with low <= key < high, ascending."""
-
         def look() -> list[bytes]:
             found = self._index.scan(low, high)
             self._check_own(low, high, found)
@@ -761,7 +755,6 @@ class Snapshot:
                 self.renew_index()
 
     def close(self) -> None:
-        """Closes every file."""
         self._index.close()
         self.packs.close()
         self.journal.close()

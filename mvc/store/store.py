@@ -228,7 +228,6 @@ class Store:
 
     @property
     def timing(self) -> Timing:
-        """Estimates how long recoveries take here."""
         from mvc.store.recovery.timing import Timing
 
         return Timing(self.recovery)
@@ -268,7 +267,6 @@ class Store:
         self.now_ns()
 
     def disk_use(self) -> DiskUse:
-        """What takes space on disk now."""
         numbers = pack_numbers(self.fs, self.folder / PACKS)
         packs = {n: self._size_of(pack_path(self.folder / PACKS, n)) for n in numbers}
         return DiskUse(self._size_of(self.folder / JOURNAL), packs)
@@ -284,7 +282,6 @@ class Store:
         return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
 
     def object_writer(self, packs: RecordSink, policy: Policy) -> ObjectWriter:
-        """Encodes objects and appends them to packs."""
         from mvc.store.writing.object_writer import ObjectWriter
 
         return ObjectWriter(
@@ -428,12 +425,10 @@ class Store:
         return True
 
     def has_commit(self, id_: CommitId) -> bool:
-        """Whether an entry has published this commit."""
         found = self.snapshot.publishing(id_)
         return any(commit.id == id_ for each in found for commit in each.entry.commits)
 
     def ref(self, name: str) -> RefValue:
-        """A ref's present value."""
         found = self.snapshot.newest_ref_change(name)
         if found is None:
             return None

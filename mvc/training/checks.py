@@ -16,11 +16,7 @@ from mvc.lossy.decisions import Monitor
 from mvc.model.names import DEFAULT_STATE, check_author, check_path, check_ref
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.arguments import check_text
-from mvc.repo.commit.request import (
-    CommitRequest,
-    check_request,
-    check_run,
-)
+from mvc.repo.commit.request import CommitRequest, check_request, check_run
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from
 from mvc.requirements import Requirements, pipeline_and_bound

@@ -24,13 +24,13 @@ from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import Monitor
 from mvc.lossy.production import Production
 from mvc.lossy.reducer import Arrays
+from mvc.model.names import training_path
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.serving.served_version import ServedVersion, decode, encode
-from mvc.training.state.parts import training_path
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository

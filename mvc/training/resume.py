@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE, an
+from mvc.model.names import DEFAULT_STATE, an, training_path
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
@@ -167,7 +167,7 @@ def training_state(
     ``production`` and take the weights from ``training_weights``.
     """
     entries = repo.manifest(commit).by_path
-    path = parts.training_path(name)
+    path = training_path(name)
     if name not in entries or path not in entries:
         missing = name if name not in entries else path
         raise CannotResume(

@@ -66,7 +66,6 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers."""
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:

@@ -59,9 +59,6 @@ def watch(
                 hint="use mvc.Recorder, and call its step at the end of the batch",
             )
     recorder = Watching(repo, model, optimizer, **options)
-
-    def after_step(*_: Any) -> None:
-        recorder.batch_ended()
-
-    recorder.on_close(optimizer.register_step_post_hook(after_step).remove)
+    hook = optimizer.register_step_post_hook(lambda *_: recorder.batch_ended())
+    recorder.on_close(hook.remove)
     return recorder

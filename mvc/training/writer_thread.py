@@ -20,7 +20,7 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path
+from mvc.model.names import check_path, training_path
 from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
@@ -35,7 +35,7 @@ from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
 from mvc.training.pushing import Pusher
 from mvc.training.staging import Item, Queue, Slot
-from mvc.training.state.parts import PRODUCTION, StateSource, training_path
+from mvc.training.state.parts import PRODUCTION, StateSource
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository

@@ -8,7 +8,7 @@ from datetime import timedelta
 from mvc.ids import CommitId
 from mvc.maintenance.forget import choose, forget
 from mvc.maintenance.gc import collect as collect_garbage
-from mvc.maintenance.repack.repack import goal_of
+from mvc.maintenance.repack.goal import goal_of
 from mvc.maintenance.repack.repack import repack as change_layout
 from mvc.maintenance.retention import Retention
 from mvc.repo.context import Context

@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.maintenance.repack.repack import Repacked, draw_curve, goal_of, make_plan, present_metrics
+from mvc.maintenance.repack.goal import goal_of
+from mvc.maintenance.repack.repack import Repacked, draw_curve, make_plan, present_metrics
 from mvc.repo.config import set_value
 from tests.oracle.holding import held_against
 

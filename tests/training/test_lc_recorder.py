@@ -13,7 +13,7 @@ import torch
 import mvc
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy import reducer
-from mvc.maintenance.repack.super_step import SuperStep
+from mvc.maintenance.repack.super_steps import SuperStep
 from mvc.serving.served_version import ServedVersion
 from mvc.testing import fresh_process, open_quietly
 from mvc.training import approximator

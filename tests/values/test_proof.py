@@ -345,7 +345,7 @@ def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         before = stored_bytes(tmp_path)
         with monkeypatch.context() as patch:
             patch.setattr(
-                "mvc.maintenance.repack.super_step.encode_joint",
+                "mvc.maintenance.repack.super_steps.encode_joint",
                 result(last_part)(import_module("mvc.lossy.lc.payload").encode_joint),
             )
             with pytest.raises(EncodingFailed, match="super-step"):

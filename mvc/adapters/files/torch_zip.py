@@ -18,14 +18,7 @@ from msgspec import Struct
 
 from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
-from mvc.adapters.parsed import (
-    FileParts,
-    ParsedContent,
-    ParsedTensor,
-    PlacedFile,
-    Source,
-    gaps,
-)
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, PlacedFile, Source, gaps
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.errors import BadModelFile
@@ -385,8 +378,8 @@ def _builder(
     return _Builder(found, tensor), root
 
 
-class _Skeleton:
-    """A file as a ``Source``, with zeros where its contents lie."""
+class _Skeleton(Source):
+    """A file with zeros where its contents lie."""
 
     def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:
         runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
@@ -407,11 +400,6 @@ class _Skeleton:
             part = self._skeleton[place + skip : min(last, place + end - start)]
             out[start + skip - offset : start + skip - offset + len(part)] = part
         return bytes(out)
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _Builder:

@@ -41,8 +41,9 @@ from mvc.ids import CommitId
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.maintenance.repack.metrics import LayoutMetrics
     from mvc.maintenance.repack.plan import RepackCurve
-    from mvc.maintenance.repack.repack import LayoutMetrics, Repacked
+    from mvc.maintenance.repack.repack import Repacked
 
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
 _PICTURES = {".svg": "svg", ".png": "png"}

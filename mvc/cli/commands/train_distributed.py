@@ -22,8 +22,9 @@ from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
+from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.runner.launch import Launch, launch
-from mvc.distributed.runner.settings import PROTOCOLS, check_alone, checked
+from mvc.distributed.runner.settings import check_alone, checked
 from mvc.errors import CannotDistribute
 from mvc.model.names import printable
 

@@ -69,7 +69,6 @@ class Prediction(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As records name it."""
         numbers = ",".join(map(repr, self.numbers))
         return ":".join((PREFIX, self.rule, self.dtype, *([numbers] if numbers else [])))
 
@@ -96,7 +95,6 @@ class Prediction(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Bytes of an element."""
         return PREDICTED[self.dtype].itemsize
 
     @property

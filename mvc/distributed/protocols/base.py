@@ -86,7 +86,6 @@ class Counts(Struct):
 
     @property
     def bytes(self) -> int:
-        """In both directions."""
         return self.up + self.down
 
 
@@ -225,7 +224,6 @@ class Coordinator(ABC):
         return self.subround
 
     def _quantum(self) -> float:
-        """The quantum that a worker begins with."""
         return 0.0
 
     # ---- what protocols use
@@ -237,7 +235,6 @@ class Coordinator(ABC):
 
     @property
     def safe(self) -> SafeFunction:
-        """The safe function of this round."""
         if self._safe is None:
             reference = self.reference[: self.layout.measured].astype(np.float64)
             self._safe = self.protocol.safe_function(reference, self.radius)
@@ -561,7 +558,6 @@ class Worker(ABC):
         return value
 
     def safe_function(self) -> SafeFunction:
-        """The safe function of this round."""
         reference = self.reference[: self.layout.measured].astype(np.float64)
         return self.protocol.safe_function(reference, self.radius)
 

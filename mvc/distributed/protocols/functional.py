@@ -1,9 +1,7 @@
 """Functional geometric monitoring (FGM): counters of O(1) bytes until the mean may be unsafe.
 
-While the counters add up to at most k, every value is below ``z_i + (c_i + 1) * quantum``, so the
-sum of the values is below zero and the mean drift is safe. Rebalancing collects the drifts at the
-end of a round, but lets the workers train on where they are as long as their mean has not moved
-far: half of the safe zone is the coordinator's (``mu``), half the workers' (``lambda``).
+docs/distributed.md says what makes a round and a sub-round. With rebalancing half of the safe zone
+is the coordinator's (``mu``), half the workers' (``lambda``).
 """
 
 from __future__ import annotations

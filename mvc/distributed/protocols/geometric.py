@@ -1,13 +1,8 @@
 """Geometric monitoring (GM): a worker that leaves the safe zone sends its model.
 
-Balancing (Kamp's dynamic averaging, corrected): the mean over the violators is given back to them
-if it is safe; else it grows by further workers, until it is safe or holds all. Balancing changes
-neither the reference nor the sum of all models. All are synchronised, and the reference moves, when
-the mean holds everyone or k violations have been counted since the last time. How the mean grows:
-
-- ``random``: by one worker drawn at random;
-- ``hedge``: by twice as many as there are, and by all once it would hold half;
-- ``none``: by all, at the first violation.
+Balancing (Kamp's dynamic averaging, corrected; docs/distributed.md) makes the mean grow by one
+worker drawn at ``random``; with ``hedge`` by twice as many as there are, and by all once it would
+hold half; with ``none`` by all, at the first violation.
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ class Connection:
         self._outbox.put(Frame(kind, step, data))
 
     def say(self, **fields: Any) -> None:
-        """Sends a CONTROL frame."""
         self.send(CONTROL, json.dumps(fields).encode())
 
     def finish(self, seconds: float) -> bool:

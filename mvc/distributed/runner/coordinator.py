@@ -39,13 +39,7 @@ from mvc.distributed.runner.global_models import GlobalModels, Round, alone
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.reception import GOODBYE, Reception
 from mvc.distributed.runner.script import end_with_stdin
-from mvc.distributed.runner.settings import (
-    BEAT,
-    TIMEOUT,
-    check_worker_models,
-    checked,
-    protocol_of,
-)
+from mvc.distributed.runner.settings import BEAT, TIMEOUT, check_worker_models, checked, protocol_of
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem

@@ -13,18 +13,6 @@ from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import check_ref
 
-__all__ = [
-    "BEAT",
-    "PROTOCOLS",
-    "START",
-    "TIMEOUT",
-    "TOKEN",
-    "check_alone",
-    "check_worker_models",
-    "checked",
-    "protocol_of",
-]
-
 TIMEOUT = 120.0
 """Seconds for which a process may say nothing, unless the settings say otherwise."""
 

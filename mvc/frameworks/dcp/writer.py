@@ -32,13 +32,7 @@ from torch.futures import Future
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
-from mvc.errors import (
-    BadModelFile,
-    MvcError,
-    NothingToCommit,
-    UnsupportedTensor,
-    WrongUsage,
-)
+from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import check_new_path, is_path, staging_folder
 from mvc.frameworks.dcp.objects import objects_path, plain_value

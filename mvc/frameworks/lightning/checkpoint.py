@@ -24,11 +24,10 @@ from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.model.names import check_path, check_ref
+from mvc.model.names import check_path, check_ref, training_path
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions, check_run
 from mvc.repo.lookup.refs import tip
-from mvc.training.state.parts import training_path
 
 _SCHEMA = "mvc.lightning-checkpoint/1"
 _HEAD = "mvc lightning checkpoint 1"

@@ -1,11 +1,8 @@
-"""Buckets by sign and exponent (``expq``), and which of them are kept (``promote``).
+"""Buckets by sign and exponent (``expq``), and which of them are kept (``promote``): docs/lc.md.
 
-Changes of one sign and one biased exponent form a bucket. Its representative is
-(max + min) / 2, computed in float64 and rounded to the tensor's dtype, or the mean of its
-entries. Exact zeros and subnormal changes are in no bucket: they are symbol 0. ``promote`` keeps
-the buckets with the largest exponents, of equal ones the positive first; all other changes become
-symbol 0 as well, and are in the next delta again. Symbols number the buckets in that order,
-from 1.
+Representatives are computed in float64 and rounded to the tensor's dtype. Exact zeros and
+subnormal changes are in no bucket: they are symbol 0, as is all that is not kept, which is in the
+next delta again. Symbols number the buckets, the largest exponents first, from 1.
 """
 
 from __future__ import annotations
@@ -20,12 +17,7 @@ from numpy.typing import NDArray
 from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import (
-    Group,
-    Representatives,
-    TensorChange,
-    self_information,
-)
+from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 

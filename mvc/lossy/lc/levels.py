@@ -1,8 +1,7 @@
-"""Equal steps around zero (``uniform``).
+"""Equal steps around zero (``uniform``; docs/lc.md), so that zero's level is two steps wide.
 
-An entry d is at level trunc(d / step), at most 16,383 from zero, so that zero's level is two
-steps wide. A level's number is the mean of its entries, rounded to the upper half of its bits
-(float32 and float64), which alone are stored.
+A level's number is the mean of its entries, rounded to the upper half of its bits (float32 and
+float64), which alone are stored.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import (
-    Group,
-    Representatives,
-    TensorChange,
-    self_information,
-)
+from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.stages import Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 

@@ -1,22 +1,10 @@
 """The bytes of the steps of many tensors, once or at several times.
 
-Members whose steps have the same dtype, scale and table form a *class*: its table is stored
-once, and the symbols of its members, one after the other, are one row for the coder.
-
-Stored: the number of classes; for each its dtype (bits 0-1: float32, float64, float16,
-bfloat16; bit 2: on the scale of the root), the number of its symbols but 0, if there are any
-how many bytes of a number are stored, and the numbers of symbols 1, 2, ..., each without its
-low bytes (these are zero); the classes of the members as runs (length, class); the symbols of
-each class as the coder writes them. Numbers without a width are variable-length integers.
-
-A *joint* payload (a super-step) holds several consecutive steps of the same tensors. Decoding
-gives every step back, so that the states between them are found by as many additions, bit for
-bit. It is smaller than the steps by themselves because a weight that moves far once does so
-again: the symbols of one weight at several times are one letter for the coder, which has a
-frequency of its own. The number of steps comes first; a class has the same tables at every time,
-which are stored time after time; before its letters stands its limit, one byte. A letter joins
-as many times as keep the product of their numbers of symbols within the limit (``_LIMITS``), the
-first time being the lowest digit; limit 0 joins none.
+They are in docs/format.md, "Payload of steps" and "Payload of joint steps". Decoding a *joint*
+payload (a super-step) gives every step back, so that the states between them are found by as many
+additions, bit for bit. It is smaller than the steps by themselves because a weight that moves far
+once does so again: the symbols of one weight at several times are one letter for the coder, which
+has a frequency of its own.
 """
 
 from __future__ import annotations

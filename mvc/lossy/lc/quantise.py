@@ -2,12 +2,8 @@
 
 Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the
 pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
-orders of magnitude.
-
-What no step can express is left to the caller, who stores it exactly: ``quantise`` gives None
-for a tensor that is not of a floating-point dtype, for one in which a change is infinite or no
-number (because one of the states is, or because the difference overflows), for a negative
-second moment, and for one in which a sum would overflow.
+orders of magnitude. ``quantise`` gives None for a tensor that no step can express (docs/lc.md,
+"What is not promised"): the caller stores it exactly.
 
 Changes are seen as numbers, and as *patterns*: the bits of these numbers, as unsigned words of
 4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer``
@@ -169,7 +165,6 @@ class Group:
 
     @property
     def nbytes(self) -> int:
-        """Raw bytes of the tensors."""
         return self.entries * self.kind.width
 
     def exponents(self, keys: NDArray[Any]) -> NDArray[Any]:

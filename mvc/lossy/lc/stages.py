@@ -1,12 +1,7 @@
 """What the stages of LC-Checkpoint have in common, the coders, and the short form of a line.
 
-``expq`` (``buckets``) puts the changes into buckets by sign and exponent and gives each bucket
-one representative; ``promote`` keeps the buckets with the largest exponents and sets all others
-to zero; a coder stores which bucket each entry is in. ``uniform`` (``levels``) is a quantiser of
-equal steps in place of the first two.
-
 A delta like this leads from a state to a later one and never back, and what is stored is the
-state that the encoder has after adding it, not the one that it was given.
+state that the encoder has after adding it, not the one that it was given (docs/lc.md).
 """
 
 from __future__ import annotations

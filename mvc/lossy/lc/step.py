@@ -1,13 +1,9 @@
 """One tensor's step: for each element a symbol, for each symbol the number that is added.
 
-Every element is added to, also where the number is zero: -0.0 + 0.0 is +0.0, and a decoder
-that leaves out the zeros ends with other bits than an encoder that does not. Sums are rounded
-once, to nearest with ties to even: in the tensor's own type for float64 and float32, and from
-a float32 sum for float16 and bfloat16 (for float16 that is what numpy's own addition gives).
-
-A step with ``root`` adds on the scale of the square root: an element v becomes
-max(sqrt(v) + q, 0)^2. Adam's second moment spans many orders of magnitude and must not become
-negative; its root is what the optimizer divides by.
+Every element is added to, also where the number is zero: a decoder that leaves out the zeros ends
+with other bits than an encoder that does not (docs/format.md, "Payload of steps"). With ``root`` a
+step adds on the scale of the square root: Adam's second moment spans many orders of magnitude and
+must not become negative; its root is what the optimizer divides by.
 """
 
 from __future__ import annotations
@@ -44,7 +40,6 @@ class Addition(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Raw bytes of the tensor."""
         return len(self.symbols) * FORMATS[self.dtype].width
 
     def apply(self, state: memoryview) -> None:

@@ -190,7 +190,6 @@ class _References(Struct):
     _bare: dict[tuple[str, int], Deployment] = field(default_factory=dict)
 
     def take(self, recorded: Recorded) -> None:
-        """Checks the next entry."""
         entry, sequence = recorded.entry, recorded.sequence
         self._sequences.add(sequence)
         self._commits.update(commit.id for commit in entry.commits)

@@ -86,7 +86,6 @@ class PackCheck(Struct):
         self.problems.append(Problem(kind, name, where, why))
 
     def _size(self, pack: int) -> int | None:
-        """Bytes of a pack; None if it is missing."""
         if pack not in self._sizes:
             identity = self.snapshot.fs.stat(pack_path(self.snapshot.folder / PACKS, pack))
             self._sizes[pack] = None if identity is None else identity.size

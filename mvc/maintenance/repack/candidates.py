@@ -101,7 +101,6 @@ class Candidates:
             yield from candidates
 
     def of(self, node: Node) -> list[Candidate]:
-        """All stored codings of a piece."""
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:

@@ -96,7 +96,6 @@ class ContentGraph:
         return found
 
     def selection(self, layout: Selected) -> Selection:
-        """The codings that a layout of the contents needs."""
         chosen = of_others(self._costs)
         for number in sorted(layout.sources):
             chosen.add(self._costs.alone(self._ids[number]))

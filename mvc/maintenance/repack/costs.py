@@ -31,7 +31,6 @@ class Costs:
         return all(self.candidates.full(id_, self.survey.size(id_)) for id_ in blobs)
 
     def full(self, i: int, id_: bytes) -> list[Candidate]:
-        """The full records of a blob of version i."""
         return self.candidates.full(id_, self.survey.size(id_)) or self.sizes.full(id_, i)
 
     def alone(self, id_: bytes) -> list[Candidate]:

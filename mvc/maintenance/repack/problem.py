@@ -114,11 +114,9 @@ class RepackProblem:
         return self.selected(build)
 
     def of_layout(self, versions: Versions, layout: Selected) -> Selection:
-        """The codings that a layout needs."""
         return self.selected(lambda: of_layout(self.costs, versions, layout))
 
     def skipping(self, layout: SkipLayout) -> Selection:
-        """The codings of a layout with skip deltas."""
         return self.selected(lambda: of_skips(self.costs, layout))
 
     def completed(self, selection: Selection) -> Selection:
@@ -148,5 +146,4 @@ class RepackProblem:
         )
 
     def unchanged(self) -> RepackPlan:
-        """The plan of doing nothing."""
         return self.plan_of(self.stored)

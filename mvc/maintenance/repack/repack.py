@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.maintenance.repack.contents import ContentGraph
-from mvc.maintenance.repack.goal import Goal, goal_of, plain
+from mvc.maintenance.repack.goal import Goal, plain
 from mvc.maintenance.repack.layout_codings import drop_full, of_layout, of_store
 from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.maintenance.repack.plan import CurvePoint, RepackCurve, RepackPlan
@@ -34,11 +34,7 @@ from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes
 from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
-from mvc.maintenance.rewrite_plan import (
-    encoding_policy,
-    executing,
-    retry_on_rewrite,
-)
+from mvc.maintenance.rewrite_plan import encoding_policy, executing, retry_on_rewrite
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
@@ -47,25 +43,6 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
-
-__all__ = [
-    "CurvePoint",
-    "Goal",
-    "LayoutMetrics",
-    "RepackCurve",
-    "RepackPlan",
-    "Repacked",
-    "added",
-    "curve",
-    "draw_curve",
-    "front",
-    "goal_of",
-    "make_plan",
-    "present_metrics",
-    "removed",
-    "repack",
-    "unchanged",
-]
 
 
 class Repacked(Struct, frozen=True):

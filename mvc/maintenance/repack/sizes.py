@@ -62,7 +62,6 @@ class Sizes:
         return self._survey.versions[at].blobs[id_]
 
     def full(self, id_: bytes, at: int) -> list[Candidate]:
-        """The full record of a blob of version ``at``."""
         tried = self._tried.get((id_, None))
         share = tried.share if tried else self._share(self._line(id_, at), at, 0)
         return self._pieces(id_, None, share, span=0, sure=tried is not None)

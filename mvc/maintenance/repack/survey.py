@@ -49,7 +49,6 @@ class Survey(Struct):
     _generations: list[int] = field(default_factory=list)
 
     def size(self, id_: bytes) -> int:
-        """Raw bytes of a blob."""
         return self.specs[id_].nbytes
 
     def new_in(self, a: int, b: int) -> list[bytes]:

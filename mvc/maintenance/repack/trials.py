@@ -81,7 +81,6 @@ def _made(costs: Costs, stride: Stride) -> list[Candidate]:
 
 
 def _count(costs: Costs, numbers: Sequence[int]) -> int:
-    """How many of these versions to try."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0

@@ -22,11 +22,7 @@ from mvc.maintenance.repair.damage import SoundGraph, survey_damage
 from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
-from mvc.maintenance.rewrite_plan import (
-    encoding_policy,
-    executing,
-    retry_on_rewrite,
-)
+from mvc.maintenance.rewrite_plan import encoding_policy, executing, retry_on_rewrite
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.packs.reader import PACK_HEADER, pack_path

@@ -116,7 +116,6 @@ class _WorkingFiles:
             return None  # for example a file that changes meanwhile
 
     def where(self, id_: bytes) -> str:
-        """The name of the file that has an object."""
         return printable(self._at(id_)[0])
 
     def _at(self, id_: bytes) -> tuple[str, int]:

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WrongUsage
 from mvc.model.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions
@@ -18,9 +19,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import FileChange, status
-
-if TYPE_CHECKING:
-    from mvc.adapters.parsed import ParsedFile
 
 
 def states_by_path(

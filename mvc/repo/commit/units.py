@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -26,15 +25,13 @@ from mvc.adapters.optimizers.states import (
 )
 from mvc.adapters.optimizers.units import ContentPlace, Step, Unit, steps, units
 from mvc.adapters.optimizers.weights import Unsure, Weight
+from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData
 from mvc.io.process import without_collector
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.content.contents import in_memory, skeleton_of
-
-if TYPE_CHECKING:
-    from mvc.adapters.parsed import ParsedFile
-    from mvc.repo.context import Context
+from mvc.repo.context import Context
 
 _FORMATS = {"state", "torch", "safetensors"}
 _MANY = 10_000  # contents of files

@@ -71,7 +71,6 @@ class FileDiff(Struct, frozen=True):
 
     @property
     def changed_tensors(self) -> int:
-        """The number of tensors that are not unchanged."""
         return sum(t.kind != "unchanged" for t in self.tensors)
 
 

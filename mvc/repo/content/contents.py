@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from mvc.adapters.files.assemble import assemble
+from mvc.adapters.parsed import Source
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.model.hashing import verify_pieces
@@ -47,8 +48,8 @@ def in_memory(
     return out
 
 
-class StoredBytes:
-    """An opaque file of a version as a ``Source``; decodes the piece that is asked for."""
+class StoredBytes(Source):
+    """An opaque file of a version; decodes the piece that is asked for."""
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._recovery = context.store.recovery
@@ -66,11 +67,6 @@ class StoredBytes:
             self._recovery.piece(self._content.id, start, piece)
             out += piece[max(offset - start, 0) : end - start]
         return bytes(out)
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def write_file(context: Context, entry: FileEntry, write_at: Callable[[int, Bytes], None]) -> None:

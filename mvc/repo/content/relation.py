@@ -27,12 +27,9 @@ _Tensors: TypeAlias = dict[str, LogicalTensor]
 class Relation(Struct, frozen=True):
     """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
 
-    ``kind``: *equal*: the same architecture, every tensor equal; *fine-tuned version*: the same
-    architecture, some tensors equal; *fully updated*: the same architecture, none equal; *extended*
-    and *derived architecture*: a part of the architecture is the same, with or without equal
-    tensors; *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``,
-    ``shared`` have the name and shape of one of the base, and ``equal`` of these its dtype and
-    bits.
+    ``kind``: a word of docs/relations.md; for *base* the ``base_path`` is None. Of the model's
+    ``tensors``, ``shared`` have the name and shape of one of the base, and ``equal`` of these its
+    dtype and bits.
     """
 
     path: str

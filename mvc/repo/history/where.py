@@ -1,10 +1,8 @@
-"""Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``.
+"""Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")`` (docs/commands/log.md).
 
 A name stands for a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
-Two numbers compare as numbers, also a param that is the text of one; everything else compares as
-text, for equality only. Where a version lacks a name, the comparison is neither true nor false,
-nor is its opposite: the version does not match. A name alone asks whether the version has it. A
-word after the sign that is no name of the version is a text: ``run = b``.
+Where a version lacks it, the comparison is neither true nor false, nor is its opposite. A word
+after the sign that is no name of the version is a text: ``run = b``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ class MemoryGraph(Graph):
         return self._named.get(prefix)
 
     def steps(self, id_: bytes) -> list[PathStep]:
-        """Every coding of an object."""
         return self._to.get(id_, [])
 
     def _neighbours(

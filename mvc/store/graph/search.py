@@ -1,9 +1,7 @@
 """The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
 
-An undirected delta can be walked from either end; one with a forward
-transform only forward. To
-recover an object is to walk the cheapest path from a source to it, so that a version
-is recovered from the nearer reset point on either side (VSOL §3.2.8).
+An undirected delta can be walked from either end; one with a forward transform only forward. So a
+version is recovered from the nearer reset point on either side (VSOL §3.2.8).
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ class PathStep(Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Identifies the payload."""
         return self.pack, self.offset, self.member.at
 
 
@@ -164,7 +161,6 @@ class Graph:
                     yield PathStep(pack, at, header, member, reverse=False, entry=offset)
 
     def holds(self, id_: bytes) -> bool:
-        """Whether the repository has the object."""
         return bool(self.entries_holding(id_)) and self._snapshot.retry_on_rewrite(
             lambda: any(
                 id_ in header.by_id

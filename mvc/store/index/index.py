@@ -151,7 +151,6 @@ class Index:
         return meta
 
     def readers(self, meta: Meta) -> list[RunReader]:
-        """A reader for every run of ``meta``."""
         with self._lock:
             self._readers = {
                 run.check: self._readers.get(run.check) or self._reader(run) for run in meta.runs

@@ -182,7 +182,6 @@ class RunReader:
         return cached
 
     def scan(self, low: bytes, high: bytes) -> Iterator[bytes]:
-        """Keys with low <= key < high, ascending."""
         number = max(bisect_right(self._firsts, low) - 1, 0)
         while number < len(self._firsts) and self._firsts[number] < high:
             block = self._block(number)
@@ -193,7 +192,6 @@ class RunReader:
             number += 1
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
-        """The greatest key with low <= key < high."""
         number = bisect_left(self._firsts, high) - 1
         if number < 0:
             return None

@@ -342,7 +342,7 @@ class Entry(Struct, frozen=True, dict=True):
         undoes = None
         if version >= _MAINTAINED:
             forgotten, undoes = _read_maintained(reader)
-        relinks = _read_relinks(reader) if version >= _RELINKED else ()
+        relinks = _many(reader, _read_relink) if version >= _RELINKED else ()
         weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
         fields = read_tail(reader, ENTRY_TAGS) if version >= _TAILED else {}
         reader.end()
@@ -446,30 +446,17 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
     refs = [RefChange(each.name, value(each.old), value(each.new)) for each in known.refs]
     deployments = []
     for each in known.deployments:
-        at, commit, previous = signed(number(field())), value(each.commit), number(field())
-        deployments.append(
-            Deployment(
-                each.target,
-                at,
-                commit,
-                previous=previous - 1 if previous else None,
-                returns_to=each.returns_to,
-            )
-        )
-    return Entry(
-        known.operation,
-        time_ns,
-        known.note,
-        tuple(regions),
+        at, commit = signed(number(field())), value(each.commit)
+        previous = _or_none(number(field()))
+        deployments.append(replace(each, time_ns=at, commit=commit, previous=previous))
+    return replace(
+        known,
+        time_ns=time_ns,
+        regions=tuple(regions),
         commits=commits,
         refs=tuple(refs),
         deployments=tuple(deployments),
-        retractions=known.retractions,
-        removed=known.removed,
         marks=tuple([field() for _ in known.marks]),
-        author=known.author,
-        reason=known.reason,
-        unknown=known.unknown,
     )
 
 
@@ -504,8 +491,7 @@ def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]
     forgotten = _many(
         reader, lambda reader: Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
     )
-    undoes = reader.uint()
-    return forgotten, undoes - 1 if undoes else None
+    return forgotten, _or_none(reader.uint())
 
 
 def _write_relinks(writer: Writer, relinks: Sequence[Relink]) -> None:
@@ -515,12 +501,8 @@ def _write_relinks(writer: Writer, relinks: Sequence[Relink]) -> None:
         writer.uint(_or_zero(each.previous))
 
 
-def _read_relinks(reader: Reader) -> tuple[Relink, ...]:
-    found = []
-    for _ in range(reader.count(_MANY)):
-        target, sequence, previous = reader.text(MAX_REF_BYTES), reader.uint(), reader.uint()
-        found.append(Relink(target, sequence, previous - 1 if previous else None))
-    return tuple(found)
+def _read_relink(reader: Reader) -> Relink:
+    return Relink(reader.text(MAX_REF_BYTES), reader.uint(), _or_none(reader.uint()))
 
 
 def _write_weights(writer: Writer, weights: Sequence[Weights]) -> None:
@@ -552,7 +534,7 @@ def _returning(
     if len(returns) != len(deployments):
         raise reader.fail("it says of other deployments what they went back to")
     pairs = zip(deployments, returns, strict=True)
-    return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
+    return tuple(replace(each, returns_to=_or_none(to)) for each, to in pairs)
 
 
 def _stamped(
@@ -626,6 +608,10 @@ def _or_zero(sequence: int | None) -> int:
     return 0 if sequence is None else sequence + 1
 
 
+def _or_none(number: int) -> int | None:
+    return number - 1 if number else None
+
+
 def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:
     writer.uint(0 if removed is None else len(removed) + 1)
     for path in removed or ():
@@ -664,8 +650,7 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
 
 def _read_deployment(reader: Reader, commits: Sequence[Commit]) -> Deployment:
     target, time_ns = reader.text(MAX_REF_BYTES), signed(reader.free_uint())
-    commit = _read_value(reader, commits)
-    previous = reader.free_uint()
+    commit, previous = _read_value(reader, commits), _or_none(reader.free_uint())
     if not isinstance(commit, CommitId):
         raise reader.fail("a deployment names no commit")
-    return Deployment(target, time_ns, commit, previous - 1 if previous else None)
+    return Deployment(target, time_ns, commit, previous)

@@ -1,13 +1,9 @@
 """The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
 
-The one commit point: an operation has happened when its entry is durable. A frame
-carries its sequence number, the checksum of the frame before it and its own
-checksum; two equal frames make an entry. A damaged copy is read from the other one.
-Bytes at the end of the file without a valid frame are an interrupted write: they
-were never acknowledged, readers skip them and the next writer removes them.
-
-Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries after a
-gap are found and read, but the reader has to take the gap into account.
+The one commit point: an operation has happened when its entry is durable. A damaged copy is read
+from the other one. Bytes at the end of the file without a valid frame are an interrupted write. An
+entry of which both copies are damaged is lost: a *gap*. Sound entries after a gap are found and
+read, but the reader has to take the gap into account.
 """
 
 from __future__ import annotations

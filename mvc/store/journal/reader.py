@@ -42,7 +42,6 @@ class EntryList(Sequence[Recorded]):
         self._last: Recorded | None = None
 
     def add(self, recorded: Recorded) -> None:
-        """Appends an entry of this file."""
         self._offsets.append(recorded.offset)
         self._last = recorded
 
@@ -97,7 +96,6 @@ class JournalReader:
         self._entries: dict[int, Recorded] = {0: first}
 
     def size(self) -> int:
-        """Length of the file in bytes, as of now."""
         return self._file.size()
 
     def entry(self, offset: int) -> Recorded:
@@ -127,7 +125,6 @@ class JournalReader:
         return EntryList(self._file)
 
     def forget(self) -> None:
-        """Drops all cached entries."""
         self._entries.clear()
 
     def has(self, recorded: Recorded) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Self
 
 from mvc.errors import MvcError
@@ -74,12 +73,7 @@ class Rewrite:
         if there is None or there.inode != ours.inode:
             raise ConcurrentRewrite("the new journal was swept away")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fs, folder = self._snapshot.fs, self._snapshot.folder
         self._old.close()
         try:

@@ -140,7 +140,6 @@ class _SharedGroups:
         return done
 
     def cancel(self) -> None:
-        """Drops what has not begun."""
         for coming, _ in self._recent.values():
             coming.cancel()
 

@@ -66,7 +66,6 @@ class BaseCaches:
         return self.has_room(nbytes)
 
     def clear(self) -> None:
-        """Lets go of all memory."""
         for cache in self._caches.values():
             cache.clear()
         self._caches.clear()
@@ -241,7 +240,6 @@ class BaseCache:
         return before if fits else None
 
     def drop_older(self) -> None:
-        """Lets go of the older versions."""
         self._older.clear()
         self._count()
 

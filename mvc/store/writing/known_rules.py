@@ -27,7 +27,6 @@ class KnownRules:
         return chosen if uses < _USES else {}
 
     def remember(self, unit: Unit, chosen: Mapping[str, ChosenRule]) -> None:
-        """What was found among all rules."""
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[_place(unit)] = chosen, 0

@@ -1,18 +1,10 @@
 """Which earlier version a new one is coded against, and when a chain ends in a full record.
 
-In the layout ``chain`` it is always the version before. With ``skip`` and a step b, version k of
-a chain is coded against version k - b^v, where b^v is the largest power of b that divides k:
-k = 1, 2, 3 against the version before, 4, 8, 12 against the one 4 before, 16 against version 0
-(b = 4). A version is then as many deltas away from version 0 as the digits of k in base b add up
-to. Subversion's skip deltas are the same idea.
+In the layout ``chain`` it is always the version before; ``skip``: docs/decisions.md, "Skip deltas".
+Version 0 is where the way to the last version begins (``Graph.chain``). There may be newer full
+records that are not on that way.
 
-Version 0 is where the way to the last version begins (``Graph.chain``): the full record it is
-recovered from, or a later object that changed the element type or the length. There may be newer
-full records that are not on that way.
-
-No record says what its k is. It follows from the numbers of the journal entries that published
-what lies on the way to the last version: they never change, whatever becomes of index and other
-versions. Where other operations lie between the versions of an object, at regular distances, k
+Where other operations lie between the versions of an object, at regular distances, k
 counts these distances. At irregular ones k counts operations, its versions have some of the
 numbers 0, 1, 2, ..., and the rule is the same: a version that begins a new block of b^v numbers
 is coded against the first version on the way that lies in the block before. So no way has more

@@ -107,7 +107,6 @@ class ObjectWriter:
         return id_ in self._added or self._graph.holds(id_)
 
     def added(self, id_: bytes) -> bool:
-        """Whether this writer added the object."""
         return id_ in self._added
 
     def wants(self, id_: bytes) -> bool:
@@ -124,11 +123,9 @@ class ObjectWriter:
         return sound == {step.member.start for step in codings}
 
     def stored(self, id_: BlobId, spec: TensorSpec) -> StoredBase:
-        """A stored blob as a base."""
         return StoredBase(id_, spec, self._recovery, self._bases, graph=self._graph)
 
     def recovered(self, id_: bytes, spec: TensorSpec) -> bytes:
-        """The bytes of a stored object."""
         return bytes(self._recovery.blob(id_, spec))
 
     def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
@@ -293,7 +290,6 @@ class ObjectWriter:
         self._read.reset()
 
     def flush(self) -> None:
-        """Appends what waits."""
         self._records.flush()
 
     def sync(self) -> tuple[Region, ...]:

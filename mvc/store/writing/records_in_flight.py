@@ -95,7 +95,6 @@ class RecordsInFlight:
         single.settled = len(single.pieces)
 
     def flush(self) -> None:
-        """Appends what waits."""
         try:
             self._await()
             for grouped in self._open:

@@ -16,15 +16,9 @@ from msgspec.structs import force_setattr
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.model.names import training_path
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
-
-__all__ = [
-    "PARTS", "PREFIXES", "PRODUCTION", "SCHEMA", "StateSource", "TrainingParts",
-    "included", "no_weights", "passing_buffers", "setting", "tied_names", "training_path", "unwrap",
-]  # fmt: skip
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"

@@ -10,7 +10,7 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, EncodingFailed
-from mvc.maintenance.repack import super_step, super_steps
+from mvc.maintenance.repack import super_steps
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery import grouped
 from mvc.store.writing import records_in_flight
@@ -228,12 +228,12 @@ def test_steps_stay_if_a_super_step_cannot_be_read_back(
 ) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 10, "lc:x=2,huffman")
-        encode = super_step.encode_joint
+        encode = super_steps.encode_joint
 
         def wrong(pipeline: Any, times: Any) -> Any:
             return encode(pipeline, [times[1], *times[1:]])
 
-        monkeypatch.setattr(super_step, "encode_joint", wrong)
+        monkeypatch.setattr(super_steps, "encode_joint", wrong)
         with pytest.raises(EncodingFailed, match="a super-step of"):
             repo.storage.repack(super_step=8)
         check(repo, made)

@@ -1,21 +1,12 @@
 """Asymmetric numeral systems (Duda 2013; the range variant): nearly the entropy of the symbols.
 
-A state is a whole number x. Coding a letter with frequency f out of 2^p, where frequencies of
-lesser letters add up to c, makes it floor(x / f) * 2^p + c + x mod f; decoding undoes that, last
-letter first. Whenever x would become too large its 16 low bits are moved out to a row of words;
-whenever it becomes too small they are fetched. One state is a loop over letters, so there are
-many, *lanes*: letters 0 to L - 1 belong to lanes 0 to L - 1, letter L to lane 0 again, and so
-on. One row of letters after the other is then a handful of array operations. Lanes cost about 3
-bytes each, which bounds their number; small rows of symbols have few, and are slow.
+The bytes, and how they are read: docs/format.md, "Payload of steps". Letters are coded from the
+last to the first. One state is a loop over letters, so there are many, *lanes*: one row of letters
+after the other is then a handful of array operations. Lanes cost about 3 bytes each, which bounds
+their number; small rows of symbols have few, and are slow.
 
 Letters are single symbols, or bytes of 2, 4 or 8 symbols where that costs no more: it is faster
 by as much, and also finds what neighbours have in common.
-
-Stored: the form, one byte. ``CONSTANT``: the symbol, as a variable-length integer. ``RAW``: the
-symbols. ``CODED``: symbols a letter and p, one byte each; the number of lanes; the number of
-frequencies and the frequencies; the states, 4 bytes each for p = 12, else 5; the number of
-words, and the words. ``PACKED``: what ``mvc.lossy.lc.coders.packed`` makes of the symbols,
-where they are so few or so alike that lanes would cost more than they save.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
 """A canonical Huffman code of single symbols: at least one bit for each.
 
-The code follows from the lengths of its words alone: shorter ones first, of equal length the
-lesser symbol first. Words have up to 15 bits. A code is complete: every row of bits is the
-beginning of words.
-
-Reading is sequential, since a word begins where the one before it ends, but where each would
-end if one began *here* can be said of all bits at once by a look-up. Following these jumps from
-a known beginning gives one word, following them in twos gives two, then four, and so on: a few
-array operations for a block of bits, without an index in the data.
-
-Stored: the form, one byte. ``CONSTANT``: the symbol, as a variable-length integer. ``CODED``:
-the number of lengths, the lengths in half a byte each (0 for a symbol that does not occur; the
-first in the low half), the number of bits, and the words, the first in the highest bits.
+The bytes: docs/format.md, "Payload of steps". Reading is sequential, since a word begins where the
+one before it ends, but where each would end if one began *here* can be said of all bits at once by
+a look-up. Following these jumps from a known beginning gives one word, following them in twos gives
+two, then four, and so on: a few array operations for a block of bits, without an index in the data.
 """
 
 from __future__ import annotations

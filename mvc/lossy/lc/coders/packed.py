@@ -2,12 +2,8 @@
 
 A Huffman code spends at least a bit on what it codes. Where that is a byte of four symbols, it
 is a quarter of a bit for each, and both libraries code bytes faster than symbols could be read
-one by one. zlib is told to search no repetitions (its Huffman-only strategy) and has codes for
-every 32,768 bytes; zstd finds runs of zeros as well. The smaller result is taken.
-
-Stored: for each plane (one, or two if symbols have two bytes: low bytes, then high bytes) its
-form, one byte. ``CONSTANT``: the byte. ``RAW``: the bytes. ``ZLIB``, ``ZSTD``: the length of
-the frame, and the frame.
+one by one. zlib is told to search no repetitions and has codes for every 32,768 bytes; zstd finds
+runs of zeros as well. The smaller is taken. The bytes: docs/format.md, "Payload of steps".
 """
 
 from __future__ import annotations

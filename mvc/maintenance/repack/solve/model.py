@@ -148,7 +148,6 @@ class Versions(Struct, frozen=True, dict=True):
         return Selected(frozenset(range(len(self))), frozenset(range(len(self.edges))))
 
     def stored(self, layout: Selected) -> int:
-        """Bytes of a layout."""
         full = sum(self.full_bytes[i] for i in layout.sources)
         return self.shared + full + sum(self.edges[i].bytes for i in layout.edges)
 
