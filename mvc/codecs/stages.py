@@ -1,5 +1,6 @@
 """The stages by which tensors are stored and come back exactly (docs/pipelines.md).
 
+XOR, byte planes and the choice of compressors are VSOL's (thesis §3.2.3, §3.2.6, §3.2.7).
 The parameters behind ``zstd:huff`` were found by measurement. Where a tensor is on no grid
 (integers, entries taken over exactly, the first version of a constant one) a delta of ``steps``
 is an exclusive or, coded as byte planes.
