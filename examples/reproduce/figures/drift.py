@@ -84,7 +84,10 @@ CLAIMS = (
     Claim(
         README,
         "`lossless` takes {} of the delta bytes of the thesis's lossless pipeline, on texts {}.",
-        lambda: [share(MNIST, "lossless", "vsol", "conv"), share(TEXTS, "lossless", "vsol", "lstm")],
+        lambda: [
+            share(MNIST, "lossless", "vsol", "conv"),
+            share(TEXTS, "lossless", "vsol", "lstm"),
+        ],
     ),
     Claim(
         README,
