@@ -186,13 +186,21 @@ def test_bytes_that_all_versions_share_count_once():
     assert versions.price(versions.everything).bytes == 112
 
 
-def test_interval_counts_from_the_first_version_on_every_branch():
+@pytest.mark.parametrize(
+    ("interval", "sources", "deltas"),
+    [
+        (1, {0, 1, 2, 3, 4, 5, 6, 7, 8}, set()),
+        (2, {0, 2, 4, 5, 7}, {0, 2, 5, 6}),
+        (3, {0, 3, 6, 7}, {0, 1, 2, 3, 4, 5, 6}),
+    ],
+)
+def test_interval_counts_from_the_first_version_on_every_branch(interval, sources, deltas):
+    """No delta leads to a reset point where versions are as near to the one before."""
     # 0-1-2-3-4 and 1-5-6, and a second history 7-8
     pairs = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 5), (5, 6), (7, 8)]
     edges = [Edge(a, b, 1, 1) for a, b in pairs] + [Edge(0, 4, 1, 1, long=True)]
-    layout = at_interval(Versions([9] * 9, [1] * 9, edges), 2)
-    assert layout.sources == {0, 2, 4, 5, 7}
-    assert layout.edges == set(range(7))
+    layout = at_interval(Versions([9] * 9, [1] * 9, edges), interval)
+    assert (layout.sources, layout.edges) == (sources, deltas)
 
 
 @pytest.mark.parametrize(("interval", "deltas"), [(28, 14), (1, 0), (5, 2), (148, 74)])

@@ -43,11 +43,13 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
     worth it, unless it makes a long chain. Approximate steps and those of an optimizer stay:
     another delta would be larger.
     """
-    made, survey = of_others(costs), costs.survey
+    made, survey, ways = of_others(costs), costs.survey, _skips(costs, layout)
     depths: dict[bytes, int] = {}
     most = layout.deepest // 2
-    for i, (version, way) in enumerate(zip(survey.versions, _skips(costs, layout), strict=True)):
+    for i, (version, way) in enumerate(zip(survey.versions, ways, strict=True)):
         base = version.parent if len(way) == 1 else survey.numbers[CommitId(way[-2].id)]
+        if len(way) == 1 and base is not None and layout.is_near(ways[base], version.sequence):
+            base = None
         if base is not None:
             span = survey.generation(i) - survey.generation(base)
             for id_, candidates in costs.between(base, i, span).items():

@@ -39,12 +39,17 @@ def depths(versions: Versions) -> list[int]:
 
 
 def at_interval(versions: Versions, interval: int) -> Selected:
-    """A reset point every ``interval`` versions from the first on, and every delta to a parent.
+    """A reset point every ``interval`` versions from the first on, and the deltas to parents.
 
-    A version is recovered from the nearer reset point on either side (VSOL §3.2.8).
+    A version is recovered from the nearer reset point on either side (VSOL §3.2.8). Below three
+    versions both are as near, and no delta leads to a reset point (``Layout.is_near``).
     """
     sources = frozenset(i for i, depth in enumerate(depths(versions)) if depth % interval == 0)
-    edges = frozenset(i for i, edge in enumerate(versions.edges) if not edge.long)
+    edges = frozenset(
+        i
+        for i, edge in enumerate(versions.edges)
+        if not edge.long and (interval > 2 or edge.b not in sources)
+    )
     return Selected(sources, edges)
 
 
