@@ -82,7 +82,7 @@ class LossyCommit(Struct):
             raise WrongUsage(
                 f"{origin}stage {stage} decides whether a version is saved, and a commit always "
                 "saves",
-                hint=f"use mvc.Recorder, which decides, or leave it out: {rest}",
+                hint=f"use mvc.Recorder, which decides, or leave out stage and bound: {rest}",
             )
         return cls(
             context, text, pipeline, frozenset(exact), loss=request.metrics.get("loss"),
