@@ -129,11 +129,11 @@ def _command(kind: type[Experiment[Any]]) -> click.Command:
         with _bar() as progress, Workspace(out, progress) as place:
             report = reproduce(_build(kind, values), place)
             name, text = report.pop("name"), markdown(report)
-            if plot and (drawn := picture(report, "png")):
-                place.publish(f"{name}.png", drawn)
             place.publish(f"{name}.json", compact(report))
             place.publish(f"{name}.md", text.encode())
         click.echo(text)
+        if plot and (drawn := picture(report, "png")):
+            place.publish(f"{name}.png", drawn)
 
     for decorate in (_plot, _threads, _out):
         call = decorate(call)
