@@ -72,7 +72,7 @@ def small(root: Path) -> None:
 
 
 def tiny(root: Path) -> None:
-    """A few KiB in several packs: five versions, deltas, a group, patches, a reset point."""
+    """A few KiB in several packs: six versions, deltas, a group, patches, a reset point."""
     random = np.random.default_rng(6)
     clock = FixedClock(_START, _SECOND)
     before, pack_writer.PACK_TARGET = pack_writer.PACK_TARGET, 1500
@@ -80,6 +80,7 @@ def tiny(root: Path) -> None:
         with Repository.init(root, clock=clock) as repo:
             state: dict[str, Any] = {"w": random.standard_normal((16, 24)).astype(np.float32)}
             repo.commit(state, deploy="prod")
+            repo.commit(_moved(random, state))
             repo.commit(_moved(random, state), reset_point=True)
             (root / "notes.bin").write_bytes(random.bytes(700))
             repo.commit(root / "notes.bin", message="a file")

@@ -131,7 +131,6 @@ _SAID = {
         "for 28 x 28 a",
         "net of 887,530 parameters, for texts a bidirectional LSTM of 1,905,924",
         "**Tables 4.3 to 4.6**",
-        "Table 4.6 on digits",
         "### Table 4.26 on MNIST",
         "### Table 4.26 on texts",
     ),
