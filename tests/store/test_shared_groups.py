@@ -33,7 +33,7 @@ def test_a_group_on_several_paths_is_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Also where only the last one is kept: paths are walked beside each other."""
-    monkeypatch.setattr(grouped, "_KEPT", kept)
+    monkeypatch.setattr(grouped, "KEPT", kept)
     last, state = uneven(tmp_path)
     decoded: list[bytes] = []
     inner = grouped.decode_group

@@ -34,7 +34,8 @@ MOST_GROUPED = 4 * (RECORD + PIECE)
 MOST_JOINT = 16 * (RECORD + PIECE)
 """Raw bytes of the members of a super-step, of all its times together."""
 
-_KEPT = 64 << 20  # raw bytes of decoded groups
+KEPT = 64 << 20
+"""Raw bytes of decoded groups that are kept for other paths."""
 
 
 def is_grouped(path: Path) -> bool:
@@ -102,7 +103,7 @@ def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
 
 
 class _SharedGroups:
-    """Decodes groups, each once while it is among the last ones, which take ``_KEPT`` raw bytes.
+    """Decodes groups, each once while it is among the last ones, which take ``KEPT`` raw bytes.
 
     ``uses``: how often each will be asked for. After the last time it is not kept, because memory
     that is used again costs less than new memory.
@@ -122,7 +123,7 @@ class _SharedGroups:
             size = sum(member.nbytes for member in step.header.members)
             self._recent[place] = self._decoding(step), size
             self._size += size
-            while self._size > _KEPT and len(self._recent) > 1:
+            while self._size > KEPT and len(self._recent) > 1:
                 self._size -= self._recent.popitem(last=False)[1][1]
         self._recent.move_to_end(place)
         self._uses[place] -= 1
