@@ -140,7 +140,7 @@ def _detail(name: str, state: State, rng: random.Random) -> Any:
     number = rng.getrandbits(30)
     if name == "commit":
         path = rng.choice((recipes.PATH, recipes.PATH, "other.safetensors"))
-        if _head(state) in state.dropped:
+        if _head(state) is None or _head(state) in state.dropped:
             path = recipes.PATH  # a version on top of it must have weights of its own
         return path, number % 1000, rng.choice((None, None, None, "prod"))
     if name == "train":
