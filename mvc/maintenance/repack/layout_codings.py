@@ -39,9 +39,9 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
     """The codings of a layout as commits would have stored it.
 
     Each blob is coded once, against the blob in its place in the version that the layout names;
-    those of a reset point also in full. A delta that is stored already does where that one is not
-    worth it, unless it makes a long chain. Approximate steps and those of an optimizer stay:
-    another delta would be larger.
+    those of a reset point also in full, or, near another one, only so. A delta that is stored
+    already does where that one is not worth it, unless it makes a long chain. Approximate steps
+    and those of an optimizer stay: another delta would be larger.
     """
     made, survey, ways = of_others(costs), costs.survey, _skips(costs, layout)
     depths: dict[bytes, int] = {}

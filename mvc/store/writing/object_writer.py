@@ -352,7 +352,7 @@ class ObjectWriter:
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
-            return
+            return  # a full record follows, and no delta is worth it beside that
         plain = before_run(chain, run)
         if plain and alike and not ends:
             found = layout.base(plain, self.sequence)

@@ -91,7 +91,9 @@ def test_a_killed_checkout_elsewhere_leaves_one_version(
     total = calls_of(act)
     rng = draw("killed checkouts elsewhere")
     seen = set()
-    for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
+    drawn = rng.sample(range(1, total + 1), min(points, total))
+    behind = rng.randrange(total - total // 10, total - 3)  # after the new version is decided
+    for at in sorted({*drawn, behind}):
         shutil.rmtree(output)
         shutil.copytree(world.root, output, ignore=shutil.ignore_patterns(".mvc"))
         if not killed(act, nth(at)):

@@ -55,6 +55,8 @@ def test_requirements_say_what_was_measured(needs: Requirements) -> None:
     for measure, place in places.items():
         lost = max(100 * each[measure][0] for each in trainings)
         assert f"{max(lost, 0):.2f}{place}" in needs.measured
+        lines = [line for table in TABLES for line in table["bounds"][0]["lines"]]
+        assert not any(line[measure]["twice"] for line in lines if line["name"] == needs.pipeline)
 
 
 @pytest.mark.parametrize("drop", ACCURACY_DROPS)
