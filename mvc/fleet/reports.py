@@ -39,12 +39,16 @@ _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 
 
 class _Report(Struct, frozen=True, array_like=True):
-    """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on."""
+    """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on.
+
+    ``refusals``: how often a remote refused it.
+    """
 
     target: str
     commit: Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
     time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     delivered: bool = False
+    refusals: Annotated[int, Meta(ge=0, le=1 << 30)] = 0
 
     @property
     def sent(self) -> SentDeployment:
@@ -96,14 +100,16 @@ class Reports:
         self._write([*rows, _Report(target, bytes(deployment.commit), when_ns)])
 
     def send(self, door: Door) -> None:
-        """Gives a remote the reports that wait, the oldest first.
+        """Gives a remote the reports that wait: those refused least often first, then the oldest.
 
-        What the remote has durably leaves the queue. What it refuses stays and is offered again by
-        the next call; the others go on. Raises what it was refused for, and RemoteUnreachable.
+        What the remote has durably leaves the queue. What it refuses stays and is offered again,
+        after all others. Raises what it was refused for, and RemoteUnreachable.
         """
-        waiting = [each for each in self._read() if not each.delivered]
+        waiting = sorted(
+            (each for each in self._read() if not each.delivered), key=lambda each: each.refusals
+        )
         due = [waiting[at : at + _AT_ONCE] for at in range(0, len(waiting), _AT_ONCE)][::-1]
-        done, refusals = set[_Report](), list[MvcError]()
+        done, refused, refusals = set[_Report](), set[_Report](), list[MvcError]()
         try:
             while due and len(refusals) <= _REFUSALS:
                 rows = due.pop()
@@ -113,10 +119,17 @@ class Reports:
                 except _REFUSED as error:
                     refusals.append(error)
                     half = len(rows) // 2
-                    due += [rows[:half], rows[half:]] if half else ()
+                    due += [rows[half:], rows[:half]] if half else ()
+                    refused.update(() if half else rows)
         finally:
-            if done:
-                self._write(replace(r, delivered=True) if r in done else r for r in self._read())
+            if done or refused:
+                self._write(
+                    replace(
+                        row, delivered=row.delivered or row in done,
+                        refusals=row.refusals + (row in refused),
+                    )
+                    for row in self._read()
+                )  # fmt: skip
         if refusals:
             raise refusals[-1]
 

@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from blake3 import blake3
+
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners
@@ -24,6 +26,12 @@ FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
 """256 bits in base64url."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 _OTHER = re.compile(r"[^A-Z0-9_]")
+_LABEL = r"[a-z0-9](?:(?:-+|_)?[a-z0-9])*"
+_USUAL = re.compile(
+    rf"(?:(?:{_LABEL}\.)*(?!\d+(?::|\Z)){_LABEL}|\d+(?:\.\d+){{3}}|\[[0-9a-f:]+\])(?::\d+)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Hosts whose variables differ by the rule: names, IPv4 and IPv6 addresses, with a port or not."""
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
@@ -31,12 +39,16 @@ _LONGEST = 1024
 def variable_of(remote: Remote) -> str:
     """The environment variable of the token for a remote: by its host, or on this machine its name.
 
-    No two hosts share one: ``.`` and ``:`` are ``_``, ``-`` is ``__``.
+    No two hosts share one: ``.`` and ``:`` are ``_``, ``-`` is ``__``, ``_`` is ``___``. A host for
+    which this would be ambiguous has a variable with a hash.
     """
     if is_here(remote.url):
-        return TOKEN + _OTHER.sub("_", (remote.name or DEFAULT).upper())
-    host = urlsplit(remote.url).netloc.upper().replace("_", "___").replace("-", "__")
-    return f"{TOKEN}AT_{_OTHER.sub('_', host)}"
+        name = _OTHER.sub("_", (remote.name or DEFAULT).upper())
+        return TOKEN + re.sub("^AT_", "AT", name)  # AT_ is of hosts
+    host = urlsplit(remote.url).netloc
+    if _USUAL.fullmatch(host) is None:
+        return f"{TOKEN}AT__{blake3(host.lower().encode()).hexdigest(16).upper()}"
+    return f"{TOKEN}AT_{_OTHER.sub('_', host.upper().replace('_', '___').replace('-', '__'))}"
 
 
 def is_here(url: str) -> bool:
@@ -47,7 +59,7 @@ def is_here(url: str) -> bool:
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
     """The token for a remote, if there is one. Raises InvalidConfig, without a word of it."""
     where, is_named = variable_of(remote), bool(remote.name) or not is_here(remote.url)
-    text = os.environ.get(where) if is_named else None
+    text = (os.environ.get(where, "").strip() or None) if is_named else None
     if text is None and remote.token_file:
         path = Path(remote.token_file).expanduser()
         where = printable(str(path))

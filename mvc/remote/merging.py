@@ -352,13 +352,14 @@ class Merger:
         return late
 
 
-def arrived(truths: Truths, now_ns: int) -> Truths:
+def arrived(truths: Truths, now_ns: int, *, gathered: bool = False) -> Truths:
     """Truths that came just now: of what a node reports, as of this repository's clock.
 
     What such a report says of the time is when its node sent it, and how far its clock is ahead.
+    ``gathered``: truths that went through here before keep their times.
     """
     made = truths.deployments
-    if not truths.is_report or any(each.ahead_ms is not None for each in made):
+    if not truths.is_report or (gathered and all(each.ahead_ms is not None for each in made)):
         return truths
     ahead_ms = (truths.time_ns - now_ns) // 10**6
     noted = tuple(replace(each, ahead_ms=ahead_ms) for each in made)

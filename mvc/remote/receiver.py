@@ -152,7 +152,9 @@ def receive(
     context.fresh()
     check_features(given.features)
     check_moves(scopes, given.moves)
-    drafts = _drafts(context, decode_entries(given.head), given.size, local=local)
+    sent = decode_entries(given.head)
+    # What a server has gathered comes without scopes.
+    drafts = _drafts(context, sent, given.size, local=local, gathered=not scopes)
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             f"a slice of {given.size} bytes was to come, and the disk here has {room} left",
@@ -191,7 +193,7 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[Commi
 
 
 def _drafts(
-    context: Context, sent: Sequence[Sent], size: int, *, local: bool
+    context: Context, sent: Sequence[Sent], size: int, *, local: bool, gathered: bool
 ) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
@@ -201,7 +203,7 @@ def _drafts(
     drafts = []
     for each in sent:
         if each.truths is not None and not local:
-            each = replace(each, truths=arrived(each.truths, now_ns))
+            each = replace(each, truths=arrived(each.truths, now_ns, gathered=gathered))
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:

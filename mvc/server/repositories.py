@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -208,18 +208,18 @@ class Repositories:
                 served.close()
 
 
-def any_in(fs: FileSystem, folder: Path) -> bool:
-    """Whether a folder is or has a repository that would be served, as far as a look says."""
-    waiting, looks = [fs.realpath(folder)], _LOOKS
+def names_in(fs: FileSystem, folder: Path) -> Iterator[str]:
+    """Names of the repositories that would be served, among the first folders; '' is the folder."""
+    top = fs.realpath(folder)
+    waiting, looks = [top], _LOOKS
     while waiting and looks:
         here, looks = waiting.pop(0), looks - 1
         if fs.stat(here / FOLDER) is not None:
-            return True
+            yield "/".join(here.relative_to(top).parts)
         with suppress(MvcError):
             below = [here / name for name in fs.list(here) if _PART.fullmatch(name)]
             facts = ((path, fs.stat(path, follow=False)) for path in below)
             waiting += (path for path, each in facts if each is not None and each.is_dir)
-    return bool(waiting)
 
 
 def _size(fs: FileSystem, folder: Path) -> int:

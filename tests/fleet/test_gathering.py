@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,6 +14,9 @@ from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
+from mvc.remote.door import Slice
+from mvc.remote.merging import SentDeployment, Truths
+from mvc.remote.slices import Sent, encode_entries
 from tests.fleet.test_reports import START, deployed
 from tests.remote.kit.serving import door, token
 from tests.server.moving import answering, record, served_folder
@@ -96,3 +100,33 @@ def test_what_one_node_may_not_say_holds_no_other_back(
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(send, (good, unknown, thief))) == [None, HistoryMissing, RemoteRefused]
     assert [each[0].waiting for each in (good, unknown, thief)] == [0, 1, 1]
+
+
+def test_a_node_dates_no_report_of_another(folder: Path, url: str, tmp_path: Path) -> None:
+    """Nor its own arrival: a report says what its clock says, and the server when it came."""
+    first, _ = versions(folder)
+    honest = node(folder, "8", tmp_path, first)
+    forged = token(folder, "read", "deploy:nodes/7/*", name="7")
+    now = time.time_ns()
+    at = now + 20 * 3600 * 10**9
+    made = SentDeployment(
+        "nodes/7/prod", START, bytes(first), bytes(16), START, START, ahead_ms=0
+    )  # fmt: skip
+    claim = Slice(encode_entries([Sent(truths=Truths(at, deployments=(made,)))]), 0, ())
+
+    def forge() -> None:
+        with closing(door(url, forged)) as opened:
+            opened.receive(claim)
+
+    def send() -> None:
+        with closing(door(url, honest[1])) as opened:
+            honest[0].send(opened)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda act: act(), (forge, send)))
+    with Repository.open(folder / "models") as repo:
+        seven, eight = repo.nodes()
+    for each in (seven, eight):
+        assert now < each.reported_ns < now + 60 * 10**9
+    assert seven.ahead_ms is not None and abs(seven.ahead_ms - 20 * 3600 * 1000) < 60_000
+    assert eight.ahead_ms is not None and abs(eight.ahead_ms) < 60_000

@@ -172,6 +172,31 @@ def test_what_is_refused_stays_and_the_others_go(server: Server, reports: Report
     assert served(server) == server.versions[:2]
 
 
+def test_however_many_are_refused_the_others_go(
+    server: Server, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each call is a process of its own, and some are accepted only later."""
+    monkeypatch.setattr("mvc.fleet.reports._AT_ONCE", 16)
+    missing = [CommitId(number.to_bytes(32)) for number in range(1, 101)]
+    later = Server(tmp_path / "later", 4).versions[-1]
+    for number, version in enumerate([*missing, later, server.versions[0]]):
+        reports.served(deployed(version), START + number)
+
+    def send() -> None:
+        with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
+            Reports(tmp_path / "beside", "7").send(door)
+
+    for _ in range(8):
+        send()
+    assert served(server) == [server.versions[0]] and reports.waiting == 101
+    with closing(open_repository(server.root)) as repo:
+        repo.remotes.add("later", tmp_path / "later")
+        repo.fetch("later")
+    for _ in range(8):
+        send()
+    assert served(server) == [later, server.versions[0]] and reports.waiting == 100
+
+
 def test_the_oldest_go_for_newer_ones(
     server: Server, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
-from mvc.remote.credentials import read_token
+from mvc.remote.credentials import read_token, variable_of
 from mvc.remote.remotes import Remote
 from mvc.repo.config import load_config
 
@@ -34,6 +35,42 @@ def test_a_token_comes_from_the_variable_of_the_host(
     for name in ("origin", "lab", ""):
         assert read(Remote(url, name)) == TOKEN
         assert read(Remote("https://gpu.lab.evil.org/x", name)) is None
+
+
+_LIKE = [
+    "my_models.lab", "my-.models.lab", "my.-models.lab", "my.models.lab", "my-models.lab",
+    "my_.lab",
+    "my-_models.lab", "my_-models.lab", "my--models.lab", "my__models.lab", "my---models.lab",
+    "gpu.lab:80", "gpu.lab.80", "10.0.1:5", "10.0.1.5", "10.0.0.1:80", "10.0.0.1.80", "gpu:80",
+    "[fe80::1%251]", "[fe80::1:251]", "[::ffff:1.2.3.4]", "[::ffff:1:2:3:4]", "[::2]:80",
+    "[::2:80]", "[1::]:80", "stra\u00dfe.lab", "strasse.lab", "\u017ftrasse.lab",
+]  # fmt: skip
+
+
+def test_no_two_hosts_share_a_variable() -> None:
+    hosts = [*_LIKE, *(host.replace("my", "7") for host in _LIKE if "my" in host)]
+    variables = {variable_of(Remote(f"https://{host}/x", "origin")) for host in hosts}
+    assert len(variables) == len(hosts)
+    assert all(re.fullmatch("MVC_TOKEN_AT_[A-Z0-9_]+", name) for name in variables)
+
+
+def test_a_name_on_this_machine_reaches_no_token_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MVC_TOKEN_AT_GPU_LAB", TOKEN)
+    for name in ("at-gpu-lab", "AT_GPU_LAB", "at.gpu.lab"):
+        assert read(Remote("http://127.0.0.1:1/x", name)) is None
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_an_empty_variable_counts_as_none(
+    tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    for variable, url in (("ORIGIN", "http://localhost/x"), ("AT_GPU_LAB", "https://gpu.lab/x")):
+        monkeypatch.setenv(f"MVC_TOKEN_{variable}", value)
+        assert read(Remote(url, "origin")) is None
+        assert read(Remote(url, "origin", token_file=str(file))) == TOKEN
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
+from mvc.remote.scopes import parse_scopes, within
 from mvc.repo.config import parse_size
-from mvc.server.repositories import any_in
+from mvc.server.repositories import names_in
 from mvc.server.tokens import DAYS, Token, Tokens
 
 _COLUMNS = columns("name, until, scopes")
@@ -91,8 +92,11 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
         case ["add", name]:
             check_alone("words", takes="scope days")
             text = tokens.add(name, args.scope, args.days)
-            if not any_in(session.fs, Path()):
-                here = printable(str(session.fs.cwd()))
+            here, names = printable(str(session.fs.cwd())), list(names_in(session.fs, Path()))
+            for scope in parse_scopes(args.scope) if names else ():
+                if not any(within([scope], name) for name in names):
+                    out.warn(f"no repository in {here} has the name that the scope {scope} gives")
+            if not names:
                 out.warn(
                     f"there is no repository in {here} or below: a token counts in the folder that "
                     "is served, 'mvc -C FOLDER serve token add'"
@@ -101,7 +105,7 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
                 out.json("mvc.serve.token/1", {"name": name, "token": text})
                 return
             out.line(text)
-            out.note("this is shown once: give it to who needs it, by a safe way")
+            out.note("This token is shown only once. Pass it on over a secure channel.")
         case ["list"]:
             check_alone("words")
             _list(session, tokens)

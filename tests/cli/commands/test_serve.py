@@ -15,7 +15,7 @@ from tests.cli.program import Mvc
 def test_a_token_is_printed_once_and_listed_without_itself(mvc: Mvc) -> None:
     made = mvc("serve", "token", "add", "anna", "--scope", "read,push:heads/*", "--days", 3)
     text = made.out.strip()
-    assert text.startswith("mvc_") and "shown once" in made.err
+    assert text.startswith("mvc_") and "shown only once" in made.err
     held = Tokens(FileSystem(), mvc.folder).holder(text)
     assert held is not None and held.scopes == ("read", "push:heads/*")
     listed = mvc("serve", "token", "list")
@@ -33,6 +33,24 @@ def test_a_token_as_an_object(mvc: Mvc) -> None:
     made = mvc("serve", "token", "add", "ci", "--scope", "admin", "--json").json
     assert made["schema"] == "mvc.serve.token/1" and made["token"].startswith("mvc_")
     assert mvc("serve", "token", "remove", "ci", "--json").json["tokens"] == []
+
+
+def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
+    for name in ("empty", "served/team/models"):
+        mvc("init", "--bare", name)
+    (mvc.folder / "empty/below").mkdir()
+    none = mvc("-C", "empty/below", "serve", "token", "add", "a", "--scope", "x:read").err
+    assert "there is no repository in" in none and "the scope" not in none
+    scopes = "read,team/models:read,team/*:push:main,team/model:read,models:deploy:prod,metrics"
+    said = mvc("-C", "served", "serve", "token", "add", "b", "--scope", scopes).err
+    warned = [line for line in said.splitlines() if "no repository" in line]
+    assert [line.rpartition("the scope ")[2] for line in warned] == [
+        "team/model:read gives", "models:deploy:prod gives",
+    ]  # fmt: skip
+    inside = mvc(
+        "-C", "served/team/models", "serve", "token", "add", "c", "--scope", "models:read,read"
+    )
+    assert "the scope models:read gives" in inside.err
 
 
 @pytest.mark.parametrize(
