@@ -27,6 +27,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
+from mvc.io.replacement import removing_if_failed
 from mvc.model.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
@@ -38,7 +39,7 @@ from mvc.repo.live import Live
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
+from mvc.repo.opening import Configure, check_absent, open_context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
@@ -177,10 +178,9 @@ class Repository:
         name = branch or str(settings.get("init.branch"))
         check_ref("branch", name)
         check_absent(files, root)
-        is_new = files.stat(root) is None
-        with remove_if_failed(files, root):
-            files.make_dirs(root)
-            if is_new and shared is not None:
+        with removing_if_failed(files) as made:
+            files.make_dirs(root, made=made)
+            if root in made and shared is not None:
                 share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG
             create(files, time, root, name, config=first, shared=shared)

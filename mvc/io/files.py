@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self, overload
@@ -268,8 +268,11 @@ class FileSystem:
         with translate(path, "list"):
             return sorted(os.listdir(path))
 
-    def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> None:
-        """Makes a folder in one that is there; its name is not durable yet."""
+    def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> bool:
+        """Makes a folder in one that exists; its name is not durable yet.
+
+        False: the folder existed already, and ``exist_ok`` permits that.
+        """
         with translate(path, "create"), _reach(path, within) as (name, folder):
             try:
                 os.mkdir(name, dir_fd=folder)
@@ -279,6 +282,8 @@ class FileSystem:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=follow)
                 if not exist_ok or not FileIdentity.of(there).is_dir:
                     raise
+                return False
+        return True
 
     def set_mode(self, path: Path, mode: int) -> None:
         """Gives a file or a folder exactly these permission bits."""
@@ -399,20 +404,24 @@ class FileSystem:
 
     # -- several steps -----------------------------------------------------------------
 
-    def make_dirs(self, path: Path, *, within: Path | None = None) -> None:
-        """Makes a folder and those above it that are absent; a folder that is there is fine.
+    def make_dirs(
+        self, path: Path, *, within: Path | None = None, made: MutableSequence[Path] | None = None
+    ) -> None:
+        """Makes a folder and those above it that are absent; one that exists already is fine.
 
-        When it returns, the names of all folders that were absent are durable. FileExistsError
-        if something else has the name.
+        When it returns, the names of all folders that were absent are durable. ``made`` gets the
+        folders that this call made itself, outermost first. FileExistsError if something else
+        has the name.
         """
         absent = []
         for place in (path, *path.parents):
             if self.stat(place) is not None:
                 break
             absent.append(place)
-        for place in absent[:0:-1]:
-            self.make_dir(place, exist_ok=True, within=_below(place, within))
-        self.make_dir(path, exist_ok=True, within=within)
+        for place in [*absent[:0:-1], path]:
+            inside = within if place == path else _below(place, within)
+            if self.make_dir(place, exist_ok=True, within=inside) and made is not None:
+                made.append(place)
         for place in absent:
             if place.parent != place:
                 self.sync_dir(place.parent, within=_below(place.parent, within))

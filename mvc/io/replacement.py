@@ -73,16 +73,16 @@ def replacing(
     if not steps:
         yield []
         return
-    made: set[Path] = set()
+    folders: set[Path] = set()
     written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
-    with written as plan:
+    with removing_if_failed(fs) as made, written as plan:
         try:
             with fs.flushes() as flushes:
                 for step, fill in zip(steps, files.values(), strict=False):
                     place = step.place(folder)
-                    if place.parent not in made:
-                        make_folder(fs, place.parent, within=folder)
-                        made.add(place.parent)
+                    if place.parent not in folders:
+                        make_folder(fs, place.parent, within=folder, made=made)
+                        folders.add(place.parent)
                     fs.write_beside(place, step.temporary, fill, within=folder, flushes=flushes)
             _refuse_folded(fs, folder, [step for step in steps if step.temporary])
             plan.get_ready()
@@ -257,10 +257,28 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
                 fs.unlink(path, missing_ok=True, within=plans)
 
 
-def make_folder(fs: FileSystem, folder: Path, *, within: Path | None = None) -> None:
+@contextmanager
+def removing_if_failed(fs: FileSystem) -> Iterator[list[Path]]:
+    """Yields a list for ``made`` of ``make_dirs``. If the block fails, its empty folders go.
+
+    Folders that another process made, and folders with files, stay. Raises the block's own error.
+    """
+    made: list[Path] = []
+    try:
+        yield made
+    except BaseException:
+        for place in reversed(made):
+            with suppress(MvcError):  # it is not empty
+                fs.remove_dir(place)
+        raise
+
+
+def make_folder(
+    fs: FileSystem, folder: Path, *, within: Path | None = None, made: list[Path] | None = None
+) -> None:
     """As ``fs.make_dirs``, but IoFailed names what stands in the place of a folder."""
     try:
-        fs.make_dirs(folder, within=within)
+        fs.make_dirs(folder, within=within, made=made)
     except (FileExistsError, IoFailed) as error:
         for place in (folder, *folder.parents):
             there = fs.stat(place) or fs.stat(place, follow=False)

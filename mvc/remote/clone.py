@@ -28,6 +28,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
+from mvc.io.replacement import removing_if_failed
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
@@ -47,7 +48,7 @@ from mvc.remote.transfer import Transferred
 from mvc.repo.checkout.checkout import Restored, restore_all
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
-from mvc.repo.opening import Configure, open_context, remove_if_failed
+from mvc.repo.opening import Configure, open_context
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
 from mvc.types import Progress
@@ -123,7 +124,7 @@ def clone(
     if remote.scheme == "file":
         check_folder(replace(remote, name=""))  # in words of a URL: nothing has the name yet
     place = fs.realpath(folder or Path(default_folder(remote.url)))
-    with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
+    with removing_if_failed(fs) as made, _building(fs, place, remote, made) as beside:
         fetched = None
         if fs.stat(place / FOLDER) is None:
             fetched = _build(beside, remote, chosen, config=config, progress=progress)
@@ -142,7 +143,7 @@ def clone(
 
 
 @contextmanager
-def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
+def _building(fs: FileSystem, place: Path, remote: Remote, made: list[Path]) -> Iterator[Path]:
     """The folder to build in, which is gone at the end; what came stays if the block fails."""
     beside, names = place / BESIDE, set() if fs.stat(place) is None else {*fs.list(place)}
     if names - {BESIDE} and not names >= {BESIDE, FOLDER}:
@@ -150,7 +151,7 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
             f"{printable(str(place))} is there already, and is not empty",
             hint="clone into another folder: 'mvc clone URL DIR'",
         )
-    fs.make_dirs(beside)
+    fs.make_dirs(beside, made=made)
     lock = fs.lock(beside / _LOCK, block=False)
     if lock is None:
         raise Busy(

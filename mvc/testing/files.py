@@ -125,8 +125,8 @@ class WrappedFS(FileSystem):
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
         return self.call("stat", path, lambda: self.inner.stat(path, follow=follow))
 
-    def make_dir(self, path: Path, *given: bool, **options: Any) -> None:
-        self.call("make_dir", path, lambda: self.inner.make_dir(path, *given, **options))
+    def make_dir(self, path: Path, *given: bool, **options: Any) -> bool:
+        return self.call("make_dir", path, lambda: self.inner.make_dir(path, *given, **options))
 
     def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
         self.call("replace", dst, lambda: self.inner.replace(src, dst, within=within), src)

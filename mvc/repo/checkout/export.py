@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
-from mvc.io.replacement import make_folder
+from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.repo.checkout.checkout import Restored, select, write_files
@@ -26,7 +26,6 @@ from mvc.repo.context import Context
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
-from mvc.repo.opening import remove_if_failed
 from mvc.repo.worktree.worktree import is_control_folder
 from mvc.types import Progress
 
@@ -68,8 +67,8 @@ def export(
         if not (as_folder or delete):
             _refuse_several(output, entries)
             _refuse_taken(fs, [output], force)
-            with remove_if_failed(fs, output.parent):
-                make_folder(fs, output.parent)
+            with removing_if_failed(fs) as made:
+                make_folder(fs, output.parent, made=made)
                 real = fs.realpath(output.parent)
                 write_files(context, commit, real, {output.name: entries[0]}, progress=progress)
             return replace(done, written=(str(output),))
@@ -80,8 +79,8 @@ def export(
             )
         _refuse_taken(fs, [output / e.path for e in entries], force)
         extra = _extra(context, output, entries, force) if delete and is_dir else []
-        with remove_if_failed(fs, output):
-            make_folder(fs, output)
+        with removing_if_failed(fs) as made:
+            make_folder(fs, output, made=made)
             real = fs.realpath(output)
             named = {entry.path: entry for entry in entries}
             deleted = write_files(context, commit, real, named, progress=progress, deletes=extra)

@@ -13,24 +13,54 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, StorageFull, WrongUsage
 from mvc.io.files import TEMPORARY, FileSystem
+from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.repo.checkout import checkout
-from mvc.repo.opening import remove_if_failed
 from mvc.testing import HookedFS, RecordingFS
 from tests.faults.crashfs import CrashFS
 from tests.repo.working import write_model
 
 
 def test_only_empty_folders_that_were_made_are_removed(tmp_path: Path) -> None:
+    fs = FileSystem()
     (tmp_path / "before").mkdir()
-    with pytest.raises(KeyError), remove_if_failed(FileSystem(), tmp_path / "before/new/out"):
-        (tmp_path / "before/new/out/sub/sub").mkdir(parents=True)
+    with pytest.raises(KeyError), removing_if_failed(fs) as made:
+        make_folder(fs, tmp_path / "before/new/out/sub/sub", made=made)
         raise KeyError
     assert list((tmp_path / "before").iterdir()) == []
-    with pytest.raises(KeyError), remove_if_failed(FileSystem(), tmp_path / "new/out"):
-        (tmp_path / "new/out/sub").mkdir(parents=True)
+    with pytest.raises(KeyError), removing_if_failed(fs) as made:
+        make_folder(fs, tmp_path / "new/out/sub", made=made)
         (tmp_path / "new/out/file").touch()
         raise KeyError
     assert [p.name for p in (tmp_path / "new/out").iterdir()] == ["file"]
+
+
+def test_empty_folders_of_another_process_stay(tmp_path: Path) -> None:
+    fs = FileSystem()
+    with pytest.raises(KeyError), removing_if_failed(fs) as made:
+        (tmp_path / "new/theirs").mkdir(parents=True)  # between the question and the answer
+        make_folder(fs, tmp_path / "new/ours", made=made)
+        raise KeyError
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["theirs"]
+
+
+def test_a_checkout_that_fails_leaves_empty_folders_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = Repository.init(tmp_path / "models")
+    for name in ("a/m.safetensors", "b/m.safetensors"):
+        (repo.root / name).parent.mkdir()
+        write_model(repo.root / name)
+    repo.commit([repo.root / "a", repo.root / "b"])
+    out = tmp_path / "out"
+
+    def full(*_: object) -> None:
+        (out / "logs").mkdir()  # another process, in the folder that the checkout made
+        raise StorageFull("no space left")
+
+    monkeypatch.setattr(checkout, "fill_file", full)
+    with pytest.raises(StorageFull):
+        repo.checkout(to=out)
+    assert [p.name for p in out.iterdir()] == ["logs"]
 
 
 def test_an_output_that_cannot_be_written_leaves_no_folder(
