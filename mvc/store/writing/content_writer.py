@@ -210,11 +210,14 @@ class ContentWriter:
         """Begins the objects that are new; what others are predicted from comes first.
 
         So whatever two contents have in common, none is predicted from itself. ``aside``: the
-        version before is one to which later ones return.
+        version before is one to which later ones return. A content that is stored already, and
+        that a rule reads, is proven like a new one.
         """
+        read = rules.inputs if rules is not None else frozenset[str]()
         for name in reversed(put_order(members, rules)):
             member = members[name]
             storing, i, id_ = member.storing, member.content, member.id
+            is_read = name in read
             name, last = storing.origins[i].name, storing.last
             member.wanted = self.objects.wants(id_)
             if member.wanted:
@@ -222,10 +225,10 @@ class ContentWriter:
                 if last is not None:
                     copied = member.copied
                     member.kept = last.replace(name, id_, member.spec, copied, aside=aside)
-                if member.borrowed:
-                    storing.borrow(i, id_, is_copied=member.kept is not None)
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
+            if member.borrowed and (member.wanted or is_read):
+                storing.borrow(i, id_, is_copied=member.kept is not None)
             self._note(storing, i, id_)
 
     def _put_pieces(

@@ -92,6 +92,12 @@ class Rules(Struct, frozen=True):
     chosen: Mapping[str, ChosenRule]
 
     @property
+    def inputs(self) -> frozenset[str]:
+        """The tensors whose new bytes others are predicted from."""
+        chosen = self.chosen.values()
+        return frozenset(name for each in chosen for older, name in each.inputs if not older)
+
+    @property
     def graded(self) -> Rules:
         """The same, with elements graded where that is possible."""
         finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,61 @@ def test_a_tensor_that_changes_during_the_commit_is_noticed(repo):
         repo.commit(training.state, options=mvc.CommitOptions(progress=disturb))
     (made,) = training.commit(repo)
     check(repo.root, [made], training.states[-1:])
+
+
+@pytest.mark.parametrize("budget", ["auto", "none"])
+def test_a_stored_tensor_that_a_step_is_predicted_from_is_proven(tmp_path, budget):
+    """The moments are stored already, so only the prediction of the weights reads them."""
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc/config.yaml").write_text(f"python:\n  keep_base: {budget}\n")
+    training = Training()
+    with mvc.Repository.open(tmp_path) as repo:
+        versions = training.commit(repo, 3)
+        training.step()
+        side = repo.commit(training.state["optimizer"], path="moments", options=_on("side"))
+        assert side.branch == "side"
+        moment = training.optimizer.state[training.model[0].weight]["exp_avg"]
+
+        def disturb(done: int, total: int, path: str) -> None:
+            moment.add_(1)
+
+        with pytest.raises(SourceChanged, match="exp_avg"):
+            repo.commit(training.state, options=mvc.CommitOptions(progress=disturb))
+        versions += training.commit(repo)
+        assert repo.storage.fsck(full=True).sound
+    check(tmp_path, versions, training.states)
+
+
+def _on(branch: str) -> mvc.CommitOptions:
+    return mvc.CommitOptions(branch=branch, new_branch=True)
+
+
+def test_versions_committed_beside_a_thread_that_trains_are_sound_or_refused(repo):
+    """``max_exp_avg_sq`` of amsgrad often stays as it is, and the weights are predicted from it."""
+    training, end = Training("adamw", width=512), threading.Event()
+    training.commit(repo, 2)
+
+    def train() -> None:
+        while not end.is_set():
+            training.step()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    versions, refused = [], 0
+    try:
+        for _ in range(40):
+            try:
+                versions.append(repo.commit(training.state).id)
+            except SourceChanged:
+                refused += 1
+    finally:
+        end.set()
+        thread.join()
+    assert refused
+    assert repo.storage.fsck(full=True).sound
+    with mvc.Repository.open(repo.root) as again:
+        for version in versions:
+            again.checkout(version)
 
 
 @pytest.mark.parametrize("form", ["state", "file"])
