@@ -112,7 +112,7 @@ def subnormals() -> Iterator[None]:
     if torch is None or not torch.set_flush_denormal(False) or flushes():
         raise MvcError(
             "this thread rounds subnormal numbers to zero, and so cannot compute versions that "
-            "are approximated or follow an optimizer's steps",
+            "lie on a grid, are approximated or follow an optimizer's steps",
             hint="do not set that mode of the processor before mvc is used",
         )
     try:

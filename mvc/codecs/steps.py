@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import BY_CODE, Format, values_of, words_of_values
+from mvc.codecs.floats import BY_CODE, Format, subnormals, values_of, words_of_values
 from mvc.codecs.streams import Parts, decode_array, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, join, scratch_words, split, word_type
@@ -79,6 +79,7 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
     return words if bool(same.all()) else None
 
 
+@subnormals()
 def encode(
     new: Words, base: Words | None, changed: NDArray[np.bool_], method: str | None
 ) -> Parts | None:
@@ -107,6 +108,7 @@ def encode(
     return parts
 
 
+@subnormals()
 def decode(cursor: Cursor, state: Words, method: str | None, *, full: bool, reverse: bool) -> Words:
     """The words of a full record, or what ``state`` has to be combined with by exclusive or.
 

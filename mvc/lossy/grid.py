@@ -18,7 +18,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from mvc.codecs.floats import Numbers, values_of, words_of_values
+from mvc.codecs.floats import Numbers, subnormals, values_of, words_of_values
 from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.lossy.weights import ChoosingStage, LossyStage, Moving
 
@@ -57,6 +57,7 @@ class Grid(ChoosingStage, frozen=True):
         text = self.text.replace(f":{plain(self.coarse)}", f":{plain(coarse)}", 1)
         return Grid(text, coarse, self.hold, self.fine)
 
+    @subnormals()
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         coarse, hold, fine = float(self.coarse), float(self.hold), float(self.fine)
         largest = max((len(tensor.after) for tensor in weights), default=0)
