@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 
+import numpy as np
 from msgspec import Struct, field
 
 from mvc.adapters.optimizers.matching import (
@@ -48,7 +49,8 @@ class Found(Struct, frozen=True):
 def units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
     """The units among the ``files`` of a commit, by path, on top of ``parent``."""
     many = sum(len(file.contents) for file in files.values()) > _MANY
-    with without_collector() if many else nullcontext():
+    # Weights may be infinite: a guess from them is worthless then, and no reason for a warning.
+    with without_collector() if many else nullcontext(), np.errstate(all="ignore"):
         return _units_of(context, files, parent)
 
 

@@ -336,6 +336,29 @@ def test_versions_committed_beside_a_thread_that_trains_are_sound_or_refused(rep
             again.checkout(version)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38, 1e-40])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_extreme_weights_raise_no_warning_of_numpy(repo, kind, value):
+    """The parameters are in two groups and have one shape, so the data say which is which."""
+    parameters = [nn.Parameter(torch.randn(16, 16)) for _ in range(4)]
+    optimizer = OPTIMIZERS[kind](parameters[::-1])
+    optimizer.add_param_group({"params": [nn.Parameter(torch.randn(16, 16))]})
+    parameters.append(optimizer.param_groups[1]["params"][0])
+    versions, states = [], []
+    for step in range(4):
+        for parameter in parameters:
+            parameter.grad = torch.randn(16, 16)
+        optimizer.step()
+        for tensor in (parameters[0].data, *optimizer.state[parameters[1]].values()):
+            if torch.is_tensor(tensor) and tensor.numel() > 1:
+                tensor.view(-1)[:9] = -value if step == 2 else value
+        model = {str(i): parameter.data for i, parameter in enumerate(parameters)}
+        states.append(copied({"model": model, "optimizer": optimizer.state_dict()}))
+        versions.append(repo.commit(states[-1]))
+    check(repo.root, versions, states)
+
+
 @pytest.mark.parametrize("form", ["state", "file"])
 def test_tensors_of_several_pieces(repo, monkeypatch, form):
     shrink(monkeypatch, PIECE=4096, CHUNK=1024)
