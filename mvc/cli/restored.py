@@ -11,6 +11,7 @@ from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed
 from mvc.model.names import printable
+from mvc.repo.recording import deploying
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
@@ -72,10 +73,18 @@ def stdout(session: Session) -> BinaryIO:
     return sys.stdout.buffer
 
 
+def warn_of_deploying(session: Session, target: str) -> None:
+    """Warns of a training that deploys to a target: it yields, and only commits from now on."""
+    process = deploying(session.repository.context, target)
+    if process is not None:
+        session.out.warn(
+            f"a training deploys to {printable(target)}: {process}; it goes on committing, and "
+            "stops deploying there until it is started again or calls deploy_again()"
+        )
+
+
 def tell_of_training(session: Session, *branches: str | None) -> None:
-    """Says on which of these branches (without any: of all) a training records."""
-    if not branches:
-        branches = (None, *(ref.name for ref in session.repository.branches()))
+    """Says on which of these branches a training records."""
     for branch in dict.fromkeys(branches):
         if not session.repository.is_recording(branch):
             continue

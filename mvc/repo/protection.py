@@ -33,7 +33,13 @@ def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
 
 def refuse_protected(context: Context, target: str, *, anyway: bool = False) -> None:
     """Raises TargetProtected for a target that the setting names, unless ``anyway``."""
-    if not anyway and protected(protecting(context), [target]):
+    if not anyway:
+        refuse_protected_by(protecting(context), target)
+
+
+def refuse_protected_by(globs: Iterable[str], target: str) -> None:
+    """Raises TargetProtected for a target that ``globs`` name."""
+    if protected(globs, [target]):
         raise TargetProtected(
             f"{printable(target)} is protected ({SETTING})",
             hint="a deployment, a rollback or a retraction that is meant takes --anyway, in Python "

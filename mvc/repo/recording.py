@@ -1,7 +1,7 @@
-"""Says on which branches a training is recording, in any process of this machine.
+"""Which trainings record on which branches, and deploy to which targets, on this machine.
 
-A Recorder holds a shared lock on a file of ``.mvc`` for its branch. The kernel drops the lock when
-the process ends, however it ends; the empty file stays and means nothing.
+A training holds locks on files of ``.mvc``. The kernel drops a lock when its process ends, however
+it ends; the empty file stays and means nothing.
 """
 
 from __future__ import annotations
@@ -10,32 +10,59 @@ from pathlib import Path
 
 from mvc.errors import Busy, IoFailed, RefConflict
 from mvc.io.files import FileLock
+from mvc.io.lock_holder import lock_holder
+from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
 
 _SECONDS = 0.05
-"""Longer than somebody else's question takes, which holds the lock too."""
+"""Longer than the question of another process takes, which holds the lock too."""
+_BEGINNING = 2.0  # a process that was ended needs a moment
 
 
 def announce(context: Context, branch: str | None) -> FileLock:
     """Makes known that a training records on ``branch`` (None: a detached HEAD), until release.
 
-    Several trainings may record on one branch. Raises IoFailed if ``.mvc`` cannot be written.
+    Raises Busy, which names the process, if another training does; IoFailed if ``.mvc`` cannot be
+    written.
     """
-    return context.store.fs.lock(_notice(context, branch), shared=True)
+    path = _notice(context, branch)
+    try:
+        return context.store.fs.lock(path, timeout=_BEGINNING)
+    except Busy:
+        where = "the detached HEAD" if branch is None else printable(branch)
+        raise Busy(
+            f"a training records on {where} already: {lock_holder(path)}",
+            hint="wait until it has ended, or name another branch: branch='NAME' "
+            "('mvc branch NAME' makes one)",
+        ) from None
+
+
+def announce_target(context: Context, target: str) -> FileLock:
+    """Makes known that a training deploys to ``target``, until release. Several may."""
+    return context.store.fs.lock(deploying_notice(context, target), shared=True)
 
 
 def is_recording(context: Context, branch: str | None) -> bool:
     """Whether a training records on ``branch`` now; None means a detached HEAD."""
-    fs, path = context.store.fs, _notice(context, branch)
+    return _holder(context, _notice(context, branch)) is not None
+
+
+def deploying(context: Context, target: str) -> str | None:
+    """The process of a training that deploys to ``target``; None if there is none."""
+    return _holder(context, deploying_notice(context, target))
+
+
+def _holder(context: Context, path: Path) -> str | None:
+    fs = context.store.fs
     try:
         if fs.stat(path) is not None:
             fs.lock(path, timeout=_SECONDS).release()
     except Busy:
-        return True
+        return lock_holder(path)
     except IoFailed:  # it is only a notice
-        return False
-    return False
+        return None
+    return None
 
 
 def refuse_recorded(context: Context, branch: str) -> None:
@@ -49,3 +76,8 @@ def refuse_recorded(context: Context, branch: str) -> None:
 def _notice(context: Context, branch: str | None) -> Path:
     # A branch's name holds no '%', and is never HEAD.
     return context.store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
+
+
+def deploying_notice(context: Context, target: str) -> Path:
+    """The file that a training on ``target`` holds a lock on; a shared one if others may, too."""
+    return context.store.folder / f"training-{target.replace('/', '%')}"

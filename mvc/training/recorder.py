@@ -24,8 +24,7 @@ from mvc.repo.commit.inputs import refuse_empty
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.opening import opened
-from mvc.repo.protection import refuse_protected
-from mvc.repo.recording import announce
+from mvc.repo.recording import announce, announce_target
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
@@ -47,7 +46,8 @@ class Report(Struct, frozen=True):
     were replaced by a newer one while they waited. ``dropped`` found no room in the queue and are
     not among the taken. ``newest`` is the last durable version, without its state, and
     ``newest_step`` its step. ``waiting_bytes`` are staged now, ``peak_bytes`` were at most.
-    ``push`` says what of it is at the remote, if the Recorder pushes.
+    ``push`` says what of it is at the remote, if the Recorder pushes. ``not_deployed`` of the
+    durable ones were not deployed, because somebody else had deployed or protected the target.
     """
 
     steps: int
@@ -62,6 +62,7 @@ class Report(Struct, frozen=True):
     peak_bytes: int
     skipped: int = 0
     push: PushReport | None = None
+    not_deployed: int = 0
 
 
 class Recorder:
@@ -74,7 +75,9 @@ class Recorder:
     ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
     bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
     the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
-    ``deploy`` is the target on which each version goes live, as of the call. ``push`` names the
+    ``deploy`` is the target on which each version goes live, as of the call. If somebody else
+    deploys or rolls back there, or the setting ``deploy.protect`` names it, versions are committed
+    and not deployed any more, until ``deploy_again``. ``push`` names the
     remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
     gets later what it missed. ``metrics`` and
     ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
@@ -147,13 +150,13 @@ class Recorder:
             self._origin, self._first = options.origin, options.start or 0
             self._steps, self._before = self._first, 0
             context = self._repo.context
-            if options.deploy is not None:
-                refuse_protected(context, options.deploy)
             timeout = float(context.config.get("recorder.timeout"))
             self._queue = Queue(options.when_full, options.queue_bytes, timeout)
             options = replace(options, branch=tip(context, options.branch).branch)
             self._options = options
-            self._notice = failed.enter_context(announce(context, options.branch))
+            failed.enter_context(announce(context, options.branch))
+            if options.deploy is not None:
+                failed.enter_context(announce_target(context, options.deploy))
             self._pusher: Pusher | None = None
             if options.push is not None:
                 self._pusher = Pusher(self._repo, options.push, options.branch)
@@ -161,8 +164,8 @@ class Recorder:
             self._writer = WriterThread(
                 self._repo, self._queue, source, options, pusher=self._pusher
             )
-            failed.pop_all()
-        self._forget = self._repo.before_close(self.close)
+            self._left = failed.pop_all()  # what ``close`` ends
+        self._left.callback(self._repo.before_close(self.close))
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
@@ -289,6 +292,16 @@ class Recorder:
         """Has ``close`` call ``act`` before anything else."""
         self._on_close.append(act)
 
+    def deploy_again(self) -> None:
+        """Deploys the next versions again, in place of what somebody else deployed meanwhile.
+
+        Raises WrongUsage without a target, and TargetProtected.
+        """
+        self._check_open()
+        if self._options.deploy is None or self._writer.guard is None:
+            raise WrongUsage("this recorder has no target", hint="name one: deploy='prod'")
+        self._writer.guard.deploy_again()
+
     def flush(self) -> None:
         """Waits until everything taken is durable. Raises the error of a commit that failed."""
         self._check_open()
@@ -306,6 +319,7 @@ class Recorder:
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
             newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
             skipped=writer.skipped, push=None if pusher is None else pusher.report,
+            not_deployed=0 if writer.guard is None else writer.guard.left_out,
         )  # fmt: skip
 
     def close(self) -> Report:
@@ -318,15 +332,11 @@ class Recorder:
         if self._closed or self._pid != os.getpid():
             return self.report
         self._closed = True
-        for act in self._on_close:
-            act()
-        self._queue.finish(self._writer)
-        self._notice.release()
         _open.discard(self)
-        if self._pusher is not None:
-            self._pusher.finish()
-        self._forget()
-        self._close_own_repo()
+        with self._left:  # in reverse order, each whatever another one raises
+            self._left.callback(self._queue.finish, self._writer)
+            for act in reversed(self._on_close):
+                self._left.callback(act)
         if self._writer.first_failure is not None:
             raise self._writer.first_failure
         return self.report

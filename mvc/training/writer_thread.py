@@ -25,6 +25,7 @@ from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
@@ -79,6 +80,7 @@ class WriterThread(threading.Thread):
         self._code: GitCode | None = None  # that was there when the training began
         self._files = _parsed(options)
         self._named: CommitId | None = None  # the origin that a version names
+        self.guard = None if options.deploy is None else DeployGuard(repo.context, options.deploy)
         self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -183,6 +185,7 @@ class WriterThread(threading.Thread):
                 branch=options.branch,
                 new_branch=options.branch is not None,
                 run=self._run(item),
+                guard=self.guard,
             ),
         )
         return commit(self._repo.context, request, self._queue.moved)

@@ -1,11 +1,11 @@
-"""checkout and switch say that a training is recording on the branch."""
+"""Commands name a training that records on the branch, or deploys to the target."""
 
 from __future__ import annotations
 
 import pytest
 
 from mvc.repo.opening import open_context
-from mvc.repo.recording import announce
+from mvc.repo.recording import announce, announce_target
 
 
 @pytest.mark.parametrize("branch", ["main", "a/b.c+d"])
@@ -51,8 +51,13 @@ def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
     told = "A training is recording on main, and goes on there\n"
     context = open_context(mvc.folder)
     with announce(context, "main"):
-        assert mvc("rollback", "prod").err.count(told) == 1
-        assert mvc("deploy", "HEAD", "prod", "--json").err.count(told) == 1
+        assert "training" not in mvc("rollback", "prod").err  # it deploys to no target
         assert mvc("undo", switched).err.count(told) == 1
-    assert "training" not in mvc("rollback", "prod").err
+    with announce_target(context, "prod"), announce_target(context, "prod"):
+        for arguments in (["deploy", "HEAD"], ["rollback"]):
+            said = mvc(*arguments, "prod").err
+            assert said.count("a training deploys to prod: this process (") == 1
+            assert "stops deploying there until it is started again" in said
+        assert "training" not in mvc("deploy", "HEAD", "staging").err
+    assert "training" not in mvc("deploy", "HEAD", "prod").err
     context.store.close()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.errors import InvalidName, RefConflict, UnknownRevision, WrongUsage
+from mvc.errors import Busy, InvalidName, RefConflict, UnknownRevision, WrongUsage
 from mvc.repo.refs import Head
 
 PROJECT = Path(__file__).parents[2]
@@ -154,16 +154,26 @@ def test_the_notice_ends_with_the_process(tmp_path: Path, end: int | None) -> No
         assert not repo.is_recording("main")
 
 
-def test_several_trainings_on_one_branch(tmp_path: Path) -> None:
+def test_one_training_records_on_a_branch(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
-        one, two = mvc.Recorder(repo, model()), mvc.Recorder(repo, model(), name="b.safetensors")
-        one.step()
-        two.step()
-        one.close()
-        assert repo.is_recording("main")
-        two.close()
-        assert not repo.is_recording("main")
-        assert len(messages(repo, "main")) == 2
+        child: Any = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(tmp_path)],
+            cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout.readline() == "recording\n"
+        with pytest.raises(Busy, match=f"records on main already: process {child.pid} ") as error:
+            mvc.Recorder(repo, model())
+        assert "branch='NAME'" in str(error.value.hint)
+        repo.branch("second")
+        with mvc.Recorder(repo, model(), branch="second") as recorder:
+            recorder.step()
+            with pytest.raises(Busy, match="records on second already: this process"):
+                mvc.Recorder(repo, model(), branch="second")
+        child.communicate(timeout=120)
+        with mvc.Recorder(repo, model()) as recorder:
+            recorder.step()
+        assert messages(repo, "main") == ["step 1", "step 1"]
+        assert messages(repo, "second") == ["step 1", "step 1"]
 
 
 def test_a_commit_onto_another_branch(tmp_path: Path) -> None:

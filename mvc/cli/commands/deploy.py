@@ -28,7 +28,7 @@ from mvc.cli.options import (
 )
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.restored import tell_of_training
+from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import one_line
@@ -76,7 +76,7 @@ def command(session: Session, args: _DeployOptions) -> None:
         sign=args.sign,
         anyway=args.anyway,
     )
-    tell_of_training(session)
+    warn_of_deploying(session, args.target)
     if not args.retract:
         warn_of_clock(out, done)
         warn_of_time(out, done, session.commit(done.commit))

@@ -12,7 +12,7 @@ import click
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason, sign
 from mvc.cli.program import verb
-from mvc.cli.restored import tell_of_training
+from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -41,7 +41,7 @@ def command(session: Session, args: _RollbackOptions) -> None:
         anyway=args.anyway,
     )
     warn_of_clock(session.out, done)
-    tell_of_training(session)
+    warn_of_deploying(session, args.target)
     if session.as_json:
         session.out.json("mvc.rollback/1", {"deployment": done})
     elif session.verbosity >= 0:

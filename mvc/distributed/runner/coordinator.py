@@ -44,6 +44,8 @@ from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.patience import SLICE, Patience
+from mvc.repo.lookup.refs import tip
+from mvc.repo.recording import announce
 from mvc.training.pushing import Pusher
 
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
@@ -132,15 +134,16 @@ class Service:
         check_worker_models(self._settings, protocol)
         if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
             _write_log(Path(self._settings["log"]), [], {})
-        target = self._settings.get("target", "global")
+        target, branch = self._settings.get("target", "global"), self._settings.get("branch")
         with (
             mvc.Repository.open(self._settings.get("repo", ".")) as repo,
             alone(repo, target),
+            announce(repo.context, tip(repo.context, branch, new=True).branch),
         ):
             self._versions = GlobalModels(
                 repo,
                 target=target,
-                branch=self._settings.get("branch"),
+                branch=branch,
                 params={"run": self._job.get("run", ""), "protocol": protocol.name},
                 pusher=self._start_pushing(repo),
             )
@@ -629,6 +632,7 @@ class Service:
             wire_bytes=wire_bytes,
             refused={str(worker): why for worker, why in self._gone.items() if why is not None},
             steps=list(self._steps_committed),
+            not_deployed=self._versions.not_deployed,
             push=None,  # the command fills it in: pushing ends after this
         )
 

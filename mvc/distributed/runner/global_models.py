@@ -11,10 +11,13 @@ import torch
 from msgspec import Struct
 
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
-from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
+from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownRevision, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
+from mvc.repo.deploy_guard import DeployGuard
+from mvc.repo.lookup.refs import HEAD
+from mvc.repo.recording import deploying_notice
 from mvc.training.pushing import Pusher
 
 if TYPE_CHECKING:
@@ -50,9 +53,9 @@ def alone(repo: Repository, target: str) -> Iterator[None]:
 
     The kernel drops the lock when the process ends, however it ends.
     """
-    notice = f"training-{check_ref('target', target).replace('/', '%')}"
+    notice = deploying_notice(repo.context, check_ref("target", target))
     try:
-        lock = repo.context.store.fs.lock(repo.context.store.folder / notice, timeout=_SECONDS)
+        lock = repo.context.store.fs.lock(notice, timeout=_SECONDS)
     except Busy:
         raise CannotDistribute(
             f"another training deploys to {target} in this repository",
@@ -78,6 +81,7 @@ class GlobalModels:
         self._repo, self.target, self._params = repo, target, params
         self._branch = branch
         self._pusher = pusher
+        self._guards: dict[str, DeployGuard] = {}
 
     def commit(self, layout: ModelLayout, done: Round) -> CommitId:
         """Commits and deploys a round; durable on return."""
@@ -101,7 +105,7 @@ class GlobalModels:
             },
             params=self._params,
             deploy=self.target,
-            options=self._options(self._branch),
+            options=self._options(self._branch, self.target),
         )
         return result.id
 
@@ -124,12 +128,22 @@ class GlobalModels:
             metrics={"round": number, "worker": worker},
             params=self._params,
             deploy=name,
-            options=self._options(name),
+            options=self._options(name, name),
         )
 
-    def _options(self, branch: str | None) -> CommitOptions:
+    def _guard(self, target: str) -> DeployGuard:
+        if target not in self._guards:
+            self._guards[target] = DeployGuard(self._repo.context, target)
+        return self._guards[target]
+
+    @property
+    def not_deployed(self) -> int:
+        """How many versions were not deployed, because somebody else had deployed meanwhile."""
+        return sum(guard.left_out for guard in self._guards.values())
+
+    def _options(self, branch: str | None, target: str) -> CommitOptions:
         new = branch is not None and branch not in {ref.name for ref in self._repo.branches()}
-        return CommitOptions(branch=branch, new_branch=new)
+        return CommitOptions(branch=branch, new_branch=new, guard=self._guard(target))
 
     def live(self, layout: ModelLayout) -> Round | None:
         """The round that is live on the target; None if nothing is.
@@ -148,18 +162,26 @@ class GlobalModels:
         return self._round(layout, commit)
 
     def newest_of(self, run: str, layout: ModelLayout) -> Round | None:
-        """The round of this run that was deployed last, whatever else is live; None without one."""
-        for commit in self._deployed():
-            if self._repo.version(commit).params.get("run") == run:
-                return self._round(layout, commit)
+        """The newest round of this run on the branch, whatever is live; None without one.
+
+        A round whose deployment was retracted is left out. Deployments go on only if the round is
+        live: otherwise somebody else has deployed meanwhile.
+        """
+        try:
+            versions = self._repo.log(self._branch or HEAD)
+        except UnknownRevision:  # of a branch without versions
+            return None
+        for version in versions:
+            if version.params.get("run") != run or self._is_retracted(version.id):
+                continue
+            if _OWN in self._repo.manifest(version.id).by_path:
+                self._guard(self.target).go_on_after(version.id)
+                return self._round(layout, version.id)
         return None
 
-    def _deployed(self) -> Iterator[CommitId]:
-        """What was deployed to the target and not retracted, the newest first."""
-        if self.target in self._repo.targets():
-            for deployed in reversed(self._repo.deployments(self.target)):
-                if not deployed.retracted:
-                    yield deployed.commit
+    def _is_retracted(self, commit: CommitId) -> bool:
+        made = [d for d in self._repo.deployments_of(commit) if d.target == self.target]
+        return bool(made) and all(deployed.retracted for deployed in made)
 
     def _round(self, layout: ModelLayout, commit: CommitId) -> Round:
         version = self._repo.version(commit)

@@ -65,7 +65,7 @@ def commit(
     Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
-    if request.deploy is not None:
+    if request.deploy is not None and request.options.guard is None:
         refuse_protected(context, request.deploy)
     context.store.now_ns()
     if request.code is None:
@@ -137,6 +137,8 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
     entry, deployed = recorded.entry, None
     for made in entry.deployments:
         deployed = recorded_as(store.snapshot, made.target, recorded.sequence)
+    if request.options.guard is not None:
+        request.options.guard.committed(deployed)
     stored = sum(region.length for region in entry.regions)
     return CommitResult(
         commit=entry.commits[0],
@@ -408,8 +410,8 @@ def _entry(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
         )
-    deployments = list[Deployment]()
-    if (target := request.deploy) is not None:
+    deployments, guard = list[Deployment](), request.options.guard
+    if (target := request.deploy) is not None and (guard is None or guard.allows(now)):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
         deployments = [
             deployment_for(

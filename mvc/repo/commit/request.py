@@ -19,6 +19,7 @@ from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
 from mvc.model.names import check_author, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
 from mvc.types import Progress
@@ -60,6 +61,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
     also where the lossy pipeline is that of the settings. ``produced_by`` says that the state has
     been through this pipeline already.
+
+    ``guard`` decides whether the version is deployed as well: a training's, which yields to others.
     """
 
     max_recovery: float | None = None
@@ -82,6 +85,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     run: str = ""
     patch: bool | None = None
     sign: bool | None = None
+    guard: DeployGuard | None = None
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""

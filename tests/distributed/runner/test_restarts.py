@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import mvc
 from mvc.api.repository import Repository
 from mvc.distributed.runner.participant import Participant
 from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute
+from mvc.repo.deploy_guard import NotDeployed
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, ordinary
 
@@ -52,7 +54,7 @@ def test_one_worker_goes_on_alone_but_nobody_begins_alone(tmp_path: Path) -> Non
 
 def test_a_second_training_at_a_target_is_refused(tmp_path: Path) -> None:
     first, second, other = (Team(tmp_path, protocol="sync") for _ in range(3))
-    other.settings["target"] = "site"
+    other.settings |= {"target": "site", "branch": "site"}
 
     def loop(worker: Participant, trainer: Trainer) -> None:
         if worker.rank == 0:
@@ -96,6 +98,24 @@ def test_a_coordinator_killed_before_it_began_starts_at_its_own_round_0(tmp_path
             assert all(a.id == b.parents[0] for a, b in pairwise(versions))
 
 
+def test_a_training_yields_to_who_deploys_beside_it(tmp_path: Path) -> None:
+    team, made = Team(tmp_path, protocol="sync"), []
+
+    def loop(worker: Participant, trainer: Trainer) -> None:
+        if worker.rank == 0:
+            with Repository.open(tmp_path) as repo:
+                options = mvc.CommitOptions(branch="by-hand", new_branch=True)
+                made.append(repo.commit(make().state_dict(), deploy="global", options=options).id)
+        ordinary(worker, trainer)
+
+    with pytest.warns(NotDeployed, match="stops deploying to global"):
+        assert team.run(some(2), loop) == [None, None]
+    assert team.of("finished")[0]["not_deployed"] == 4
+    with Repository.open(tmp_path) as repo:
+        assert repo.live("global").commit == made[0]
+        assert [version.metrics["round"] for version in repo.log()] == [4, 3, 2, 1, 0]
+
+
 def test_retracted_rounds_are_left_out(tmp_path: Path) -> None:
     assert Team(tmp_path, protocol="sync").run(some(2), run="ours") == [None, None]
     with Repository.open(tmp_path) as repo:
@@ -105,9 +125,17 @@ def test_retracted_rounds_are_left_out(tmp_path: Path) -> None:
     assert again.run(some(2), run="ours", again=True) == [None, None]
     assert again.of("resumed")[0]["round"] == 3
     with Repository.open(tmp_path) as repo:
+        assert repo.live("global").message == "by hand"  # the training yields to somebody else
+        assert again.of("finished")[0]["not_deployed"] == 1
+        assert repo.version("HEAD").metrics["round"] == 4
+    once_more = Team(tmp_path, protocol="sync")  # what was not deployed is a round as well
+    assert once_more.run(some(2), run="ours", again=True) == [None, None]
+    assert once_more.of("resumed")[0]["round"] == 4
+    assert Team(tmp_path / "b", protocol="sync").run(some(2), run="ours") == [None, None]
+    with Repository.open(tmp_path / "b") as repo:
         while any(not each.retracted for each in repo.deployments("global")):
             repo.retract(None, "global")
-    lost = Team(tmp_path, protocol="sync")
+    lost = Team(tmp_path / "b", protocol="sync")
     lost.run(some(2), run="ours", again=True)
     assert isinstance(lost.failure, CannotDistribute)
     assert lost.failure.message == "no round of this training is left on global"

@@ -1,0 +1,130 @@
+"""A training that deploys its versions yields to everybody else who deploys.
+
+Without a guard the next step of a training would undo a rollback. The rule is the same for a
+Recorder, the callbacks of frameworks and a distributed training.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+from mvc.errors import DamagedData, MvcError, MvcWarning, NoDeployment, UnknownTarget
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo.config import load_config
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at, same_until
+from mvc.repo.protection import SETTING, protected, protecting, refuse_protected_by
+from mvc.store.store import CONFIG
+
+
+class NotDeployed(MvcWarning):
+    """A training commits its versions, and has stopped deploying them."""
+
+
+class DeployGuard:
+    """Whether a training may deploy to ``target``.
+
+    It may while the live deployment is its own last one, or the one that was live when it began,
+    and the setting ``deploy.protect`` does not name the target. ``stopped`` says why it may not
+    any more; ``left_out`` counts the versions that were committed without a deployment since.
+    """
+
+    def __init__(self, context: Context, target: str) -> None:
+        self._context, self._target = context, target
+        self._file = context.store.folder / CONFIG
+        self._settings: tuple[object, tuple[str, ...]] = (None, ())
+        self.left_out = 0
+        self.deploy_again()
+
+    def deploy_again(self) -> None:
+        """Replaces what is live now with the next version. Raises TargetProtected."""
+        context = self._context
+        refuse_protected_by(self._protecting(), self._target)
+        snapshot, now = context.fresh(), context.store.clock.now_ns()
+        self._live = self._live_now()
+        newest = snapshot.deployment_before(self._target)
+        self._newest = None if newest is None else snapshot.entry(newest).sequence
+        self._valid_ns = same_until(snapshot, self._target, now)
+        self._warned = False
+        self.stopped: str | None = None
+
+    def allows(self, now_ns: int) -> bool:
+        """Whether the version that is published now is deployed; call it under the journal's lock.
+
+        Costs a look-up or two while nobody else deploys.
+        """
+        if self.stopped is None:
+            self.stopped = self._reason(now_ns)
+        return self.stopped is None
+
+    def committed(self, deployed: Deployed | None) -> None:
+        """Notes how a version was committed. Warns of the first one without a deployment."""
+        if deployed is not None:
+            self._live = self._newest = deployed.sequence
+            return
+        self.left_out += 1
+        if not self._warned:
+            self._warned = True
+            with suppress(NotDeployed):  # which the user's filters may make an error
+                warnings.warn_explicit(
+                    f"the training stops deploying to {printable(self._target)}: {self.stopped}; "
+                    "it goes on committing. deploy_again() or a restart deploys again",
+                    NotDeployed, "mvc recorder", 0,
+                )  # fmt: skip
+
+    def _reason(self, now_ns: int) -> str | None:
+        """Why the training may not deploy any more."""
+        target, snapshot = self._target, self._context.store.snapshot
+        if protected(self._protecting(), [target]):
+            return f"it is protected ({SETTING})"
+        newest = snapshot.newest_deployment(target)
+        known = (newest.sequence if newest else None) == self._newest and now_ns in self._valid_ns
+        taken = self._live is not None and snapshot.retractions(target, self._live)
+        if known and not taken:
+            return None
+        live = self._live_now()
+        if live == self._live:
+            self._newest = None if newest is None else newest.sequence
+            self._valid_ns = same_until(snapshot, target, now_ns)
+            return None
+        return "its deployment was retracted" if taken else self._other()
+
+    def go_on_after(self, commit: CommitId) -> None:
+        """Goes on for an earlier process of the training, whose last version is ``commit``."""
+        with suppress(MvcError):
+            if live_at(self._context, None, self._target).commit == commit:
+                return
+        self.stopped = self._other()
+
+    def _other(self) -> str:
+        with suppress(MvcError):
+            other = live_at(self._context, None, self._target)
+            how = "deployed" if other.returns_to is None else "rolled back to"
+            return f"{printable(other.author) or 'somebody'} {how} {other.commit.short}"
+        return "its deployment does not count any more"
+
+    def _live_now(self) -> int | None:
+        """The sequence of the live deployment; -1: lost entries of the journal may change it."""
+        try:
+            return live_at(self._context, None, self._target).sequence
+        except (NoDeployment, UnknownTarget):
+            return None
+        except DamagedData:
+            return -1
+
+    def _protecting(self) -> tuple[str, ...]:
+        """The setting as it is now: the repository's file is read again once it has changed."""
+        context, fs = self._context, self._context.store.fs
+        seen = fs.stat(self._file)
+        if seen != self._settings[0]:
+            globs = () if context.config.origin(SETTING) == "repository" else protecting(context)
+            try:
+                read = load_config(fs, self._file, None, {}, flags={})
+                globs += tuple(str(read.get(SETTING)).replace(",", " ").split())
+            except MvcError:  # somebody is writing it
+                globs = protecting(context)
+            self._settings = seen, globs
+        return self._settings[1]
