@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -57,7 +58,8 @@ class Follower:
     ``model`` is a module that gets the weights, in place. ``to`` is a file that is replaced in
     one step, with ``atomic_dir`` a link to a folder, for versions of several files. ``path`` names
     a file of the version where it has several models. ``on_change`` is called last, with the
-    deployment; if it raises an error, the change is tried again.
+    deployment; if it raises an error, model and file become what they were, and the change is
+    tried again.
 
     ``current`` is the deployment that is served, None before the first. ``repo`` is the open
     repository: ``on_change`` can take ``follower.repo.checkout(deployed)``.
@@ -176,16 +178,12 @@ class Follower:
             live = self.live()
             if live is None:
                 return None
-            if self._output is not None:
-                self._output.follow(self.repo, live, self._path)
             if live == self.current:
+                if self._output is not None:
+                    self._output.follow(self.repo, live, self._path)
                 return None
             self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
-            if self._model is not None and self._loaded != live.commit:
-                self.repo.load(self._model, live, path=self._path)
-                self._loaded = live.commit
-            if self._on_change is not None:
-                self._on_change(live)
+            self._change(live)
             self.current = live
             tell(
                 "mvc.serving",
@@ -194,6 +192,33 @@ class Follower:
                 version=str(live.commit),
             )
             return live
+
+    def _change(self, live: Deployed) -> None:
+        """Model, file, and the caller's act: if one of them fails, all are as they were."""
+        with ExitStack() as as_before:
+            if self._model is not None and self._loaded != live.commit:
+                as_before.enter_context(self._model_kept(self._model))
+                self.repo.load(self._model, live, path=self._path)
+                self._loaded = live.commit
+            if self._output is not None:
+                as_before.enter_context(self._output.kept())
+                self._output.follow(self.repo, live, self._path)
+            if self._on_change is not None:
+                self._on_change(live)
+
+    @contextmanager
+    def _model_kept(self, model: torch.nn.Module) -> Iterator[None]:
+        """If the block fails, the model gets its weights back, of which this keeps a copy."""
+        before, loaded = model.state_dict(), self._loaded
+        for key, value in before.items():
+            if hasattr(value, "detach"):
+                before[key] = value.detach().to("cpu", copy=True)
+        try:
+            yield
+        except BaseException:
+            model.load_state_dict(before)
+            self._loaded = loaded
+            raise
 
     def run(self, interval: float = 0.1) -> None:
         """Polls every ``interval`` seconds, in this thread, until ``close`` is called.

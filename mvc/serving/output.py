@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.ids import CommitId
-from mvc.io.files import SWAPPED, FileSystem
+from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.repo.checkout.export import chosen
@@ -73,6 +75,35 @@ class ServedOutput:
                 TakenOver,
                 stacklevel=3,
             )
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """If the block fails, the place has again what it had.
+
+        Another name keeps the old file meanwhile, where the file system permits hard links.
+        """
+        fs, place, seen, written = self._fs, self._place, self._seen(), self._written
+        aside = place.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+        with suppress(IoFailed):
+            if (target := fs.read_link(place)) is not None:
+                fs.symlink(target, aside)
+            elif seen is not None:
+                fs.link(place, aside)
+        try:
+            yield
+        except BaseException:
+            if self._seen() != seen:
+                with suppress(IoFailed):
+                    if seen is None:
+                        fs.unlink(place)
+                    else:
+                        fs.replace(aside, place)
+                    fs.sync_dir(place.parent)
+                self._written = written
+            raise
+        finally:
+            with suppress(IoFailed):
+                fs.unlink(aside, missing_ok=True)
 
     @property
     def _shown(self) -> str:
