@@ -9,7 +9,15 @@ later sends them, too. A deployment of a version that is not here is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import suppress
 from typing import Annotated
 
@@ -294,6 +302,7 @@ class Merger:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._all_stamped = False
+        self._known = _Known(context)
 
     def prepare(self, truths: Iterable[Truths]) -> None:
         """Stamps what is here, if deployments or retractions, which name stamps, are to come.
@@ -319,11 +328,11 @@ class Merger:
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.targets else ()
-        forgotten, weights, held = _forgotten(context, truths)
+        forgotten, weights, held = _forgotten(context, truths, self._known)
         deployments = tuple(_deployments(context, truths, own, now_ns))
-        retractions = tuple(_retractions(context.store.snapshot, truths))
-        evidence = tuple(_evidence(context, truths, own))
-        signatures = tuple(_signatures(context, truths, own))
+        retractions = tuple(_retractions(context.store.snapshot, truths, self._known))
+        evidence = tuple(_evidence(context, truths, own, self._known))
+        signatures = tuple(_signatures(context, truths, own, self._known))
         if signatures:
             entry = replace(entry, signatures=signatures)
         if not (deployments or retractions or forgotten or evidence):
@@ -443,55 +452,92 @@ def _number(snapshot: Snapshot, target: str, name: tuple[bytes, int] | None) -> 
     return None if there is None else there.sequence
 
 
-def _retractions(snapshot: Snapshot, truths: Truths) -> Iterator[Retraction]:
+def _retractions(snapshot: Snapshot, truths: Truths, known: _Known) -> Iterator[Retraction]:
     for sent in truths.retractions:
         target = check_ref("deployment target", sent.target)
         number = _number(snapshot, target, (sent.id, sent.hybrid_ns))
-        if number is not None and not any(
-            _is_of(each.entry, truths) for each in snapshot.retractions(target, number)
-        ):
-            yield Retraction(target, number)
+        if number is None:
+            continue
+        retraction, topic = Retraction(target, number), snapshot.retracting(target, number)
+        if not known.has(topic, (_origin(truths), retraction)):
+            yield retraction
 
 
-def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Evidence]:
+def _evidence(
+    context: Context, truths: Truths, own: Collection[CommitId], known: _Known
+) -> Iterator[Evidence]:
     if not truths.annotations:
         return
     for each in read_evidence(truths.annotations, "an annotation that was received"):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         check_values(each.metrics, each.params)
-        said = evidence_bytes([each])
-        known = context.store.snapshot.evidence(each.commit)
-        if not any(_is_of(r.entry, truths) and evidence_bytes([e]) == said for r, e in known):
+        topic = context.store.snapshot.telling(each.commit)
+        if not known.has(topic, (_origin(truths), evidence_bytes([each]))):
             yield each
 
 
-def _signatures(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Signature]:
+def _signatures(
+    context: Context, truths: Truths, own: Collection[CommitId], known: _Known
+) -> Iterator[Signature]:
     """Those of versions that are here; what they are worth is found out where it is asked for."""
     if not truths.signatures:
         return
-    known = dict[CommitId, set[Signature]]()  # of one version they may be many
+    new = set[Signature]()
     for each in read_signatures(truths.signatures, _RECEIVED):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         if each.target:
             check_ref("deployment target", each.target)
-        if each.commit not in known:
-            rows = context.store.snapshot.signatures(each.commit)
-            known[each.commit] = {row for _, row in rows}
-        if each not in known[each.commit]:
-            known[each.commit].add(each)
+        topic = context.store.snapshot.telling(each.commit)
+        if each not in new and not known.has(topic, each):
+            new.add(each)
             yield each
 
 
-def _is_of(entry: Entry, truths: Truths) -> bool:
-    """Whether an entry says what one person did at one time, as the truths do."""
-    who = decode_text(truths.author), decode_text(truths.reason)
-    return (entry.done_ns, entry.done_by, entry.reason) == (truths.time_ns, *who)
+class _Known:
+    """Statements on record. Each entry is read once, however many are about one subject."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._begin()
+
+    def _begin(self) -> None:
+        self._generation = self._context.store.snapshot.generation
+        self._read: set[int] = set()  # offsets of entries
+        self._reached: dict[bytes, int] = {}  # by topic
+        self._rows: set[Hashable] = set()
+
+    def has(self, topic: bytes, row: Hashable) -> bool:
+        """Whether an entry under ``topic``, a prefix of keys of the index, has this row."""
+        snapshot = self._context.store.snapshot
+        if snapshot.generation != self._generation:
+            self._begin()
+        for offset in snapshot.offsets_under(topic, self._reached.get(topic, 0)):
+            self._reached[topic] = offset + 1
+            if offset not in self._read:
+                self._read.add(offset)
+                self._rows.update(_rows(snapshot.entry(offset).entry))
+        return row in self._rows
+
+
+def _rows(entry: Entry) -> Iterator[Hashable]:
+    """What an entry says of retractions, annotations, signatures and states forgotten by name."""
+    origin = entry.done_ns, entry.done_by, entry.reason
+    yield from ((origin, each) for each in entry.retractions)
+    yield from ((origin, evidence_bytes([each])) for each in entry.evidence)
+    yield from entry.signatures
+    for each in entry.forgotten:
+        if each.named:
+            yield from (each.commit, (origin, each.commit))
+
+
+def _origin(truths: Truths) -> tuple[int, str, str]:
+    return truths.time_ns, decode_text(truths.author), decode_text(truths.reason)
 
 
 def _forgotten(
-    context: Context, truths: Truths
+    context: Context, truths: Truths, known: _Known
 ) -> tuple[tuple[Forgotten, ...], tuple[Weights, ...], tuple[CommitId, ...]]:
     """Marks of what is to be forgotten here as well, and what is kept for now."""
     marks: list[Forgotten] = []
@@ -501,12 +547,12 @@ def _forgotten(
         from mvc.maintenance.forget import check_forgettable  # far more than a transfer needs
     for sent in truths.tombstones:
         id_ = CommitId(sent.commit)
-        known = context.store.snapshot.forgetting(id_)
-        if any(_is_of(r.entry, truths) and _buries(r.entry, id_) for r in known):
+        topic = context.store.snapshot.marking(id_)
+        if known.has(topic, (_origin(truths), id_)):
             continue
         commit = commits.find(context.store.snapshot, id_)
         try:
-            if commit is not None and not any(_buries(r.entry, id_) for r in known):
+            if commit is not None and not known.has(topic, id_):
                 again += check_forgettable(context, [commit[1]])
         except RefConflict:
             held.append(id_)
@@ -514,10 +560,6 @@ def _forgotten(
         root = sent.root if commit is None else commit[1].root
         marks.append(Forgotten(id_, True, None if root is None else Root(root)))
     return tuple(marks), tuple(again), tuple(held)
-
-
-def _buries(entry: Entry, id_: CommitId) -> bool:
-    return any(each.named and each.commit == id_ for each in entry.forgotten)
 
 
 # -- what is forgotten elsewhere, and kept here for now ----------------------------------------
@@ -556,7 +598,7 @@ def bury(context: Context) -> tuple[CommitId, ...]:
     for truths in waiting:
 
         def make(truths: Truths = truths) -> Entry:
-            marks, weights, held = _forgotten(context, truths)
+            marks, weights, held = _forgotten(context, truths, _Known(context))
             if not marks:  # what was published before is durable by now
                 _write_held(context, [each for each in _held(context) if each != truths])
                 hold(context, truths, held)

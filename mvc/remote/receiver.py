@@ -57,6 +57,7 @@ from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
 _TRIES = 8
+_AT_ONCE = 16  # entries that are published before others may take the journal's lock
 _MEMBERS = 1 << 21  # objects and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
@@ -185,7 +186,8 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[Commi
         Place(end.sequence, end.chain),
         moved=tuple(change.name for each in done for change in each.entry.refs),
         held=tuple(held),
-        begun=done[0].sequence if done else 0,
+        # Where others published between them, this is no number at which the sender stopped.
+        begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
 
 
@@ -395,16 +397,28 @@ class _Publication:
         truths = [draft.sent.truths for draft in self._drafts if draft.sent.truths is not None]
         self._merger.prepare(truths)
 
-        def makes() -> Iterator[Callable[[], Entry]]:
+        def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
                 _check_used(store.graph, proven.used)
-            for draft in self._drafts:  # what is refused is refused before anything is published
+            for draft in drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
-            for draft in self._drafts:
+            for draft in drafts:
                 if self._entry(draft, draft.own, remember=True) is not None:
                     yield partial(self._made, draft)
 
-        return store.publish_all(makes)
+        if len(self._drafts) > _AT_ONCE:  # then only what others publish meanwhile can refuse it
+            for draft in self._drafts:
+                self._entry(draft, self._commits)
+        done = list[Recorded]()
+        for begin in range(0, len(self._drafts), _AT_ONCE):
+            try:
+                part = self._drafts[begin : begin + _AT_ONCE]
+                done += store.publish_all(partial(makes, part))
+            except (ConcurrentRewrite, DamagedData, Missing) as error:
+                if not done:
+                    raise
+                raise Busy("the repository was rewritten meanwhile", hint="run it again") from error
+        return done
 
     def _proven(self) -> ProvenSlice:
         store = self._context.store

@@ -471,8 +471,27 @@ class Snapshot:
 
         Several only if it was retracted in several repositories.
         """
-        low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
-        return self._entries_under(low)
+        return self._entries_under(self.retracting(target, sequence))
+
+    def retracting(self, target: str, sequence: int) -> bytes:
+        """The keys of retractions of a deployment begin so; see ``offsets_under``."""
+        return keys.RETRACTED + keys.text(target) + keys.number(sequence)
+
+    def telling(self, commit: bytes) -> bytes:
+        """The keys of annotations and signatures of a commit begin so."""
+        return keys.EVIDENCE + commit[: keys.ID_BYTES]
+
+    def marking(self, commit: bytes) -> bytes:
+        """The keys of what forgot a commit's state begin so."""
+        return keys.FORGOTTEN + commit[: keys.ID_BYTES]
+
+    def offsets_under(self, prefix: bytes, start: int) -> list[int]:
+        """Offsets, from ``start`` on, of the entries that keys under a prefix lead to; ascending.
+
+        The offset is all that follows the prefix in these keys.
+        """
+        found = self.scan(prefix + keys.number(start), keys.after(prefix))
+        return [keys.offset_of(key) for key in found]
 
     def has_stamps(self, target: str | None = None) -> bool:
         """Whether a deployment on a target, or on any, has a stamp; one look-up."""
@@ -611,7 +630,7 @@ class Snapshot:
     ) -> list[tuple[Recorded, _Said]]:
         return [
             (recorded, each)
-            for recorded in self._entries_under(keys.EVIDENCE + commit[:8])
+            for recorded in self._entries_under(self.telling(commit))
             for each in rows(recorded.entry)
             if each.commit == commit
         ]
