@@ -174,7 +174,7 @@ def details(
     params = _given(entry.params)
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
-        ("Author", printable(commit.author)),
+        ("Author", who(commit.author, entry.sent_by)),
         ("Signed", signed),
         ("Date", f"{when} ({format_age(commit.time_ns, now_ns)})"),
         ("Pipeline", printable(commit.pipeline)),
@@ -206,6 +206,12 @@ def note_line(annotation: Annotation) -> str:
     parts = (one_line(annotation.note), measured(annotation.metrics), _given(annotation.params))
     who = f"({printable(annotation.author)}, {when})"
     return "  ".join([*filter(None, parts), who])
+
+
+def who(author: str, sent_by: str) -> str:
+    """``ada (sent by token ci)``."""
+    sent = f"(sent by {printable(sent_by)})" if sent_by else ""
+    return " ".join(filter(None, (printable(author), sent)))
 
 
 def measured(metrics: Mapping[str, float]) -> str:
@@ -260,7 +266,7 @@ def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
 def _deployed(deployed: Deployed, *, precise: bool) -> str:
     taken_back = " (retracted)" if deployed.retracted else ""
     when = format_time(deployed.time_ns, precise=precise)
-    return f"{printable(deployed.target)} at {when}{taken_back}"
+    return who(f"{deployed.target} at {when}{taken_back}", deployed.sent_by)
 
 
 def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
@@ -272,7 +278,7 @@ def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
     }
     return {
         **fields(entry.commit, _COMMIT),
-        **fields(entry, "metrics params annotations refs deployments"),
+        **fields(entry, "metrics params annotations refs deployments sent_by"),
         **state_json(entry.forgotten_ns, absent=entry.absent),
         "dropped": entry.dropped,
         **({} if storage is None else {"storage": storage}),

@@ -27,7 +27,7 @@ OWN_FIELDS = {
     "Curve": "name points",
     "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to retracted "
-    "retracted_ns retracted_by retracted_reason id",
+    "retracted_ns retracted_by retracted_reason id sent_by",
     "Deployment": "target commit time_ns returns_to",
     "Dropped": "path seconds where time@ proven@",
     "FamilyMember": "commit=commit.id path base relation names targets "
@@ -39,7 +39,7 @@ OWN_FIELDS = {
     "Lanes": "title spans",
     "Line": "title curves best",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
-    "author=who reason=why message metrics params annotations",
+    "author=who sent_by=deployment.sent_by reason=why message metrics params annotations",
     "LateStamp": "target operation=sequence recorded_ns=stamp.recorded_ns "
     "hybrid_ns=stamp.hybrid_ns",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",

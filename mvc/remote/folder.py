@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.ids import CommitId
+from mvc.io.process import user_name
 from mvc.remote.door import BROUGHT, Received, RemoteHead, Slice, Wanted
 from mvc.remote.places import place_of
 from mvc.remote.remotes import Remote
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 
 
 class FolderDoor:
-    """``scopes``: what a caller may do."""
+    """``scopes``: what a caller may do; ``sender``: the token or account that is recorded with
+    what it sends, by default the account of this process.
+    """
 
-    def __init__(self, url: str, context: Context, *, scopes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, url: str, context: Context, *, scopes: tuple[str, ...] = (), sender: str | None = None
+    ) -> None:
         self.url = url
         self.context = context
         self._scopes = scopes
+        self._sender = account() if sender is None else sender
         self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
@@ -62,10 +68,15 @@ class FolderDoor:
         """As ``receiver.receive``: the rules of a push apply."""
         from mvc.remote.receiver import receive  # more than a question needs
 
-        return receive(self.context, given, scopes=self._scopes)
+        return receive(self.context, given, scopes=self._scopes, sender=self._sender)
 
     def close(self) -> None:
         self.context.store.close()
+
+
+def account() -> str:
+    """The account of this process, as a sender."""
+    return f"account {user_name()}"
 
 
 def _unnamed(snapshot: Snapshot) -> tuple[CommitId, ...]:

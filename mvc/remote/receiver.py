@@ -17,6 +17,7 @@ from mvc.errors import (
     Busy,
     DamagedData,
     HistoryMissing,
+    RemoteRefused,
     StorageFull,
     UnknownRevision,
     WeightsDropped,
@@ -27,7 +28,7 @@ from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
 from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again, hold
-from mvc.remote.moves import ref_changes
+from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, Sent, decode_entries
@@ -137,11 +138,12 @@ def receive(
     *,
     local: bool = False,
     scopes: tuple[str, ...] = (),
+    sender: str = "",
 ) -> Received:
     """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
 
     ``local``: the repository itself fetches, so no rule of a push applies to its refs.
-    ``scopes``: what the sender may do, without any everything.
+    ``scopes``: what the sender may do, without any everything; ``sender``: who that is.
     Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
     than a day ahead or needs another scope, HistoryMissing for a version whose parents are
     unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
@@ -164,7 +166,9 @@ def receive(
     try:
         with store.pack_writer() as packs:
             _take_records(store.graph, packs, given.records, drafts)
-            work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
+            work = _Publication(
+                context, drafts, given.moves, local=local, scopes=scopes, sender=sender
+            )
             for _ in range(_TRIES):
                 generation = context.fresh().generation
                 try:
@@ -376,8 +380,9 @@ class _Publication:
         *,
         local: bool,
         scopes: tuple[str, ...],
+        sender: str,
     ) -> None:
-        self._context, self._drafts = context, drafts
+        self._context, self._drafts, self._sender = context, drafts, sender
         self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
         self._operation = FETCH if local else BROUGHT
@@ -449,7 +454,7 @@ class _Publication:
         Raises what the receiver refuses.
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
-        news = draft.is_new
+        entry, news = replace(entry, sender=self._sender), draft.is_new
         check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
             merged, held = self._merger.merge(draft.sent.truths, entry, own)
@@ -473,16 +478,30 @@ class _Publication:
         return entry if news else None
 
     def _check_annotated(self, ids: Set[CommitId]) -> None:
-        """Raises RemoteRefused for versions of branches to which the sender may not push."""
-        there = ids - self._commits.keys()
-        if not there:
+        """Raises RemoteRefused for versions of branches to which the sender may not push, and for
+        others than its own: those that it sent, or to which a ref leads to which it may push.
+        """
+        others = ids - self._commits.keys()
+        if not others or allows(self._scopes, "admin"):
             return
-        snapshot = self._context.store.snapshot
-        for name, tip in head_refs(snapshot).items():
-            if name.startswith(BRANCH) and not allows(self._scopes, "push", name):
-                held = Ancestors(snapshot, [tip])
-                if any(id_ in held for id_ in there):
-                    require(self._scopes, "push", name)
+        context, snapshot = self._context, self._context.store.snapshot
+        refs = head_refs(snapshot)
+        allowed = {name for name in refs if allows(self._scopes, "push", name)}
+        for name in refs.keys() - allowed:
+            behind = Ancestors(snapshot, [refs[name]])
+            if name.startswith(BRANCH) and any(id_ in behind for id_ in others):
+                require(self._scopes, "push", name)
+        led_to = Ancestors(snapshot, [refs[name] for name in allowed])
+        moved = [move.new for move in self._moves if move.new is not None]
+        for id_ in others:
+            if commits.placed(snapshot, id_)[0].entry.sender == self._sender or id_ in led_to:
+                continue
+            if not any(leads_to(context, new, id_, self._commits) for new in moved):
+                raise RemoteRefused(
+                    f"no branch or tag that this token may push leads to {id_.short}, which was to "
+                    "be annotated or signed",
+                    hint="ask who runs the remote for a token that may push such a branch",
+                )
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:

@@ -46,7 +46,8 @@ class Deployed(Struct, frozen=True):
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
     target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
-    not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
+    not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction. ``sent_by``:
+    the token or account that pushed it here.
     ``returns_to``: of a rollback, the sequence of the deployment that it went back to. ``id`` names
     it in every repository, and ``hybrid_ns`` orders it; None while no deployment of another
     repository has come in.
@@ -67,6 +68,7 @@ class Deployed(Struct, frozen=True):
     retracted_reason: str = ""
     id: DeploymentId | None = None
     hybrid_ns: int | None = None
+    sent_by: str = ""
 
     @property
     def dated(self) -> bool:
@@ -593,6 +595,7 @@ def _deployed(
         retracted_reason="" if retraction is None else retraction.entry.reason,
         id=None if stamp is None else deployment.id(stamp),
         hybrid_ns=None if stamp is None else stamp.hybrid_ns,
+        sent_by=entry.sender,
     )
 
 

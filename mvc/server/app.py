@@ -41,10 +41,12 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Received, Wanted
+from mvc.remote.door import Received, Slice, Wanted
 from mvc.remote.merging import Truths
+from mvc.remote.slices import Sent
 from mvc.repo.prometheus import CONTENT
 from mvc.server.answers import Answer, Answers
+from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
 from mvc.server.metrics import Counters
@@ -421,9 +423,19 @@ class Application:
             raise PlacesTaken
         self._proofs += 1
 
+        def receive(given: Slice) -> Received:
+            door = served.door(caller.scopes, caller.sender)
+            try:
+                received = door.receive(given)
+            except Exception as error:
+                audit(served.name, caller, given, error)
+                raise
+            audit(served.name, caller, given, received)
+            return received
+
         def publish() -> bytes:
             try:
-                received = upload.publish(served.door(caller.scopes))
+                received = upload.publish(receive)
             except MvcError:
                 upload.delete()
                 raise
@@ -442,8 +454,13 @@ class Application:
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
     ) -> _Frames:
         """Gathers what nodes report with what others do; who got no answer sends it again."""
-        for each in reports:
-            scopes.check_news(caller.scopes, each.targets)
+        asked = Slice(slices.encode_entries([Sent(truths=each) for each in reports]), 0, ())
+        try:
+            for each in reports:
+                scopes.check_news(caller.scopes, each.targets)
+        except MvcError as error:
+            audit(served.name, caller, asked, error)
+            raise
         gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
         if gathering.is_full:
             raise PlacesTaken
@@ -451,7 +468,12 @@ class Application:
 
         now_ns = self._clock.now_ns()
         given = asyncio.ensure_future(gathering.add(reports, served.door(), self._run, now_ns))
-        given.add_done_callback(lambda ended: ended.exception())  # also if nobody waits any more
+
+        def ended(done: asyncio.Future[Received]) -> None:  # also if nobody waits any more
+            if not done.cancelled():
+                audit(served.name, caller, asked, done.exception() or done.result())
+
+        given.add_done_callback(ended)
 
         async def answer() -> AsyncGenerator[bytes, None]:
             async for row in _patiently(partial(asyncio.wait, {given})):

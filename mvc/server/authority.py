@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mvc.errors import MvcError, RemoteRefused
 from mvc.remote import scopes
+from mvc.remote.folder import account
 from mvc.server.tokens import Tokens
 
 ALL = ("admin",)
@@ -16,10 +17,14 @@ _BEARER = "bearer "
 
 
 class Caller(Struct, frozen=True):
-    """Who asks, and what he may do in the repository; ``scopes`` is never empty."""
+    """Who asks, and what he may do in the repository; ``scopes`` is never empty.
+
+    ``sender``: the token or account that is recorded with a change.
+    """
 
     name: str
     scopes: tuple[str, ...]
+    sender: str
 
 
 class Denied(Exception):
@@ -47,7 +52,7 @@ class Account:
             raise RemoteRefused("no scope of this command is for its repository")
 
     def caller(self, authorization: str | None, repository: str) -> Caller:  # noqa: ARG002
-        return Caller("-", self._scopes)
+        return Caller("-", self._scopes, account())
 
 
 class Holders:
@@ -86,7 +91,7 @@ class Holders:
                 f"the token {token.name} has no scope for this repository",
                 hint="ask who runs the remote for a token that has one",
             ))  # fmt: skip
-        return Caller(token.name, held)
+        return Caller(token.name, held, f"token {token.name}")
 
 
 def may_push(held: Iterable[str]) -> None:

@@ -64,9 +64,9 @@ class Served:
             and self._fs.stat(self.folder / CONFIG) == self._settings
         )
 
-    def door(self, scopes: tuple[str, ...] = ()) -> FolderDoor:
+    def door(self, scopes: tuple[str, ...] = (), sender: str = "") -> FolderDoor:
         """A door for one who may do this; without scopes, for one who may do everything."""
-        return FolderDoor(self.name, self._context, scopes=scopes)
+        return FolderDoor(self.name, self._context, scopes=scopes, sender=sender)
 
     def journal(self) -> FileIdentity | None:
         """What changes whenever the head does."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
 from mvc.remote import slices, wire
-from mvc.remote.door import Door, Received, Slice
+from mvc.remote.door import Received, Slice
 from mvc.remote.merging import Truths
 from mvc.remote.slices import decode_entries
 from mvc.types import Bytes
@@ -115,10 +115,10 @@ class Upload:
                 raise InUse
             yield lambda data: file.write((data,))
 
-    def publish(self, door: Door) -> Received:
+    def publish(self, receive: Callable[[Slice], Received]) -> Received:
         """Hands over the slice that was uploaded; the upload goes, its answer stays a while."""
         with self._opened() as given:
-            received = door.receive(given)
+            received = receive(given)
         self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)
         return received
 

@@ -62,7 +62,7 @@ def test_an_upload_is_published_once_it_is_whole(tmp_path: Path, held: Uploads) 
     add(held, data[:500])
     assert held.find(ID).settled_size() == 500
     add(uploads(tmp_path), data[500:], at=500)  # another process
-    assert held.find(ID).publish(door) == RECEIVED
+    assert held.find(ID).publish(door.receive) == RECEIVED
     assert door.sizes == [1000]
 
 
@@ -70,7 +70,7 @@ def test_its_answer_is_kept_for_those_who_did_not_get_it(held: Uploads) -> None:
     add(held, written())
     upload = held.find(ID)
     assert upload.answer() is None
-    upload.publish(Door())
+    upload.publish(Door().receive)
     upload.delete()
     assert held.find(ID).answer() == RECEIVED and held.find(ID).settled_size() == 0
 
@@ -86,7 +86,7 @@ def test_what_is_not_whole_is_not_published(held: Uploads) -> None:
     data = written()
     add(held, data[:-1])
     with pytest.raises(DamagedData):
-        held.find(ID).publish(Door())
+        held.find(ID).publish(Door().receive)
     assert held.find(ID).answer() is None
 
 

@@ -15,6 +15,7 @@ from mvc.cli.commits import (
     tell_deployed,
     warn_of_clock,
     warn_of_time,
+    who,
 )
 from mvc.cli.options import (
     ANYWAY,
@@ -111,7 +112,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
         printable(deployed.target),
         deployed.commit.short,
         ", ".join(filter(None, states)),
-        printable(deployed.retracted_by or deployed.author),
+        printable(deployed.retracted_by) or who(deployed.author, deployed.sent_by),
         one_line(deployed.retracted_reason or deployed.reason),
         message,
     )

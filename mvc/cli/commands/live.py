@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line
+from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line, who
 from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -96,7 +96,9 @@ def _follow(session: Session, args: _LiveOptions) -> None:
             return
         id_ = str(deployed.commit) if session.verbose else deployed.commit.short
         message = one_line(follower.repo.version(deployed.commit).message)
-        why = ": ".join(filter(None, (printable(deployed.author), one_line(deployed.reason))))
+        why = ": ".join(
+            filter(None, (who(deployed.author, deployed.sent_by), one_line(deployed.reason)))
+        )
         facts = (format_time(deployed.time_ns), id_, message, why and f"({why})")
         session.out.line("  ".join(filter(None, facts)))
 
@@ -123,7 +125,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("message", one_line(live.message)),
         ("metrics", measured(live.metrics)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
-        ("who", printable(live.who)),
+        ("who", who(live.who, live.deployment.sent_by)),
         ("signed", signed_line(session, live.deployment)),
         ("why", one_line(live.why)),
     ]
@@ -136,7 +138,7 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
         str(live.commit) if session.verbose else live.commit.short,
         format_time(live.since_ns),
         _until(session, live, is_now),
-        printable(live.who),
+        who(live.who, live.deployment.sent_by),
         one_line(live.why),
         measured(live.metrics),
         one_line(live.message),

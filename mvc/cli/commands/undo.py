@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import live_now
+from mvc.cli.commits import live_now, who
 from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -212,7 +212,7 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     entry = operation.entry
     return {
         "number": operation.number,
-        **fields(entry, "operation time@ author=done_by reason note refs"),
+        **fields(entry, "operation time@ author=done_by sent_by=sender reason note refs"),
         "commits": [commit.id for commit in entry.commits],
         **fields(entry, "deployments retractions relinks forgotten here_again weights removed"),
         **fields(entry, "stamps origin@ undoes"),
@@ -244,7 +244,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         format_time(entry.time_ns, precise=False),
         printable(entry.operation),
         state,
-        printable(entry.done_by),
+        who(entry.done_by, entry.sender),
         one_line(entry.reason),
         moves(entry, full=full),
         about(entry),

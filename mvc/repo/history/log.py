@@ -41,7 +41,7 @@ class LogEntry(Struct, frozen=True):
     those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that
     gave up its weights, how a recipe makes them again. ``storage``: how it is stored and what that
     costs, if it was asked for. ``annotations``: what was found out later, in order; those that
-    were undone are left out.
+    were undone are left out. ``sent_by``: the token or account that pushed it here.
     """
 
     id: CommitId
@@ -55,6 +55,7 @@ class LogEntry(Struct, frozen=True):
     storage: VersionStats | None = None
     annotations: tuple[Annotation, ...] = ()
     absent: bool = False
+    sent_by: str = ""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -128,6 +129,7 @@ def log(
             reset_point=is_reset_point(context, commit.id) if reset_points else None,
             forgotten_ns=availability.forgotten_ns(context, commit.id),
             absent=availability.is_absent(context, commit.id),
+            sent_by=commits.placed(snapshot, commit.id)[0].entry.sender,
             relations=_relations_if_known(context, commit, incomplete) if related else None,
             dropped=dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,

@@ -42,11 +42,12 @@ from mvc.store.journal.stamps import (
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
 _AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
 _STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD, _SIGNED = 30, 34, 38, 40, 44, 46
+_SENDER = 52
 _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
     _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST,
+    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST, _SENDER: MAX_NAME_BYTES,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -164,7 +165,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``stamps``: of deployments that earlier entries recorded. ``here_again``: versions whose state,
     forgotten by rule, is stored again; it ends no mark by name. ``origin_ns``: when the operation
     was done in the repository that it comes from; None: in this one. ``signatures``: of versions
-    and deployments, its own or others.
+    and deployments, its own or others. ``sender``: the token or account that pushed it here.
     """
 
     operation: str
@@ -189,6 +190,7 @@ class Entry(Struct, frozen=True, dict=True):
     here_again: tuple[CommitId, ...] = ()
     origin_ns: int | None = None
     signatures: tuple[Signature, ...] = ()
+    sender: str = ""
     unknown: Unknown = ()
 
     @property
@@ -243,7 +245,8 @@ class Entry(Struct, frozen=True, dict=True):
     def _has_tail(self) -> bool:
         returns = any(each.returns_to is not None for each in self.deployments)
         rooted = any(each.root is not None for each in self.forgotten)
-        others = (self.author, self.reason, self.evidence, self.gone, self.signatures, self.unknown)
+        others = (self.author, self.reason, self.evidence, self.gone, self.signatures, self.sender,
+                  self.unknown)  # fmt: skip
         return returns or rooted or any(others) or _travelled(self) or self._has_long_names()
 
     def _has_long_names(self) -> bool:
@@ -277,6 +280,8 @@ class Entry(Struct, frozen=True, dict=True):
             found[_AHEAD] = _write_ahead(self.deployments)
         if self.signatures:
             found[_SIGNED] = write_signatures(self.signatures)
+        if self.sender:
+            found[_SENDER] = encode_text(self.sender)
         return found
 
     @cached_property
@@ -372,6 +377,7 @@ class Entry(Struct, frozen=True, dict=True):
             reason=decode_text(fields.get(_REASON, b"")),
             evidence=read_evidence(fields.get(_EVIDENCE, b"\0"), where),
             signatures=read_signatures(fields.get(_SIGNED, b"\0"), where),
+            sender=decode_text(fields.get(_SENDER, b"")),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:

@@ -1,0 +1,133 @@
+"""A server records who sent a change, says so, and lets a token annotate only what it may push."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import RemoteRefused
+from mvc.ids import CommitId
+from mvc.io.process import user_name
+from mvc.remote.door import Slice
+from mvc.remote.merging import Truths
+from mvc.remote.slices import Sent, encode_entries
+from mvc.store.journal.entries import Evidence, evidence_bytes
+from mvc.store.journal.signatures import Signature, write_signatures
+from tests.cli.test_logs import json_url
+from tests.remote.kit import ssh
+from tests.remote.kit.serving import door, serving, token
+from tests.server.moving import answering, record, served_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return served_folder(tmp_path / "served")
+
+
+def test_who_sent_a_change_is_shown(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/*", "deploy:lab", name="ci"))
+    with serving(folder, "--log-format", "json", told=json_url) as server:
+        with Repository.init(tmp_path / "ada") as ada:
+            ada.remotes.add("origin", f"{server.url}/models")
+            record(ada, 1)
+            ada.deploy("HEAD", "lab")
+            ada.push()
+            ada.annotate("HEAD", metrics={"auc": 0.9})
+            ada.push()
+            first, author = ada.find("HEAD").short, ada.version("HEAD").author
+            ada.tag("v1", "HEAD")
+            with pytest.raises(RemoteRefused, match="push:tags/v1"):
+                ada.push(refs=["v1"])
+        log = server.log
+    shown = [json.loads(line) for line in log.splitlines() if '"mvc.server.audit"' in line]
+    pushed, annotated, refused = shown
+    assert {each["sender"] for each in shown} == {"token ci"}
+    assert (pushed["refs"], pushed["deployments"]) == (f"heads/main:..{first}", f"lab:{first}")
+    assert pushed["statements"] == "1 versions" and pushed["result"] == "done"
+    assert (annotated["statements"], annotated["refs"]) == ("1 annotations", "")
+    assert (refused["refs"], refused["result"]) == (f"tags/v1:..{first}", "remote-refused")
+    assert refused["message"].startswith("token ci models refs=[tags/v1:")
+
+    def says(*words: str) -> str:
+        command = [sys.executable, "-P", "-m", "mvc", "-C", str(folder / "models"), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    who = f"{author} (sent by token ci)"
+    assert re.search(rf"^who +{re.escape(who)}$", says("live", "lab"), re.MULTILINE)
+    assert who in says("live") and who in says("deploy", "--list") and who in says("undo", "--list")
+    logged = says("log")
+    assert f"Author:   {who}" in logged and re.search(r"Deployed: lab at .*token ci\)", logged)
+    assert json.loads(says("log", "--json"))["commits"][0]["sent_by"] == "token ci"
+    assert json.loads(says("live", "--json"))["live"][0]["sent_by"] == "token ci"
+    with Repository.open(tmp_path / "ada") as ada:  # what was done here nobody sent
+        assert {each.entry.sender for each in ada.oplog()} == {""}
+
+
+def test_an_account_sends_what_comes_by_a_folder_or_ssh(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ssh.install(tmp_path / "bin").items():
+        monkeypatch.setenv(name, value)
+    with Repository.init(tmp_path / "ada") as ada:
+        record(ada, 1)
+        ada.remotes.add("near", folder / "models")
+        ada.push("near")
+        record(ada, 2)
+        ada.remotes.add("far", f"ssh://lab{folder}/models")
+        ada.push("far")
+    with Repository.open(folder / "models") as there:
+        assert [each.sent_by for each in there.log()] == [f"account {user_name()}"] * 2
+
+
+class Annotating:
+    """A repository in which a tag, or a deployment, alone leads to versions of others."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        with Repository.init(folder / "work") as repo:
+            record(repo, 0)
+            repo.branch("team/x")
+            repo.branch("side")
+            repo.switch("side")
+            for value in range(1, 4):
+                record(repo, value)
+            self.ids = [entry.id for entry in repo.log()][::-1]
+            repo.tag("v1", self.ids[1])
+            repo.deploy(self.ids[2], "prod")
+            repo.switch("main")
+            repo.delete_branch("side", force=True)
+
+    def said(self, id_: CommitId, scopes: str, name: str, *, signed: bool = False) -> None:
+        truths = Truths(1, b"eve", annotations=evidence_bytes([Evidence(id_, {"auc": 1.0})]))
+        if signed:
+            truths = Truths(1, signatures=write_signatures([Signature("version", id_, 1, b"x")]))
+        given = Slice(encode_entries([Sent(truths=truths)]), 0, ())
+        with closing(door(self.url, token(self.folder, *scopes.split(","), name=name))) as opened:
+            opened.receive(given)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_token_annotates_only_what_it_may_push(folder: Path, signed: bool) -> None:
+    with answering(folder) as url:
+        there = Annotating(folder, f"{url}/work")
+        first, tagged, deployed, _ = there.ids
+        for at, id_ in enumerate((tagged, deployed)):
+            for scopes in ("push:heads/team/*", "push:tags/w*", "push:heads/*,deploy:prod"):
+                name = f"{at}-{len(scopes)}"
+                with pytest.raises(RemoteRefused, match=f"leads to {id_.short}"):
+                    there.said(id_, scopes, name, signed=signed)
+        with pytest.raises(RemoteRefused, match="push:heads/main"):
+            there.said(first, "push:heads/team/*", "foreign", signed=signed)
+        for number, (id_, scopes) in enumerate(
+            [(tagged, "push:tags/v1"), (first, "push:heads/*"), (deployed, "admin")]
+        ):
+            there.said(id_, scopes, f"allowed-{number}", signed=signed)
