@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
+
+from mvc.errors import WrongUsage
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Anything with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
@@ -16,3 +18,16 @@ PathName: TypeAlias = str | PathLike[str]
 
 Reason: TypeAlias = str
 """Why an operation is done, in a person's words."""
+
+
+class Unpicklable:
+    """A class whose objects have open files or threads, which no other process can use."""
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        """Raises WrongUsage, in place of an error of pickle about a lock inside."""
+        name = type(self).__name__
+        raise WrongUsage(
+            f"a {name} cannot be pickled or copied: it has open files",
+            hint=f"pass the path of the repository, and open a {name} in each process that needs "
+            "one, as in a DataLoader's worker",
+        )

@@ -43,7 +43,7 @@ from mvc.repo.opening import Configure, check_absent, open_context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
-from mvc.types import PathName, Progress, Reason
+from mvc.types import PathName, Progress, Reason, Unpicklable
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +133,7 @@ class WriteOptions(TypedDict, total=False):
 
 @fetching
 @checked
-class Repository:
+class Repository(Unpicklable):
     """An open repository; close it, or use it as a context manager.
 
     Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage`` has

@@ -34,7 +34,7 @@ from mvc.store.format import FORMAT
 from mvc.store.journal.frames import Position
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
-from mvc.types import PathName
+from mvc.types import PathName, Unpicklable
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ class NotFollowing(MvcWarning):
     """Why ``Follower.run`` goes on with the version that it serves."""
 
 
-class Follower:
+class Follower(Unpicklable):
     """Serves the version that is live on a target by the record, and follows every change of it.
 
     ``repo`` is an open Repository, or the path of one, which the Follower opens and closes.

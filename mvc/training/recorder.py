@@ -33,6 +33,7 @@ from mvc.training.resume import Resumed, resumed_since
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
 from mvc.training.writer_thread import WriterThread
+from mvc.types import Unpicklable
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -65,7 +66,7 @@ class Report(Struct, frozen=True):
     not_deployed: int = 0
 
 
-class Recorder:
+class Recorder(Unpicklable):
     """Records a training's state; use it as a context manager, or ``close`` it.
 
     ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and

@@ -126,10 +126,15 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
     if tensor.device.type == "meta":
         return "a tensor without data (device meta)", "materialise it before it is committed"
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return f"a {kind.__qualname__}", (
-            "save shards with torch.distributed.checkpoint and mvc.frameworks.dcp.MvcWriter, "
-            "or gather them with full_tensor()"
-        )
+        hint = "save the state with torch.save and commit that file, or commit plain tensors"
+        if hasattr(tensor, "full_tensor"):
+            hint = (
+                "save shards with torch.distributed.checkpoint and mvc.frameworks.dcp.MvcWriter, "
+                "or gather them with full_tensor()"
+            )
+        elif getattr(kind, "dequantize", None) is not torch.Tensor.dequantize:
+            hint += ": dequantize() makes one"
+        return f"a {kind.__qualname__}", hint
     return "", ""
 
 
