@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
+from itertools import tee
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,13 +42,25 @@ def _fetching(function: FunctionType) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
         fetched = set[bytes]()
+        left = [*args, *named.values()]
         while True:
+            # What one call consumes of an iterator, the next call gets again.
+            given, left = map(list, zip(*map(_twice, left), strict=True)) if left else ([], [])
+            rest = dict(zip(named, given[len(args) :], strict=True))
             try:
-                return function(self, *args, **named)
+                return function(self, *given[: len(args)], **rest)
             except StateForgotten as error:
                 _fetch_once(self.context, error, fetched)
 
     return method
+
+
+def _twice(value: Any) -> tuple[Any, Any]:
+    """An argument for two calls. An open file is no iterator here, though Python's is one."""
+    if not isinstance(value, Iterator) or hasattr(value, "fileno"):
+        return value, value
+    now, later = tee(value)
+    return now, later
 
 
 @contextmanager
