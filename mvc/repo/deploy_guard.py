@@ -41,13 +41,11 @@ class DeployGuard:
 
     def deploy_again(self) -> None:
         """Replaces what is live now with the next version. Raises TargetProtected."""
-        context = self._context
         refuse_protected_by(self._protecting(), self._target)
-        snapshot, now = context.fresh(), context.store.clock.now_ns()
         self._live = self._live_now()
-        newest = snapshot.deployment_before(self._target)
-        self._newest = None if newest is None else snapshot.entry(newest).sequence
-        self._valid_ns = same_until(snapshot, self._target, now)
+        # While this is the newest record, and until then, ``_live`` is live unless it is retracted.
+        self._newest: int | None = -1
+        self._until_ns = 0
         self._warned = False
         self.stopped: str | None = None
 
@@ -80,15 +78,15 @@ class DeployGuard:
         target, snapshot = self._target, self._context.store.snapshot
         if protected(self._protecting(), [target]):
             return f"it is protected ({SETTING})"
-        newest = snapshot.newest_deployment(target)
-        known = (newest.sequence if newest else None) == self._newest and now_ns in self._valid_ns
+        recorded = snapshot.newest_deployment(target)
+        newest = None if recorded is None else recorded.sequence
+        known = newest == self._newest and now_ns < self._until_ns
         taken = self._live is not None and snapshot.retractions(target, self._live)
         if known and not taken:
             return None
         live = self._live_now()
         if live == self._live:
-            self._newest = None if newest is None else newest.sequence
-            self._valid_ns = same_until(snapshot, target, now_ns)
+            self._newest, self._until_ns = newest, same_until(snapshot, target, now_ns).stop
             return None
         return "its deployment was retracted" if taken else self._other()
 

@@ -19,6 +19,7 @@ from torch import nn
 import mvc
 from mvc.errors import TargetProtected, WrongUsage
 from mvc.repo.deploy_guard import NotDeployed
+from mvc.testing import FixedClock
 
 PROJECT = Path(__file__).parents[2]
 
@@ -150,6 +151,17 @@ def test_a_deployment_that_becomes_due_stops_it(repo: mvc.Repository) -> None:
         time.sleep(max(0.0, (due - datetime.now(UTC)).total_seconds()) + 0.1)
         assert steps(recorder) == 0
     assert repo.live("prod").commit == other
+
+
+def test_a_clock_that_is_set_back_does_not_stop_it(tmp_path: Path) -> None:
+    clock = FixedClock(step_ns=1_000_000)
+    repo = mvc.Repository.init(tmp_path, clock=clock)
+    with repo, mvc.Recorder(repo, nn.Linear(4, 2), deploy="prod") as recorder:
+        assert steps(recorder) == 2
+        clock.advance(-3600 * 10**9)
+        assert steps(recorder) == 2
+        repo.rollback("prod")
+        assert steps(recorder) == 0
 
 
 def test_protection_is_looked_at_before_each_deployment(repo: mvc.Repository) -> None:
