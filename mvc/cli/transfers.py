@@ -59,9 +59,19 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
             f"{id_.short}, live on {printable(target)} here, is not there, nor its deployment: "
             "push a branch or a tag that leads to it"
         )
-    if done.denied:
-        lacks = listed([printable(scope) for scope in done.denied], 5)
-        session.out.warn(f"left out, because the scope is lacking there: {lacks}")
+    if lacks := [printable(scope) for scope in done.denied if scope != "admin"]:
+        what = ", ".join(
+            f"{'deployments to' if scope.startswith('deploy:') else 'tag'} "
+            f"{scope.partition(':')[2].removeprefix('tags/')}"
+            for scope in lacks[:5]
+        )
+        session.out.warn(f"not sent: {what}. This needs the scope {listed(lacks, 5)}")
+    if done.not_forgotten:
+        ids = listed([id_.short for id_ in done.not_forgotten], 5)
+        session.out.warn(
+            f"not sent: {ids} forgotten here by name; forgetting on {printable(done.remote)} needs "
+            "the scope admin. Everything else was sent"
+        )
     for id_ in done.held:
         session.out.warn(
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "

@@ -27,7 +27,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
-from mvc.remote.door import Door, Move, Place, Received, Slice, Wanted
+from mvc.remote.door import FETCH, Door, Move, Place, Received, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.merging import TruthReader
@@ -56,7 +56,7 @@ from mvc.repo.lookup.revisions import resolve
 from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.repo.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
-from mvc.store.journal.frames import Recorded
+from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Pushed(Transferred, frozen=True):
     can be trained again only where their data lie. ``at_home``: data sets whose contents stay here.
     ``denied``: scopes that the caller lacks there, so that tags and deployments which would have
     gone along have not. ``not_there``: targets, with the version that is live on them here, whose
-    version the remote does not have: their deployments stay here.
+    version the remote does not have: their deployments stay here. ``not_forgotten``: versions
+    forgotten by name here, which the remote lets nobody forget but a holder of ``admin``.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -93,6 +94,12 @@ class Pushed(Transferred, frozen=True):
     at_home: tuple[CommitId, ...] = ()
     denied: tuple[str, ...] = ()
     not_there: tuple[tuple[str, CommitId], ...] = ()
+    not_forgotten: tuple[CommitId, ...] = ()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether deployments, tags or tombstones were left out."""
+        return bool(self.denied or self.passed_over or self.not_forgotten)
 
 
 def push(
@@ -131,10 +138,14 @@ def push(
                 Move(u.name, u.old, u.new, force=forced and u.change == "forced") for u in updates
             ])  # fmt: skip
             work.note(updates)
+        kept = work.not_forgotten()
+        denied = (*plan.denied, *sorted(work.denied), *(("admin",) if kept else ()))
         return Pushed(
             **asdict(work.tally.total(updates)), passed_over=plan.passed_over,
             outside=work.outside, at_home=work.at_home,
-            denied=(*plan.denied, *sorted(work.denied)), not_there=plan.not_there(),
+            denied=denied,
+            not_there=plan.not_there(),
+            not_forgotten=kept,
         )  # fmt: skip
 
 
@@ -337,7 +348,22 @@ class _Plan:
     def not_there(self) -> tuple[tuple[str, CommitId], ...]:
         """Targets whose live version no ref of the remote leads to, with that version."""
         live = live_now(self._context).items()
-        return tuple((t, id_) for id_, targets in live for t in targets if id_ not in self._there)
+        return tuple(
+            (target, id_)
+            for id_, targets in live
+            for target in targets
+            if id_ not in self._there and not self._came(target, id_)
+        )
+
+    def _came(self, target: str, id_: CommitId) -> bool:
+        """Whether a fetch brought the deployment, so that its remote has both."""
+        snapshot = self._context.store.snapshot
+        entries = (snapshot.entry(at).entry for at in snapshot.deployments_of(id_))
+        return any(
+            made.target == target and made.commit == id_ and entry.operation == FETCH
+            for entry in entries
+            for made in entry.deployments
+        )
 
     def data_sets(
         self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
@@ -379,6 +405,7 @@ class _Push:
         self.outside: tuple[CommitId, ...] = ()
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
+        self._may_forget = allows(self.head.scopes, "admin")
         self._last: Slice | None = None
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
@@ -397,11 +424,28 @@ class _Push:
             told = TruthReader(snapshot).tombstones(begins(snapshot, place))
             return [Sent(truths=each) for each in told]
 
+        if not self._may_forget:
+            return
         told = iter(snapshot.retry_on_rewrite(look))
         while sent := list(islice(told, _AT_ONCE)):
             got = self._door.receive(Slice(encode_entries(sent), 0, ()))
             self.forgot |= got.begun > 0
             self._took(got)
+
+    def not_forgotten(self) -> tuple[CommitId, ...]:
+        """Versions that the remote has, forgotten by name here and not there, as far as known."""
+        context, snapshot = self._context, self._context.store.snapshot
+        if self._may_forget:
+            return ()
+        from mvc.remote.sender import begins
+
+        start = begins(snapshot, None if self._known is None else self._known.place)
+        there = Ancestors(snapshot, filter(context.store.has_commit, tips_of(self.head.refs)))
+        by_fetch = {True: set[CommitId](), False: set[CommitId]()}
+        for recorded in snapshot.forgetting() if start == GENESIS else snapshot.entries(start):
+            named = (mark.commit for mark in recorded.entry.forgotten if mark.named)
+            by_fetch[recorded.entry.operation == FETCH].update(named)
+        return tuple(sorted(id_ for id_ in by_fetch[False] - by_fetch[True] if id_ in there))
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
@@ -475,27 +519,31 @@ class _Push:
             yield self._allowed(each)
 
     def _allowed(self, given: Slice) -> Slice:
-        """The slice without deployments that were made here and that the remote would refuse.
+        """The slice without tombstones, and deployments that were made here, that the remote would
+        refuse.
 
         What came from elsewhere is known there already, or is refused by name.
         """
         scopes, own = self.head.scopes, node(self._context.store.snapshot)
+        if not scopes and not self.head.protected:
+            return given
         entries = list[Sent]()
-        for sent in decode_entries(given.head) if scopes or self.head.protected else ():
+        for sent in decode_entries(given.head):
             made = () if sent.truths is None else sent.truths.deployments
             out = [d for d in made if d.node == own and not self._takes(d.target)]
             self.denied |= {f"deploy:{each.target}" for each in out}
-            if sent.truths is not None and out:
+            if sent.truths is not None and (out or not self._may_forget):
                 ids = {d.id for d in out}
                 kept = replace(
                     sent.truths,
                     deployments=tuple(d for d in made if d not in out),
-                    signatures=sent.truths.signatures_but(ids),
+                    tombstones=sent.truths.tombstones if self._may_forget else (),
+                    signatures=sent.truths.signatures_but(ids) if out else sent.truths.signatures,
                 )
                 sent = replace(sent, truths=kept or None)
             if sent != Sent():
                 entries.append(sent)
-        return replace(given, head=encode_entries(entries)) if self.denied else given
+        return replace(given, head=encode_entries(entries))
 
     def _takes(self, target: str) -> bool:
         """Whether the remote takes deployments to this target from here."""
@@ -563,7 +611,8 @@ class _Push:
         if not remote.name:
             return
         noted = _note_refs(context, remote, updates)
-        if not self.denied and self._last is not None and (place := self._last.place) is not None:
+        is_told = not self.denied and not self.not_forgotten()
+        if is_told and self._last is not None and (place := self._last.place) is not None:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import mvc
 from mvc.api.repository import Repository
 from mvc.errors import RemoteRefused
 from mvc.ids import CommitId
@@ -86,6 +87,83 @@ def test_an_account_sends_what_comes_by_a_folder_or_ssh(
         ada.push("far")
     with Repository.open(folder / "models") as there:
         assert [each.sent_by for each in there.log()] == [f"account {user_name()}"] * 2
+
+
+def test_who_forgets_without_admin_is_not_locked_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tombstone is left out and named; a token with admin sends it later."""
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [sys.executable, "-P", "-m", "mvc", "-C", str(tmp_path / "ada"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stderr
+
+    def there() -> list[bool]:
+        with Repository.open(folder / "models") as repo:
+            return [repo.forgotten_ns(each.id) is not None for each in repo.log("main")]
+
+    with Repository.init(tmp_path / "ada") as ada:
+        for value in range(3):
+            record(ada, value)
+        forgotten = ada.find("HEAD~1").short
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*", name="ci"))
+    with serving(folder) as server:
+        run("remote", "add", "origin", f"{server.url}/models")
+        run("push")
+        run("forget", forgotten, "-f")
+        with Repository.open(tmp_path / "ada") as ada:
+            record(ada, 3)
+            ada.annotate("HEAD", note="good")
+        assert f"not sent: {forgotten} forgotten here by name" in run("push", code=3)
+        assert there() == [False] * 4
+        with Repository.open(folder / "models") as repo:
+            assert [each.note for each in repo.annotations("main")] == ["good"]
+        assert forgotten in run("push", code=3) and forgotten in run("push", "--partial")
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "admin", name="owner"))
+        assert "not sent" not in run("push")
+        assert there() == [False, False, True, False]
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*", name="ci2"))
+        run("push")  # it is there
+
+
+def test_what_is_left_out_is_named_and_exits_with_3(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*"))
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        ada.deploy("HEAD", "prod")
+        ada.tag("v1")
+        command = [sys.executable, "-P", "-m", "mvc", "-C", str(tmp_path / "ada"), "push"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 3 and "main" in done.stdout
+        assert "not sent: tag v1, deployments to prod. This needs the scope " in done.stderr
+        assert subprocess.run([*command, "--partial"], check=False).returncode == 0
+
+
+def test_a_deployment_that_a_fetch_brought_is_not_said_to_be_missing_there(tmp_path: Path) -> None:
+    """Also where no branch of the remote leads to its version any more."""
+    with Repository.init(tmp_path / "there") as there:
+        record(there, 0)
+        there.branch("side")
+        there.switch("side")
+        record(there, 1)
+        there.deploy("HEAD", "prod")
+        there.switch("main")
+        there.delete_branch("side", force=True)
+        with mvc.clone(str(there.root), tmp_path / "ada") as ada:
+            record(ada, 2)
+            assert ada.live("prod").commit == there.live("prod").commit
+            assert ada.push(refs=["main:ada"]).not_there == ()
+            ada.deploy("HEAD", "own")
+            ada.branch("unsent")
+            ada.switch("unsent")
+            record(ada, 3)
+            own = ada.deploy("HEAD", "own").commit
+            assert ada.push(refs=["main:ada"]).not_there == (("own", own),)
 
 
 class Annotating:

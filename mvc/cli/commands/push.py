@@ -1,10 +1,12 @@
 """``mvc push``.
 
 REF is a branch or tag, by default the current branch. Tags, data sets, deployments and annotations
-of what is sent go along. All refs move, or none.
+of what is sent go along. All refs move, or none. If something is left out, the exit code is 3.
 """
 
 from __future__ import annotations
+
+import click
 
 from mvc.cli.completing import complete_refs
 from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
@@ -12,6 +14,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_of_push, tell_of_states
+from mvc.errors import RemoteRefused
 
 
 class _PushOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,7 +26,9 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
     states: tuple[str, ...] = option(
         "REV", "Send the state of a version that is there without it (repeatable)."
     )
-    partial: bool = flag("Send also versions whose states neither side has.")
+    partial: bool = flag(
+        "Go on without states that neither side has, and exit with 0 if something is left out."
+    )
     dry_run: bool = DRY_RUN
 
 
@@ -47,3 +52,5 @@ def command(session: Session, args: _PushOptions) -> None:
         tell_of_states(session, f"To {remote.url}", done)
     else:
         tell_of_push(session, done, remote.url, dry_run=args.dry_run)
+    if done.is_short and not args.partial:
+        click.get_current_context().exit(RemoteRefused.exit_code)
