@@ -161,12 +161,15 @@ class Remotes(Namespace):
 
 def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
+    known = None
+    if context is not None and isinstance(remote, Remote):
+        known = known_place(context, remote, FETCHED)
     with closing(open_door(remote, context)) as door:
         answer = door.head()
     another = None
-    if context is not None and isinstance(remote, Remote):
+    if isinstance(remote, Remote):
         try:
-            check_same(remote, known_place(context, remote, FETCHED), answer)
+            check_same(remote, known, answer)
         except HistoryMissing as error:
             another = str(error)
     commits = {name: value for name, value in answer.refs.items() if isinstance(value, CommitId)}

@@ -33,7 +33,7 @@ from mvc.model.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import fetch_from
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, place_of, tips_of
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, ask, keep_place, place_of, tips_of
 from mvc.remote.remotes import (
     DEFAULT,
     Remote,
@@ -213,7 +213,8 @@ def _build(
         add_remote(context, remote, force=True)
         with closing(open_door(remote, context)) as door:
             import_module("mvc.remote.receiver")  # while the other end of ssh starts
-            there = door.head()
+            before = ask(door, context, remote)
+            there = before.head
             if remote.is_bucket and not there.identity:
                 raise NotARepository(
                     f"there is no repository in {remote.url}",
@@ -222,14 +223,15 @@ def _build(
                 )
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, door, there,
+                context, remote, door, before,
                 wanted=Wanted(states=states_of(options.states), reports=remote.nodes),
                 progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
-        end = place_of(context.fresh())
-        known = KnownPlace(there.identity, end).after(end, tips_of(there.refs))
-        keep_place(context, remote, PUSHED, known)
+        end, tips = place_of(context.fresh()), tuple(map(bytes, tips_of(there.refs)))
+        keep_place(
+            context, remote, PUSHED, KnownPlace(there.identity, end, tips, there=there.place)
+        )
     fs.flush(beside / FOLDER)
     return done
 

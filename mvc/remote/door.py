@@ -42,6 +42,7 @@ class RemoteHead(Struct, frozen=True):
     may do there; empty where everything is allowed. ``unnamed``: versions that it has and that no
     ref leads to yet, because a push was interrupted. ``protected``: targets, with ``*`` for any
     characters, on which it takes only deployments of who has a scope that names them.
+    ``leads_on``: whether its journal continues the place that was asked about.
     """
 
     identity: bytes
@@ -53,6 +54,7 @@ class RemoteHead(Struct, frozen=True):
     scopes: tuple[str, ...] = ()
     unnamed: tuple[CommitId, ...] = ()
     protected: tuple[str, ...] = ()
+    leads_on: bool = False
 
 
 class Wanted(Struct, frozen=True):
@@ -134,8 +136,8 @@ class Door(Protocol):
 
     url: str
 
-    def head(self) -> RemoteHead:
-        """What the remote is now; one round trip."""
+    def head(self, after: Place | None = None) -> RemoteHead:
+        """What the remote is now, and whether its journal continues ``after``; one round trip."""
         ...
 
     def send(self, wanted: Wanted) -> Generator[Slice]:

@@ -18,18 +18,18 @@ from mvc.ids import CommitId
 from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.merging import by_name, here_again
+from mvc.remote.merging import TruthReader, by_name, here_again
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
     REPORTS,
+    Known,
     KnownPlace,
+    ask,
+    begins,
     check_same,
-    head_of,
     keep_place,
-    known_place,
-    place_of,
     tips_of,
 )
 from mvc.remote.remotes import Remote, states_of
@@ -75,9 +75,8 @@ def fetch(
         )
     kinds = states_of(states or remote.states)
     with closing(open_door(remote, context)) as door:
-        head = door.head()
         return fetch_from(
-            context, remote, door, head,
+            context, remote, door, ask(door, context, remote),
             wanted=Wanted(states=kinds, reports=nodes or remote.nodes),
             prune=prune, progress=progress,
         )  # fmt: skip
@@ -87,20 +86,19 @@ def fetch_from(
     context: Context,
     remote: Remote,
     door: Door,
-    head: RemoteHead,
+    before: Known,
     *,
     wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
-    before = place_of(context.fresh())
-    known = known_place(context, remote, FETCHED)
+    """As ``fetch``, through a door that was asked ``before``; ``wanted`` says which states."""
+    head, known = before.head, before.fetched
     check_same(remote, known, head)
-    told = known_place(context, remote, REPORTS) if wanted.reports else known
+    told = before.reports if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
-    work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    buried, after = by_name(context.fresh()), None if told is None else told.place
+    work = _Fetch(context, remote, door, before, progress=progress)
+    buried, after = by_name(context.store.snapshot), None if told is None else told.place
     if known is not None:
         work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
     if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
@@ -123,7 +121,7 @@ def fetch_from(
         keep_place(context, remote, FETCHED, now)
     if wanted.reports and now != told:
         keep_place(context, remote, REPORTS, now)
-    _note_told(context, remote, head, before, brought=work.tally.versions)
+    _note_told(context, remote, before, work)
     tally = work.tally
     forgotten = by_name(context.fresh()) - buried - tally.versions if tally.operations else ()
     return replace(
@@ -156,8 +154,9 @@ def fetch_states(
     if not lacking:
         return Transferred(remote.name, ())
     with closing(open_door(remote, context)) as door:
-        head = head_of(door, context, remote)
-        work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
+        before = ask(door, context, remote)
+        check_same(remote, before.fetched, before.head)
+        work = _Fetch(context, remote, door, before, progress=progress)
         have = frozenset(nearest_kept(context, lacking))
         try:
             work.run(Wanted(again=lacking, have=have, without=by_name(snapshot)), ())
@@ -184,18 +183,23 @@ def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId
     return found
 
 
-def _note_told(
-    context: Context, remote: Remote, head: RemoteHead, before: Place, *, brought: set[CommitId]
-) -> None:
-    """Has the next push pass over what this fetch brought, if all else was pushed ``before``."""
-    known = known_place(context, remote, PUSHED)
-    if known is None or known.place != before:
+def _note_told(context: Context, remote: Remote, before: Known, work: _Fetch) -> None:
+    """Has the next push pass over what this fetch recorded, if all else was pushed ``before``."""
+    known, head = before.pushed, before.head
+    if known is None or known.place != before.own:
         return
-    now = place_of(context.fresh())
     tips = [id_ for id_ in tips_of(head.refs) if context.store.has_commit(id_)]
-    if brought.issuperset(known.untold(context, tips)):
-        known = known.after(now, tips)
-    keep_place(context, remote, PUSHED, replace(known, place=now))
+    if work.tally.versions.issuperset(known.untold(context, tips)):
+        known = replace(known, tips=tuple(map(bytes, tips)))
+    place, snapshot = known.place, context.fresh()
+    reader = TruthReader(snapshot)
+    for recorded in snapshot.entries(begins(snapshot, place)):
+        if recorded.sequence not in work.own and reader.of(recorded):
+            break  # another process recorded it meanwhile
+        place = Place(recorded.after.sequence, recorded.after.chain)
+    known = replace(known, place=place, there=work.place or head.place)
+    if known != before.pushed:
+        keep_place(context, remote, PUSHED, known)
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -266,19 +270,22 @@ def _settled(context: Context, remote: Remote, update: RefUpdate) -> RefUpdate |
 
 
 class _Fetch:
-    """Takes slices in. ``place``: up to where the remote was read."""
+    """Takes slices in. ``place``: up to where the remote was read. ``own``: numbers of the entries
+    that this fetch recorded.
+    """
 
     def __init__(
         self,
         context: Context,
         remote: Remote,
         door: Door,
+        before: Known,
         *,
-        identity: bytes,
         progress: Progress | None,
     ) -> None:
         self._context, self._remote, self._door = context, remote, door
-        self._identity = identity
+        self._identity = before.head.identity
+        self.own = set[int]()
         self.tally = Tally(remote, progress)
         self.place: Place | None = None
         self.kept: dict[CommitId, None] = {}
@@ -338,7 +345,10 @@ class _Fetch:
     def _receive(self, given: Slice) -> Received:
         from mvc.remote.receiver import receive  # a push and an idle fetch need none of it
 
-        return receive(self._context, given, local=True)
+        got = receive(self._context, given, local=True)
+        if got.begun:
+            self.own.update(range(got.begun, got.place.sequence))
+        return got
 
     def _believed(self, sent: Sent) -> Sent:
         """What was sent, without what is not believed of this remote."""

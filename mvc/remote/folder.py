@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from mvc.ids import CommitId
 from mvc.io.process import user_name
-from mvc.remote.door import BROUGHT, Received, RemoteHead, Slice, Wanted
-from mvc.remote.places import place_of
+from mvc.remote.door import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD, head_refs
@@ -37,7 +37,7 @@ class FolderDoor:
         self._sender = account() if sender is None else sender
         self._marks: dict[str, LiveMark] = {}
 
-    def head(self) -> RemoteHead:
+    def head(self, after: Place | None = None) -> RemoteHead:
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
@@ -50,6 +50,7 @@ class FolderDoor:
             scopes=self._scopes,
             unnamed=_unnamed(snapshot),
             protected=protecting(self.context),
+            leads_on=leads_on(snapshot, after),
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:

@@ -238,8 +238,9 @@ class HttpDoor:
         self.url = client.url
         self._client = client
 
-    def head(self) -> RemoteHead:
-        return wire.decode_head(self._client.read("head") or b"")
+    def head(self, after: Place | None = None) -> RemoteHead:
+        query = "" if after is None else f"?after={after.sequence}&chain={after.chain.hex()}"
+        return wire.decode_head(self._client.read(f"head{query}") or b"")
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         path = f"live?target={quote(target, safe='')}&mark={quote(mark)}&wait={seconds:g}"

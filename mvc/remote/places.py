@@ -8,13 +8,14 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from mvc.errors import HistoryMissing, IoFailed
+from mvc.errors import DamagedData, HistoryMissing, IoFailed
 from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.remote.door import Door, Place, RemoteHead
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
 from mvc.store.journal.entries import RefValue
+from mvc.store.journal.frames import GENESIS, Position
 from mvc.store.snapshot import Snapshot
 
 FETCHED = "place"
@@ -30,9 +31,9 @@ _MOST_ENTRIES = 1 << 62
 class KnownPlace(Struct, frozen=True):
     """A place in a journal, in dealings with the repository of this identity.
 
-    ``tips``: where its branches and tags were after the last push. ``passed``: what
-    was said there and not believed (``Remote.disbelieved``). ``kept``: versions of which it was not
-    believed that they are forgotten by name.
+    ``tips``: where its branches and tags were after the last push, ``there``: where its journal
+    ended. ``passed``: what was said there and not believed (``Remote.disbelieved``). ``kept``:
+    versions of which it was not believed that they are forgotten by name.
     """
 
     identity: bytes
@@ -40,10 +41,7 @@ class KnownPlace(Struct, frozen=True):
     tips: tuple[bytes, ...] = ()
     passed: tuple[str, ...] = ()
     kept: tuple[bytes, ...] = ()
-
-    def after(self, place: Place, tips: Iterable[CommitId]) -> KnownPlace:
-        """With another place, and where the refs are by then."""
-        return KnownPlace(self.identity, place, tuple(map(bytes, tips)))
+    there: Place | None = None
 
     def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
         """The versions that lead to ``tips``, and that the remote did not have at the last push."""
@@ -55,6 +53,26 @@ class KnownPlace(Struct, frozen=True):
 def place_of(snapshot: Snapshot) -> Place:
     """The end of a journal."""
     return Place(snapshot.position.sequence, snapshot.position.chain)
+
+
+def begins(snapshot: Snapshot, after: Place | None) -> Position:
+    """Where the journal goes on from a place; its beginning if it does not lead on from there."""
+    if after is None or after.sequence <= 0:
+        return GENESIS
+    end = snapshot.position
+    if (after.sequence, after.chain) == (end.sequence, end.chain):
+        return end
+    if after.sequence > end.sequence:
+        return GENESIS
+    before = snapshot.by_sequence(after.sequence - 1)
+    return GENESIS if before is None or before.check != after.chain else before.after
+
+
+def leads_on(snapshot: Snapshot, after: Place | None) -> bool:
+    """Whether a journal continues a place; False too where it was compacted since."""
+    with suppress(DamagedData):
+        return begins(snapshot, after) != GENESIS
+    return False
 
 
 def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
@@ -69,7 +87,8 @@ def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | Non
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
         data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
         known = msgspec.json.decode(data, type=KnownPlace)
-        numbers = known.place.sequence, known.place.seen
+        places = [known.place] if known.there is None else [known.place, known.there]
+        numbers = [number for each in places for number in (each.sequence, each.seen)]
         kept = all(len(id_) == DIGEST_SIZE for id_ in known.kept)
         return known if kept and all(0 <= each < _MOST_ENTRIES for each in numbers) else None
     return None
@@ -83,28 +102,53 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
     )
 
 
-def head_of(door: Door, context: Context, remote: Remote) -> RemoteHead:
-    """What a remote is now; HistoryMissing if it is not the repository that was fetched from."""
-    head = door.head()
-    check_same(remote, known_place(context, remote, FETCHED), head)
-    return head
+class Known(Struct, frozen=True):
+    """A remote's head, and what this repository knew before it asked for that.
+
+    ``own``: the end of its own journal then. ``pushed``: None also where the remote's journal does
+    not continue that of the last push; ``is_back`` then says that there was one.
+    """
+
+    head: RemoteHead
+    own: Place
+    fetched: KnownPlace | None
+    reports: KnownPlace | None
+    pushed: KnownPlace | None
+    is_back: bool = False
+
+
+def ask(door: Door, context: Context, remote: Remote) -> Known:
+    """Asks for a remote's head. Raises HistoryMissing for another repository than before."""
+    own = place_of(context.fresh())
+    fetched, reports, pushed = (
+        known_place(context, remote, name) for name in (FETCHED, REPORTS, PUSHED)
+    )
+    head = door.head(None if pushed is None else pushed.there)
+    check_identity(remote, fetched, head)
+    if pushed is None or pushed.identity != head.identity:
+        return Known(head, own, fetched, reports, None)
+    is_back = not head.leads_on and head.place != pushed.there
+    return Known(head, own, fetched, reports, None if is_back else pushed, is_back)
+
+
+def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
+    """Raises HistoryMissing for a remote that is another repository than at the last fetch."""
+    if known is None or known.identity in (b"", head.identity) or not head.identity:
+        return
+    raise HistoryMissing(
+        f"{remote.name} is another repository than at the last fetch: {remote.url}",
+        hint=f"if that is meant: 'mvc remote remove {remote.name}', then "
+        f"'mvc remote add {remote.name} {remote.url}'",
+    )
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
     """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not known.identity or not head.identity:
-        return
-    again = (
-        f"if that is meant: 'mvc remote remove {remote.name}', then "
-        f"'mvc remote add {remote.name} {remote.url}'"
-    )
-    if head.identity != known.identity:
-        raise HistoryMissing(
-            f"{remote.name} is another repository than at the last fetch: {remote.url}", hint=again
-        )
-    if head.place.sequence < known.place.sequence:
+    check_identity(remote, known, head)
+    if known is not None and head.identity and head.place.sequence < known.place.sequence:
         raise HistoryMissing(
             f"{remote.name} has gone back: it lacks operations from "
             f"{head.place.sequence} to {known.place.sequence - 1} that it had",
-            hint=f"was it restored from a copy? {again}",
+            hint=f"was it restored from a copy? 'mvc push{remote.typed}' sends what it lacks and "
+            "is here, and accepts it",
         )

@@ -32,7 +32,16 @@ from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.merging import TruthReader
 from mvc.remote.moves import advances, leads_to, shown
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, head_of, keep_place, known_place, tips_of
+from mvc.remote.places import (
+    FETCHED,
+    PUSHED,
+    KnownPlace,
+    ask,
+    begins,
+    keep_place,
+    known_place,
+    tips_of,
+)
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries
@@ -398,7 +407,8 @@ class _Push:
         self, context: Context, remote: Remote, door: Door, *, progress: Progress | None
     ) -> None:
         self._context, self._remote, self._door = context, remote, door
-        self.head = head_of(door, context, remote)
+        before = ask(door, context, remote)
+        self.head, self._known, self.is_back = before.head, before.pushed, before.is_back
         self.forgot = False
         self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
@@ -409,14 +419,9 @@ class _Push:
         self._last: Slice | None = None
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
-        known = known_place(context, remote, PUSHED)
-        is_same = known is not None and known.identity == self.head.identity
-        self._known = known if is_same else None
 
     def forget(self) -> None:
         """Has the remote forget what was forgotten by name, whatever becomes of this push."""
-        from mvc.remote.sender import begins
-
         snapshot = self._context.store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -450,7 +455,7 @@ class _Push:
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
         context, remote, known = self._context, self._remote, self._known
-        seen = [ref.commit for ref in remote_refs(context, remote.name)] if remote.name else []
+        seen = [] if known is None else [r.commit for r in remote_refs(context, remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
         have = [id_ for id_ in theirs if context.store.has_commit(id_)]
         found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
@@ -616,7 +621,8 @@ class _Push:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}
-            known = KnownPlace(self._identity, place).after(place, tips_of(now))
+            tips = tuple(map(bytes, tips_of(now)))
+            known = KnownPlace(self._identity, place, tips, there=self._end)
             keep_place(context, remote, PUSHED, known)
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
@@ -624,6 +630,8 @@ class _Push:
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
             keep_place(context, remote, FETCHED, known)
+        elif read is not None and read.place.sequence > head.place.sequence:  # that state is lost
+            keep_place(context, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
 class _ByValue:

@@ -17,6 +17,7 @@ from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.live import LiveSending
 from mvc.remote.merging import Buried, TruthReader
+from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
@@ -380,19 +381,6 @@ class _Gathered:
 
 def _place(position: Position, end: int = 0) -> Place:
     return Place(position.sequence, position.chain, 0 if end == position.sequence else end)
-
-
-def begins(snapshot: Snapshot, after: Place | None) -> Position:
-    """Where the journal goes on from a place; its beginning if it does not lead on from there."""
-    if after is None or after.sequence <= 0:
-        return GENESIS
-    end = snapshot.position
-    if (after.sequence, after.chain) == (end.sequence, end.chain):
-        return end
-    if after.sequence > end.sequence:
-        return GENESIS
-    before = snapshot.by_sequence(after.sequence - 1)
-    return GENESIS if before is None or before.check != after.chain else before.after
 
 
 _LACKED, _TOLD, _HELD = range(3)

@@ -9,6 +9,7 @@ server is alive. No word of a request is written down before it was checked or e
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -41,7 +42,7 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Received, Slice, Wanted
+from mvc.remote.door import Place, Received, Slice, Wanted
 from mvc.remote.merging import Truths
 from mvc.remote.slices import Sent
 from mvc.repo.prometheus import CONTENT
@@ -225,8 +226,10 @@ class Application:
 
     # -- head ----------------------------------------------------------------------------
 
-    async def _head(self, _: Request, served: Served, caller: Caller) -> Response:
+    async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
         head = await self._run(served.head)
+        if after := _place(request):
+            head = replace(head, leads_on=await self._run(served.leads_on, after))
         said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT)
 
@@ -648,6 +651,14 @@ def _number(text: str | None) -> int:
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise RemoteRefused("a number is missing in the request")
     return int(text)
+
+
+def _place(request: Request) -> Place | None:
+    """The place in a journal that a request names. Raises RemoteRefused."""
+    chain = request.query_params.get("chain", "")
+    if not re.fullmatch("([0-9a-f]{2}){1,32}", chain):
+        return None
+    return Place(_number(request.query_params.get("after")), bytes.fromhex(chain))
 
 
 def _seconds(request: Request) -> float:

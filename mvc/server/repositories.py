@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.remote.door import RemoteHead, Wanted
+from mvc.remote.door import Place, RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import held_back
+from mvc.remote.places import leads_on
 from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
@@ -82,6 +83,10 @@ class Served:
             head = self.door().head()
             self._head = (journal, head)
             return head
+
+    def leads_on(self, after: Place) -> bool:
+        """Whether its journal continues a place."""
+        return leads_on(self._context.fresh(), after)
 
     def live(self, target: str) -> str:
         """The mark of what is live on a target. Raises InvalidName."""

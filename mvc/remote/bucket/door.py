@@ -22,7 +22,7 @@ from mvc.remote.bucket.mirror import Mirror
 from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
 from mvc.remote.bucket.sweeping import sweep
-from mvc.remote.door import Received, RemoteHead, Slice, Wanted
+from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.remotes import Remote
 from mvc.repo.config import own_config
@@ -51,10 +51,10 @@ class BucketDoor:
         self._held = held or ExitStack()
         self._looked = False
 
-    def head(self) -> RemoteHead:
+    def head(self, after: Place | None = None) -> RemoteHead:
         """What the bucket is now. One without a head is empty, and has no identity yet."""
         self._looked = False
-        found = self._on_mirror(FolderDoor.head)
+        found = self._on_mirror(lambda door: door.head(after))
         if self._mirror.seen is None:
             return replace(found, identity=b"", refs={})
         return found
