@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Generator, Iterator, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from mvc.remote.merging import Buried, TruthReader
 from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
+from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
@@ -212,6 +214,9 @@ class Sending:
         if states == "all":
             return self._new
         chosen: set[CommitId] = set()
+        if states != "none":
+            with suppress(DamagedData):  # what is live may be lost
+                chosen.update(live_now(self._context))
         for tip in self._wanted.versions or self._refs.values():
             at: CommitId | None = tip
             for _ in range(0 if states == "none" else states):

@@ -209,3 +209,17 @@ def test_a_token_annotates_only_what_it_may_push(folder: Path, signed: bool) -> 
             [(tagged, "push:tags/v1"), (first, "push:heads/*"), (deployed, "admin")]
         ):
             there.said(id_, scopes, f"allowed-{number}", signed=signed)
+
+
+def test_a_clone_with_few_states_has_what_is_live(tmp_path: Path) -> None:
+    with Repository.init(tmp_path / "there") as there:
+        for value in range(5):
+            record(there, value)
+        ids = [entry.id for entry in there.log()][::-1]
+        there.deploy(ids[3], "prod")
+        there.deploy(ids[1], "prod")
+        there.deploy(ids[0], "lab")
+        for states, stored in (("last:1", {0, 1, 4}), ("none", set())):
+            with mvc.clone(str(there.root), tmp_path / states[:4], states=states) as ada:
+                assert {n for n in range(5) if not ada.is_absent(ids[n])} == stored
+                assert all(ada.checkout(ids[n]) for n in stored)
