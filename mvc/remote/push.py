@@ -442,8 +442,6 @@ class _Push:
         context, snapshot = self._context, self._context.store.snapshot
         if self._may_forget:
             return ()
-        from mvc.remote.sender import begins
-
         start = begins(snapshot, None if self._known is None else self._known.place)
         there = Ancestors(snapshot, filter(context.store.has_commit, tips_of(self.head.refs)))
         by_fetch = {True: set[CommitId](), False: set[CommitId]()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,7 @@ from mvc.errors import (
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
 from mvc.model.names import REMOTE, check_ref, printable
 from mvc.remote.door import States
-from mvc.repo.config import read_yaml, write_yaml
+from mvc.repo.config import changing, read_yaml, write_yaml
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import remote_refs
 from mvc.repo.lookup.revisions import resolve
@@ -260,13 +260,14 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
     )
     check_name(remote.name)
     states_of(remote.states)
-    found = remotes(context)
-    if remote.name in found and not force:
-        raise RefConflict(
-            f"there is a remote {remote.name} already: {found[remote.name].url}",
-            hint="choose another name, or add -f to change it",
-        )
-    _write(context, {**found, remote.name: remote})
+    with _changing(context):
+        found = remotes(context)
+        if remote.name in found and not force:
+            raise RefConflict(
+                f"there is a remote {remote.name} already: {found[remote.name].url}",
+                hint="choose another name, or add -f to change it",
+            )
+        _write(context, {**found, remote.name: remote})
     return remote
 
 
@@ -285,12 +286,13 @@ def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
 
 def remove_remote(context: Context, name: str) -> Remote:
     """Takes a remote away, its folder, and the refs that say where its branches were."""
-    found = remotes(context)
-    if name not in found:
-        find_remote(context, name)
-        raise UnknownRevision(f"there is no remote {printable(name[:100])}")
-    gone = found.pop(name)
-    _write(context, found)
+    with _changing(context):
+        found = remotes(context)
+        if name not in found:
+            find_remote(context, name)
+            raise UnknownRevision(f"there is no remote {printable(name[:100])}")
+        gone = found.pop(name)
+        _write(context, found)
     if remote_refs(context, name):
         context.store.publish(lambda: _without_refs(context, name))
     context.store.fs.remove_tree(gone.folder(context))
@@ -300,6 +302,10 @@ def remove_remote(context: Context, name: str) -> Remote:
 def _without_refs(context: Context, name: str) -> Entry:
     changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(context, name)]
     return Entry("remove-remote", context.store.clock.now_ns(), name, refs=tuple(changes))
+
+
+def _changing(context: Context) -> AbstractContextManager[None]:
+    return changing(context.store.fs, context.store.folder / FILE)
 
 
 def _write(context: Context, found: Mapping[str, Remote]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -295,16 +295,17 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
     ``user``: the file is the user's own, which may set all keys.
     """
     parsed = _known(key).parse(value, "")
-    node = tree = read_yaml(fs, file, personal=user)
-    _checked(tree, f"{file}", personal=user)
-    if KEYS[key].personal and not user:
-        raise _not_here(key, f"{file}")
-    *parents, last = key.split(".")
-    for part in parents:
-        node[part] = node.get(part) or {}  # a section may be empty
-        node = node[part]
-    node[last] = parsed
-    write_yaml(fs, file, tree)
+    with changing(fs, file):
+        node = tree = read_yaml(fs, file, personal=user)
+        _checked(tree, f"{file}", personal=user)
+        if KEYS[key].personal and not user:
+            raise _not_here(key, f"{file}")
+        *parents, last = key.split(".")
+        for part in parents:
+            node[part] = node.get(part) or {}  # a section may be empty
+            node = node[part]
+        node[last] = parsed
+        write_yaml(fs, file, tree)
 
 
 def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
@@ -312,22 +313,31 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
 
     The file may have unknown keys, so that it can be repaired this way.
     """
-    tree = read_yaml(fs, file, personal=user)
-    nodes = [tree]
-    *parents, last = key.split(".")
-    for part in parents:
-        child = nodes[-1].get(part)
-        if not isinstance(child, dict):
+    with changing(fs, file):
+        tree = read_yaml(fs, file, personal=user)
+        nodes = [tree]
+        *parents, last = key.split(".")
+        for part in parents:
+            child = nodes[-1].get(part)
+            if not isinstance(child, dict):
+                return False
+            nodes.append(child)
+        if last not in nodes[-1]:
             return False
-        nodes.append(child)
-    if last not in nodes[-1]:
-        return False
-    del nodes[-1][last]
-    for parent, part in zip(nodes[-2::-1], reversed(parents), strict=True):
-        if not parent[part]:
-            del parent[part]
-    write_yaml(fs, file, tree)
-    return True
+        del nodes[-1][last]
+        for parent, part in zip(nodes[-2::-1], reversed(parents), strict=True):
+            if not parent[part]:
+                del parent[part]
+        write_yaml(fs, file, tree)
+        return True
+
+
+@contextmanager
+def changing(fs: FileSystem, file: Path) -> Iterator[None]:
+    """Keeps other processes from changing a file between a read and a write. Raises Busy."""
+    fs.make_dirs(file.parent)
+    with fs.lock(file.with_name(f"{file.name}.lock")):
+        yield
 
 
 def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> dict[str, Any]:

@@ -226,7 +226,9 @@ def _reaching(url: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise RemoteRefused(
             f"{url} refuses: {_line(error)}",
-            hint="check the keys in the environment, and what their owner may do",
+            hint="set the clock of this machine: the store has another time"
+            if "RequestTimeTooSkewed" in str(error)
+            else "check the keys in the environment, and what their owner may do",
         ) from error
     except exceptions.BaseError as error:
         raise RemoteUnreachable(
