@@ -8,12 +8,12 @@ what it holds beside that, unless a parent has it, is recovered and hashed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -41,8 +41,6 @@ from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL, Snapshot
-
-_T = TypeVar("_T")
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
@@ -123,7 +121,7 @@ def prove(context: Context, view: Snapshot, parts: Sequence[Delivered]) -> Prove
     """Raises DamagedData or Missing unless every record and version is right.
 
     ``view``: from ``opened_ahead``; ``parts``: what came of each of its entries. Memory is that of
-    one version's names, whatever comes.
+    the names of what came, and of some pieces.
     """
     return _Proof(context, view).run(parts)
 
@@ -145,7 +143,7 @@ class _Proof:
         self._made = context.store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
         self._stream = ManifestStream(context.store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = {}  # of the entry that is looked at
+        self._specs: dict[bytes, TensorSpec] = {}  # of what was received
         self._known: dict[bytes, TensorSpec] = {}  # of its versions' parents, which are proven
         self._views: dict[bytes, tuple[bytes, View]] = {}
         self._missing: dict[bytes, None] = {}
@@ -158,6 +156,7 @@ class _Proof:
         )  # each is compared with its parent
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
+        self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -172,11 +171,13 @@ class _Proof:
         if self._missing:
             raise Missing(self._missing)
         for part in parts:
+            self._name(part)
+        self._records([part.records for part in parts])
+        for id_ in self._large.keys() - self._proven:  # pieces that came in another order
+            self._whole(id_, self._specs[id_])
+        self._large.clear()
+        for part in parts:
             self._learn(part)
-            self._records(part.records)
-            for id_ in self._large.keys() - self._proven:  # pieces that came in another order
-                self._whole(id_, self._specs[id_])
-            self._large.clear()
             for given in part.versions:
                 manifest = self._version(given)
                 features |= manifest.features
@@ -228,12 +229,12 @@ class _Proof:
 
     # -- what is known -------------------------------------------------------------------
 
-    def _learn(self, part: Delivered) -> None:
-        """Takes in the specs of what came with an entry, and what its versions' parents hold.
+    def _name(self, part: Delivered) -> None:
+        """Notes the specs of the objects that came with an entry.
 
         A blob's dtype and shape are part of its hash: so two specs of one id are a lie.
         """
-        self._specs, self._known, self._views = dict(part.shapes), {}, {}
+        specs = dict(part.shapes)
         for given in part.versions:
             manifest = self._load(given.commit.manifest)
             if given.given_up and not _is_makeable(given, manifest):
@@ -242,8 +243,20 @@ class _Proof:
                     "recipe that makes them"
                 )
             for blob, spec in manifests.objects(manifest).items():
-                if self._specs.setdefault(blob, spec) != spec:
+                if specs.setdefault(blob, spec) != spec:
                     raise _wrong(blob)
+        for member in (member for _, _, header in part.records for member in header.members):
+            if member.kind == MANIFEST:
+                continue
+            if member.id not in specs:
+                raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
+            if self._specs.setdefault(member.id, specs[member.id]) != specs[member.id]:
+                raise _wrong(member.id)
+
+    def _learn(self, part: Delivered) -> None:
+        """Notes what the parents of an entry's versions have."""
+        self._known, self._views = {}, {}
+        for given in part.versions:
             for parent in given.commit.parents:
                 self._known |= self._objects_of(parent)
                 old = self._kept(parent)
@@ -279,27 +292,20 @@ class _Proof:
 
     # -- codings -------------------------------------------------------------------------
 
-    def _records(self, records: Sequence[Placed]) -> None:
-        """All of an entry: what is predicted from each other is made together."""
-        predicted: list[PathStep] = []
-        for record in records:
-            pack, at, header = record
-            if any(member.coding.predicted for member in header.members) and not header.group:
-                steps = [PathStep(pack, at, header, m, reverse=False) for m in header.members]
-                predicted += steps
-            else:
-                self._record(record)
-        for units in _batched(_units(predicted), lambda unit: sum(s.member.nbytes for s in unit)):
-            self._codings(units, grouped=False)
+    def _records(self, parts: Iterable[Sequence[Placed]]) -> None:
+        """All of a slice: what is predicted from each other, or shares a payload, is made together.
 
-    def _record(self, record: Placed) -> None:
-        pack, at, header = record
-        joint = header.members[0].coding.joint if header.group else 0
-        if header.group and header.raw_bytes > (MOST_JOINT if joint else MOST_GROUPED):
-            raise DamagedData("a record claims more bytes than any has")
-        for batch in _batches(header.members, joint):
-            steps = [[PathStep(pack, at, header, member, reverse=False)] for member in batch]
-            self._codings(steps, grouped=header.group)
+        Each coding comes after its base, in whatever order they were sent, and the base is kept
+        until then. So the work grows with the codings, and not with the length of their chains.
+        """
+        nodes = [node for records in parts for node in _nodes(records)]
+        self._uses = Counter(key for node in nodes for key in node.needs)
+        for batch in _after_bases(nodes):
+            self._codings([u for node in batch for u in node.units], grouped=batch[0].grouped)
+            for key in (key for node in batch for key in node.needs):
+                self._uses[key] -= 1
+                if not self._uses[key] and (id_ := self._graph.resolve_prefix(key[0])) is not None:
+                    self._held_bytes -= len(self._held.pop((id_, key[1]), b""))
 
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
         """Applies codings, each from its own base, and hashes what they make.
@@ -383,7 +389,7 @@ class _Proof:
         elif spec is not None:
             self._piece(member, spec, out, digest)
         key = member.id, member.start
-        if key not in self._held:
+        if key not in self._held and self._uses[member.id[:BASE_BYTES], member.start]:
             self._held[key] = out
             self._held_bytes += len(out)
         while self._held_bytes > _HELD and len(self._held) > 1:
@@ -488,6 +494,81 @@ def _views_of(entry: FileEntry) -> dict[bytes, tuple[bytes, View]]:
     }
 
 
+_Name = tuple[bytes, int]
+"""First bytes of an object's id, and where one of its pieces begins."""
+
+
+class _Node(Struct, frozen=True):
+    """Codings that are made together; ``grouped``: they share a payload."""
+
+    units: list[list[PathStep]]
+    makes: set[_Name]
+    needs: set[_Name]
+    nbytes: int
+    start: int
+    grouped: bool = False
+
+
+def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Node:
+    members = [step.member for unit in units for step in unit]
+    makes = {(member.id[:BASE_BYTES], member.start) for member in members}
+    needs = {(name, member.start) for member in members for name in member.needs}
+    size, start = sum(member.nbytes for member in members), min(m.start for m in members)
+    return _Node(units, makes, needs - makes, size, start, grouped)
+
+
+def _nodes(records: Iterable[Placed]) -> Iterator[_Node]:
+    """The codings of an entry. Raises DamagedData for a group of more than any has."""
+    predicted: list[PathStep] = []
+    for pack, at, header in records:
+        joint = header.members[0].coding.joint if header.group else 0
+        if header.group and header.raw_bytes > (MOST_JOINT if joint else MOST_GROUPED):
+            raise DamagedData("a record claims more bytes than any has")
+        steps = [PathStep(pack, at, header, member, reverse=False) for member in header.members]
+        if header.group:
+            for batch in _batches(steps, joint):
+                yield _node([[step] for step in batch], grouped=True)
+        elif any(step.member.coding.predicted for step in steps):
+            predicted += steps
+        else:
+            yield from (_node([[step]]) for step in steps)
+    yield from (_node([unit]) for unit in _units(predicted))
+
+
+def _after_bases(nodes: Sequence[_Node]) -> Iterator[list[_Node]]:
+    """Batches of nodes, each node after those that make what it needs; first pieces first.
+
+    Depth first, so that few pieces wait for others. Where nodes need each other any comes first.
+    """
+    made = set[_Name]().union(*(node.makes for node in nodes))
+    waiting: dict[_Name, list[int]] = {}
+    lacks = [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        for key in node.needs & made:
+            waiting.setdefault(key, []).append(i)
+            lacks[i] += 1
+    order = sorted(range(len(nodes)), key=lambda i: nodes[i].start)
+    left, ready = set(order), [i for i in reversed(order) if not lacks[i]]
+    for first in order:
+        if not ready and first in left:  # it needs what needs it
+            ready.append(first)
+        while ready:
+            batch = [ready.pop()]
+            size, grouped = nodes[batch[0]].nbytes, nodes[batch[0]].grouped
+            while ready and not grouped and not nodes[ready[-1]].grouped:
+                size += nodes[ready[-1]].nbytes
+                if size > _AT_ONCE:
+                    break
+                batch.append(ready.pop())
+            left.difference_update(batch)
+            yield [nodes[i] for i in batch]
+            freed = [j for i in batch for key in nodes[i].makes for j in waiting.pop(key, ())]
+            for j in reversed(freed):
+                lacks[j] -= 1
+                if not lacks[j] and j in left:
+                    ready.append(j)
+
+
 _Walk = tuple[PathStep, Path, memoryview]
 """A coding, the path that ends with it, and where what it makes goes."""
 
@@ -524,26 +605,20 @@ def _fitting(unit: list[PathStep]) -> list[list[PathStep]]:
     return [unit] if fits else [[step] for step in unit]
 
 
-def _batched(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """What is made at a time."""
-    batch, total = list[_T](), 0
-    for item in items:
-        if batch and total + size(item) > _AT_ONCE:
+def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
+    """Members of a group that are made together; of a super-step those of one time."""
+    if joint:
+        size = len(steps) // joint or 1
+        yield from (steps[at : at + size] for at in range(0, len(steps), size))
+        return
+    batch, total = list[PathStep](), 0
+    for step in steps:
+        if batch and total + step.member.nbytes > _AT_ONCE:
             yield batch
             batch, total = [], 0
-        batch.append(item)
-        total += size(item)
-    if batch:
-        yield batch
-
-
-def _batches(members: Sequence[Member], joint: int) -> Iterator[Sequence[Member]]:
-    """Members that are made together; of a super-step those of one time."""
-    if not joint:
-        yield from _batched(members, lambda member: member.nbytes)
-        return
-    size = len(members) // joint or 1
-    yield from (members[at : at + size] for at in range(0, len(members), size))
+        batch.append(step)
+        total += step.member.nbytes
+    yield batch
 
 
 def _room(member: Member) -> memoryview:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.codecs.payload import pack_chunks
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.remote.door import Slice
+from mvc.limits import CHUNK
+from mvc.model.hashing import blob_id
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.remote.door import Slice, Wanted
+from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.receiver import receive
 from mvc.remote.slices import Sent, encode_entries
+from mvc.repo.lookup.manifests import objects
 from mvc.store.journal.entries import Evidence, evidence_bytes
 from mvc.store.journal.signatures import Signature, write_signatures
+from mvc.store.packs.records import MANIFEST, Coding, Member
 from mvc.store.snapshot import JOURNAL
 from mvc.testing import FixedClock
 from mvc.testing.files import WrappedFS, WrappedWriteFile
 from tests.linear import assert_linear, lines_run
+from tests.remote.kit.forged import Record, full, taken_apart
 from tests.remote.kit.mixed import START, model
 
 SECOND = 10**9
@@ -118,3 +130,48 @@ def test_the_journal_is_locked_for_few_entries_at_a_time(count: int, tmp_path: P
         assert sum(fs.entries) >= count
         assert max(fs.entries) <= 16
         assert len(repo.annotations(repo.log()[0].id)) == count
+
+
+def chained(place: Path, count: int, order: str) -> Slice:
+    """A true version of ``count`` tensors; each is stored as a delta from the one before."""
+    state = {f"k{i:04}": np.arange(i, i + 16, dtype=np.int32) for i in range(count)}
+    with Repository.init(place) as repo:
+        manifest = repo.version(repo.commit(state).id).manifest
+        (given,) = FolderDoor("a", repo.context).send(Wanted())
+        forged = taken_apart(given)
+        recovery = repo.context.store.recovery
+        encoded = recovery.manifest(manifest)
+        others = [full(manifest, encoded, MANIFEST)]
+        for id_, spec in objects(Manifest.decode(encoded)).items():
+            if spec != TensorSpec("int32", (16,)):  # what is no tensor
+                others.append(full(id_, bytes(recovery.blob(id_, spec))))
+    blobs = [bytes(array.data) for array in state.values()]
+    ids = [blob_id(TensorSpec("int32", (16,)), memoryview(data)) for data in blobs]
+    coding = Pipeline.parse("xor | zstd:1").coding()
+    records = [full(ids[0], blobs[0])]
+    for i in range(1, count):
+        chunk = coding.encode_chunk(memoryview(blobs[i]), memoryview(blobs[i - 1]), 4)
+        member = Member(1, ids[i], 0, 64, Coding(coding.text), ids[i - 1][:8], 0, 0, b"")
+        records.append(Record([member], [b"".join(pack_chunks([chunk], 64, 4, CHUNK))]))
+    if order == "one record":
+        merged = [member for record in records for member in record.members]
+        records = [Record(merged, [data for record in records for data in record.payloads])]
+    elif order == "last first":
+        records.reverse()
+    elif order == "any":
+        random.Random(count).shuffle(records)
+    (at,) = (i for i, sent in enumerate(forged.entries) if sent.commits)
+    forged.records[at] = [*others, *records]
+    return forged.slice()
+
+
+@pytest.mark.parametrize("order", ["first first", "one record", "last first", "any"])
+def test_a_chain_of_contents_is_linear_work(order: str, tmp_path: Path) -> None:
+    def work(count: int) -> int:
+        given = chained(tmp_path / f"a{count}", count, order)
+        with Repository.init(tmp_path / f"b{count}", bare=True) as repo:
+            lines = lines_run(lambda: receive(repo.context, given))
+            assert repo.context.fresh().position.sequence == 2
+            return lines
+
+    assert_linear(work)
