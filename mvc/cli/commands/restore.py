@@ -8,7 +8,9 @@ command. The files of versions are written by 'mvc checkout'.
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
+from mvc.api.repository import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -35,7 +37,11 @@ def command(session: Session, args: _RestoreOptions) -> None:
     if session.as_json:
         session.out.json("mvc.restore/1", done)
     else:
+        with Repository.open(done.folder, discover=False) as restored:
+            step = "log" if restored.context.bare else "checkout HEAD -f"
+        folder = quote(str(done.folder))
+        then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""
         session.out.note(
             f"{printable(str(done.folder))} holds {count(done.versions, 'version')}, "
-            f"{size(done.bytes)}, all checked; 'mvc checkout HEAD -f' there writes files"
+            f"{size(done.bytes)}, all checked{then}"
         )

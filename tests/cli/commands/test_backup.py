@@ -1,8 +1,22 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.cli.program import Mvc
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_next_step_of_a_restore_works(mvc: Mvc, tmp_path: Path, bare: bool) -> None:
+    mvc.commit(1.0)
+    mvc("config", "core.bare", "true" if bare else "false")
+    mvc("backup", tmp_path / "backup")
+    said = mvc("restore", tmp_path / "backup", tmp_path / "a folder").err
+    program, *words = shlex.split(said.partition("next: ")[2])
+    assert program == "mvc" and mvc(*words).code == 0
+    assert (tmp_path / "a folder/model.safetensors").exists() != bare
 
 
 def test_a_backup_and_what_is_made_of_it(mvc: Mvc, tmp_path: Path) -> None:
