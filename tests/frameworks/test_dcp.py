@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
@@ -90,6 +91,63 @@ def test_every_value_comes_back(repo):
     assert others == {"raw", "set", "complex", "array", "size", "dtype", "tensors"}
     assert kept["pair"] == (1, ("a", None)) and kept["huge"] == 1 << 80
     assert torch.equal(kept["nested"][1]["x"], torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"list": [1], "text": "x"},
+        {"nested": {"empty": {}}},
+        {"set": {1, 2}},
+        {"": {1, 2}},
+        {"list": [[], {"set": {1, 2}}], "other": [[5, {"set": {1}}], 7, (torch.ones(1), 2)]},
+    ],
+    ids=["empty", "plain", "nested empty", "object", "object without a name", "objects in lists"],
+)
+def test_what_is_written_is_read(repo, state):
+    def blank(value):
+        if isinstance(value, dict):
+            return {key: blank(item) for key, item in value.items()}
+        return [blank(item) for item in value] if isinstance(value, list) else value and 0
+
+    save(repo, state)
+    found = load(repo, blank(state))
+    assert repr(found) == repr(state)
+
+
+leaves = st.sampled_from([1, "x", None, {1, 2}, b"x", (), (torch.ones(2), 5), torch.ones(2)])
+names = st.text("ab.", max_size=2)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(state=st.dictionaries(names, trees, max_size=3))
+@settings(max_examples=40)
+def test_any_state_is_read_as_torch_reads_its_own(tmp_path_factory, state):
+    """Names with dots may collide, which torch refuses when it saves."""
+
+    def read(reader):
+        made = copy.deepcopy(state)
+        try:
+            dcp.load(made, storage_reader=reader, no_dist=True)
+        except dcp.api.CheckpointException:
+            return None
+        return repr(made)
+
+    folder = tmp_path_factory.mktemp("states")
+    own = folder / "own"
+    with mvc.Repository.init(folder / "repo") as repo:
+        try:
+            dcp.save(state, checkpoint_id=own, no_dist=True)
+        except (ValueError, dcp.api.CheckpointException):
+            return
+        save(repo, state)
+        expected = read(dcp.FileSystemReader(own))
+        assert expected is None or read(MvcReader(repo, path=CK)) == expected
 
 
 @pytest.mark.parametrize(

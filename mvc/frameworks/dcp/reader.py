@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from typing import Any
 
@@ -70,7 +70,7 @@ class MvcReader(StorageReader):
         self._commit = repo.find(self._rev)
         paths = repo.manifest(self._commit).by_path
         entry = paths.get(self._path)
-        if entry is None or not entry.tensors:
+        if entry is None or not (entry.tensors or entry.format == "state"):
             raise UnknownPath(
                 f"{self._commit.short} has no tensors at {self._path}",
                 hint="`mvc ls` lists what a version holds",
@@ -148,21 +148,26 @@ class _State:
         planner.set_up_planner(self._nested(), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
-        if objects is not None:
-            for tensor in objects.tensors:
-                self.metadata.state_dict_metadata[tensor.key] = BytesStorageMetadata()
-                self.metadata.planner_data.setdefault(tensor.key, (tensor.key,))
+        # Keys of the objects by torch's names: a name that is empty has another key.
+        self._saved = {} if objects is None else self._decoded(objects, lambda _, key: key)
+        for name in self._saved:
+            self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
+            self.metadata.planner_data.setdefault(name, (name,))
 
     def _nested(self) -> dict[str, Any]:
         """The state with tensors that have no content."""
         if self._entry.format != "state":
             return {key: self._stand_in("torch", key) for key in self._by_key}
-        skeleton = skeleton_of(self._context, self._entry)
-        header = parse_header(skeleton[_LENGTH_BYTES:], self._entry.path)
+        return self._decoded(self._entry, self._stand_in)
+
+    def _decoded(self, entry: FileEntry, leaf: Callable[[str, str], Any]) -> dict[str, Any]:
+        """The structure of a state, with ``leaf(tag, key)`` in the place of each array."""
+        skeleton = skeleton_of(self._context, entry)
+        header = parse_header(skeleton[_LENGTH_BYTES:], entry.path)
         text = header.get("__metadata__", {}).get("mvc")
         if text is None:
-            raise DamagedData(f"{self._entry.path} has lost the structure of its state")
-        state: dict[str, Any] = decode(text, self._stand_in)
+            raise DamagedData(f"{entry.path} has lost the structure of its state")
+        state: dict[str, Any] = decode(text, leaf)
         return state
 
     def _stand_in(self, tag: str, key: str) -> Any:
@@ -185,7 +190,8 @@ class _State:
         if name in self._flat:
             return saved_bytes(self._filled(self._flat[name]))
         assert self._objects is not None
-        array = self._values(self._objects, [name], "numpy")[name]
+        key = self._saved[name]
+        array = self._values(self._objects, [key], "numpy")[key]
         return bytes(array.tobytes())
 
     def _filled(self, value: Any) -> Any:

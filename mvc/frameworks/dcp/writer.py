@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from os import PathLike
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 from torch.distributed.checkpoint import metadata as kinds
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -33,6 +34,7 @@ from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
 from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTensor, WrongUsage
+from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import check_new_path, is_path, staging_folder
 from mvc.frameworks.dcp.objects import objects_path, plain_value
@@ -160,9 +162,11 @@ class MvcWriter(StorageWriter):
         return manifests.of_commit(context, tip(context, self._branch).commit)
 
     def _commit(self, saved: _Saved) -> None:
-        plain, other = saved.objects()
+        tensors, (plain, other) = saved.tensors(), saved.objects()
+        while lost := plain.keys() - saved.names_read(tensors, plain):
+            other |= {n: np.frombuffer(saved_bytes(plain.pop(n)), np.uint8) for n in lost}
         beside = objects_path(self._path)
-        changes = [of_state(saved.nested(saved.tensors() | plain), self._path)]
+        changes = [of_state(saved.nested(tensors | plain), self._path)]
         if other:
             changes.append(of_state(other, beside))
         elif beside in self._parent().by_path:
@@ -246,6 +250,13 @@ class _Saved:
         if index not in self._records:
             raise BadModelFile(f"no rank has written {index.fqn}")
         return self._records[index]
+
+    def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
+        """The flat names that a reader sees: none inside a list without tensors and folders."""
+        state = self.nested(dict.fromkeys(tensors, torch.empty(0)) | plain)
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state, is_coordinator=True)
+        return set(planner.state_dict)
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Dictionaries and lists again. Items missing in a list are empty dictionaries."""
