@@ -29,7 +29,7 @@ HYPER = {
     "learning_rate": "0.01", "lr_scheduler_type": "cosine", "gradient_accumulation_steps": "2",
     "weight_decay": "0.0", "seed": "3",
 }  # fmt: skip
-_OBJECTS = ("data_collator", "eval_dataset", "processing_class")
+_OBJECTS = ("data_collator", "eval_dataset", "processing_class", "train_dataset")
 
 
 def tokens() -> list[dict[str, torch.Tensor]]:
@@ -57,9 +57,9 @@ def trainer(folder: Path, callbacks: list[Any], seed: int = 3, **options: Any) -
         "use_cpu": True, "seed": seed,
     }  # fmt: skip
     net = options.pop("net", model)()
-    more = {k: options.pop(k) for k in _OBJECTS if k in options}
+    more = {"train_dataset": tokens()} | {k: options.pop(k) for k in _OBJECTS if k in options}
     args = TrainingArguments(str(folder / "out"), **{**given, **options})
-    return Trainer(net, args, train_dataset=tokens(), callbacks=callbacks, **more)
+    return Trainer(net, args, callbacks=callbacks, **more)
 
 
 def bits(trained: Trainer) -> dict[str, bytes]:

@@ -21,6 +21,7 @@ transformers = need("transformers", "accelerate")
 from mvc.frameworks.common import ranks  # noqa: E402
 from mvc.frameworks.huggingface.callback import MVCCallback  # noqa: E402
 from tests.frameworks.huggingface_runs import (  # noqa: E402
+    EPOCH,
     bits,
     disturb,
     losses,
@@ -217,6 +218,28 @@ def test_what_is_not_as_it_was_is_told(tmp_path: Path, repo: mvc.Repository) -> 
     plateau = trainer(tmp_path, [callback], **whole, eval_dataset=tokens()[:4], eval_steps=1)
     with pytest.raises(CannotResume, match=r"scheduler was .*LambdaLR, not .*ReduceLROnPlateau"):
         callback.resume(plateau)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"train_dataset": tokens()[:42]}, "rows: 42, not 44"),
+        ({"train_dataset": tokens() * 2, "per_device_train_batch_size": 8}, "rows: 88, not 44"),
+        ({"per_device_train_batch_size": 2}, "batches an epoch: 22, not 11"),
+        ({"gradient_accumulation_steps": 1}, "gradient accumulation: 1, not 2"),
+    ],
+    ids=["rows", "rows and batch size", "batch size", "accumulation"],
+)
+def test_other_data_within_an_epoch(
+    tmp_path: Path, repo: mvc.Repository, given: dict[str, Any], told: str
+) -> None:
+    trainer(tmp_path, [MVCCallback(repo)]).train()
+    callback, newest = MVCCallback(repo), repo.find("HEAD")
+    with pytest.raises(CannotResume, match=rf"middle of an epoch.*{told}"):
+        callback.resume(trainer(tmp_path, [callback], **given), f"HEAD~{STEPS - EPOCH + 1}")
+    assert repo.find("HEAD") == newest
+    callback.resume(trainer(tmp_path, [callback], **given), f"HEAD~{STEPS - EPOCH}")
+    assert told in callback.resumed.differs
 
 
 def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:

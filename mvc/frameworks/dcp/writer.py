@@ -253,7 +253,7 @@ class _Saved:
 
     def names_read(self, tensors: Iterable[str], plain: Mapping[str, Any]) -> set[str]:
         """The flat names that a reader sees: none inside a list without tensors and folders."""
-        state = self.nested(dict.fromkeys(tensors, torch.empty(0)) | plain)
+        state = self.nested({**dict.fromkeys(tensors, torch.empty(0)), **plain})
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=True)
         return set(planner.state_dict)

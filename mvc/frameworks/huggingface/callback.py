@@ -55,6 +55,8 @@ _COMPARED = frozenset({
     "gradient_accumulation_steps", "num_train_epochs", "max_steps", "label_smoothing_factor",
     "bf16", "fp16", "seed",
 })  # fmt: skip
+_AMOUNTS = ("rows", "batch size", "batches an epoch", "gradient accumulation")
+"""What says which rows the first steps of an epoch have had."""
 _NO_HYPER = re.compile(
     "output_dir|run_name|project|report_to|disable_tqdm|local_rank|debug|resume_from_|do_|"
     "log_|logging_|save_|hub_|push_to_|trackio_|dataloader_|skip_memory_"
@@ -190,13 +192,13 @@ class MVCCallback(TrainerCallback):
         self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
     ) -> None:
         model, optimizer, name = parts.model, parts.optimizer, self._recording.options.name
+        differs = source.differences(commit, kept)
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
         resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
         data.set_order_seed(source.loader, kept["order_seed"])
         self._epoch_rng = kept["epoch_rng"]
         self._drawing = data.Drawing(seen=kept["data_draws"])
-        differs = (*resumed.differs, *source.differences(kept))
-        self.resumed = replace(resumed, differs=differs)
+        self.resumed = replace(resumed, differs=(*resumed.differs, *differs))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         self._settle(state)
@@ -298,12 +300,13 @@ class _TrainerSource:
         self._parts = parts
         self._state = state
         self._files = files
-        steps = int(state.max_steps)
+        steps, sizes = int(state.max_steps), data.sizes(loader)
         self._run = {
             "processes": int(args.world_size),
             "batch size": int(args.train_batch_size),
             "gradient accumulation": int(args.gradient_accumulation_steps),
-            "batches an epoch": data.sizes(loader)["batches an epoch"],
+            "batches an epoch": sizes["batches an epoch"],
+            "rows": sizes["rows"],
             "mixed precision": str(AcceleratorState().mixed_precision),
             "steps in all": steps,
             "learning-rate schedule": _text(args.lr_scheduler_type),
@@ -325,15 +328,30 @@ class _TrainerSource:
             "run": self._run,
         }
 
-    def differences(self, kept: Mapping[str, Any]) -> list[str]:
-        """Why the resumed training will not have the bits of the uninterrupted one."""
+    def differences(self, commit: CommitId, kept: Mapping[str, Any]) -> list[str]:
+        """Why the resumed training will not have the bits of the uninterrupted one.
+
+        Raises CannotResume for other data in the middle of an epoch that is not begun anew.
+        """
+        run = kept["run"]
+        if _in_the_middle(kept) and not self._from_the_beginning:
+            amounts = {name: run[name] for name in _AMOUNTS if name in run}
+            data.refuse_middle(commit.short, data.changed(amounts, self._run))
         reasons = {
             "ignore_data_skip begins the epoch anew": self._from_the_beginning,
             "their order comes from a generator of its own, which is not kept": kept["own_order"],
             "the next batches draw random numbers of their own": kept["data_draws"],
         }
         found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
-        return data.unlike(kept["run"], self._run) + found
+        return data.unlike(run, self._run) + found
+
+
+def _in_the_middle(kept: Mapping[str, Any]) -> bool:
+    """Whether the step lies within an epoch; without a length of the data, the steps are one."""
+    run = kept["run"]
+    batches, steps = run["batches an epoch"], run["gradient accumulation"]
+    epoch = run["steps in all"] if batches is None else max(1, -(-batches // steps))
+    return bool(kept["step"] % epoch)
 
 
 def _hyper(args: Any) -> dict[str, str]:
