@@ -620,8 +620,8 @@ def test_a_clone_stands_on_no_branch_that_cannot_be(
 ) -> None:
     honest = FolderDoor.head
 
-    def forged(door: FolderDoor) -> RemoteHead:
-        head = honest(door)
+    def forged(door: FolderDoor, after: Place | None = None) -> RemoteHead:
+        head = honest(door, after)
         return replace(head, refs={**head.refs, "HEAD": name})
 
     monkeypatch.setattr(FolderDoor, "head", forged)

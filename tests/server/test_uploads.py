@@ -23,7 +23,7 @@ class Door:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def head(self) -> RemoteHead:
+    def head(self, after: Place | None = None) -> RemoteHead:
         raise NotImplementedError
 
     def send(self, wanted: Wanted) -> list[Slice]:
