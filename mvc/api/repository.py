@@ -29,7 +29,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.replacement import removing_if_failed
 from mvc.model.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import deployments, live, refs, times
+from mvc.repo import deploying, deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -1178,7 +1178,7 @@ class Repository(Unpicklable):
         TargetProtected.
         """
         announce, moment = announcing(self.context, target), self._moment(at)
-        done = deployments.deploy(
+        done = deploying.deploy(
             self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
         )
         return announce("deploy", done)
@@ -1226,7 +1226,7 @@ class Repository(Unpicklable):
         that is recorded for this moment. ``sign`` and ``anyway`` are as for ``deploy``.
         """
         announce, moment = announcing(self.context, target), self._moment(at)
-        done = deployments.retract(
+        done = deploying.retract(
             self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
         )
         return announce("retract", done)

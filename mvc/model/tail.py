@@ -7,7 +7,7 @@ they are, so that no hash changes when a journal is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from mvc.errors import UnsupportedFormat
 from mvc.limits import MAX_COMMIT, MAX_TAIL
@@ -41,8 +41,11 @@ def write_tail(writer: Writer, fields: Mapping[int, bytes]) -> None:
         writer.uint(tag).blob(fields[tag])
 
 
-def read_tail(reader: Reader, known: Mapping[int, int]) -> dict[int, bytes]:
-    """All fields. ``known``: the most bytes that a field may have, by tag.
+def read_tail(
+    reader: Reader, known: Mapping[int, int], free: Container[int] = ()
+) -> dict[int, bytes]:
+    """All fields. ``known``: the most bytes that a field may have, by tag; ``free``: those of which
+    any value is as good, if it is as long.
 
     Raises UnsupportedFormat for a tag that is not known and asks to be refused then.
     """
@@ -56,7 +59,8 @@ def read_tail(reader: Reader, known: Mapping[int, int]) -> dict[int, bytes]:
             raise UnsupportedFormat(
                 f"this repository needs a newer mvc: it uses the field {tag}", hint=UPGRADE
             )
-        fields[tag] = reader.blob(known.get(tag, MAX_COMMIT))
+        read = reader.free_blob if tag in free else reader.blob
+        fields[tag] = read(known.get(tag, MAX_COMMIT))
         last = tag
     return fields
 

@@ -54,7 +54,7 @@ from mvc.store.journal.entries import (
 )
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
-from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
+from mvc.store.journal.stamps import NODE, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
 
 HELD = "held"
@@ -111,7 +111,8 @@ class Truths(Struct, frozen=True, array_like=True):
     """What one entry says; ``author`` did it at ``time_ns``, because of ``reason``.
 
     ``annotations`` and ``signatures`` are canonical bytes (``evidence_bytes``,
-    ``write_signatures``), texts are bytes of UTF-8.
+    ``write_signatures``), texts are bytes of UTF-8. ``replaces``: see ``Entry``; a push compares it
+    for statements that the sender itself recorded (``is_own``).
     """
 
     time_ns: _Time
@@ -122,6 +123,8 @@ class Truths(Struct, frozen=True, array_like=True):
     tombstones: tuple[Tombstone, ...] = ()
     annotations: bytes = b""
     signatures: bytes = b""
+    replaces: tuple[tuple[str, _Id], ...] = ()
+    is_own: bool = False
 
     @property
     def targets(self) -> frozenset[str]:
@@ -165,14 +168,13 @@ Among = Callable[[CommitId], bool]
 
 
 class TruthReader:
-    """Says what entries say, as it travels. Computes the stamps that deployments lack.
+    """Says what entries say, as it travels.
 
     What nodes report is left out unless ``reports`` is set.
     """
 
     def __init__(self, snapshot: Snapshot, *, reports: bool = False) -> None:
         self._snapshot, self._reports = snapshot, reports
-        self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
 
     def of(self, recorded: Recorded, among: Among | None = None) -> Truths | None:
         """Of an entry, what it says of versions ``among`` these (None: of all); None if nothing.
@@ -204,6 +206,8 @@ class TruthReader:
             ),
             annotations=evidence_bytes(evidence) if evidence else b"",
             signatures=_signed(signatures),
+            replaces=tuple((target, bytes(id_)) for target, id_ in entry.replaces),
+            is_own=entry.origin_ns is None,
         )
         return found or None
 
@@ -253,12 +257,12 @@ class TruthReader:
         return entry if entry.evidence else recorded.entry
 
     def _deployment(self, recorded: Recorded, made: Deployment) -> SentDeployment:
-        stamp, back = self._stamp(recorded, made), None
+        stamp, back = self._snapshot.stamp_of(recorded, made), None
         if made.returns_to is not None:
             there = self._snapshot.by_sequence(made.returns_to)
             origin = None if there is None else stamping.on(there, made.target)
             if there is not None and origin is not None:
-                behind = self._stamp(there, origin)
+                behind = self._snapshot.stamp_of(there, origin)
                 back = bytes(origin.id(behind)), behind.hybrid_ns
         return SentDeployment(
             made.target,
@@ -276,21 +280,8 @@ class TruthReader:
         made = None if there is None else stamping.on(there, taken.target)
         if there is None or made is None or not among(made.commit):
             return None
-        stamp = self._stamp(there, made)
+        stamp = self._snapshot.stamp_of(there, made)
         return SentRetraction(taken.target, bytes(made.id(stamp)), stamp.hybrid_ns)
-
-    def _stamp(self, recorded: Recorded, made: Deployment) -> Stamp:
-        known = self._stamps.get(made.target, {})
-        if recorded.sequence in known:
-            return known[recorded.sequence]
-        if made.stamp is not None:
-            return made.stamp
-        late = self._snapshot.late_stamp(made.target, recorded.sequence)
-        if late is not None:
-            return late
-        every = stamping.every(self._snapshot, made.target)
-        self._stamps[made.target] = {number: stamp for number, stamp, _ in every}
-        return self._stamps[made.target][recorded.sequence]
 
 
 # -- receiving ---------------------------------------------------------------------------------
@@ -301,17 +292,10 @@ class Merger:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._all_stamped = False
         self._known = _Known(context)
 
-    def prepare(self, truths: Iterable[Truths]) -> None:
-        """Stamps what is here, if deployments or retractions, which name stamps, are to come.
-
-        Not under the journal's lock.
-        """
-        if not self._all_stamped and any(each.targets for each in truths):
-            self._context.fresh()
-            stamping.stamp_all(self._context.store)
+    def prepare(self) -> None:
+        """Forgets what was kept for others so far. Not under the journal's lock."""
         bury(self._context)
 
     def merge(
@@ -327,7 +311,6 @@ class Merger:
         """
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
-        late = self._late() if truths.targets else ()
         forgotten, weights, held = _forgotten(context, truths, self._known)
         deployments = tuple(_deployments(context, truths, own, now_ns))
         retractions = tuple(_retractions(context.store.snapshot, truths, self._known))
@@ -347,18 +330,13 @@ class Merger:
             forgotten=(*forgotten, *entry.forgotten),
             weights=(*weights, *entry.weights),
             evidence=evidence,
-            stamps=late,
+            replaces=tuple(
+                (target, DeploymentId(id_))
+                for target, id_ in truths.replaces
+                if target in {d.target for d in deployments} | {r.target for r in retractions}
+            ),
         )
         return merged, held
-
-    def _late(self) -> tuple[LateStamp, ...]:
-        """The stamps of what was deployed since ``prepare``, while there was none yet."""
-        if self._all_stamped:
-            return ()
-        snapshot = self._context.store.snapshot
-        late = tuple(stamping.missing(snapshot))
-        self._all_stamped = snapshot.has_stamps()
-        return late
 
 
 def arrived(truths: Truths, now_ns: int, *, gathered: bool = False) -> Truths:

@@ -62,7 +62,6 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.repo.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
@@ -133,7 +132,6 @@ def push(
         import_module("mvc.remote.sender")  # while the other end of ssh starts
         work = _Push(context, remote, door, progress=progress)
         if not chosen.dry_run:
-            stamp_long(context.store)
             work.forget()
         plan = _Plan(context, remote, work, chosen, refs=refs)
         updates = plan.updates()
@@ -527,7 +525,7 @@ class _Push:
 
         What came from elsewhere is known there already, or is refused by name.
         """
-        scopes, own = self.head.scopes, node(self._context.store.snapshot)
+        scopes, own = self.head.scopes, self._context.store.snapshot.node
         if not scopes and not self.head.protected:
             return given
         entries = list[Sent]()

@@ -399,8 +399,7 @@ class _Publication:
         proven = self._proven()
         store.require(proven.features)
         packs.sync()
-        truths = [draft.sent.truths for draft in self._drafts if draft.sent.truths is not None]
-        self._merger.prepare(truths)
+        self._merger.prepare()
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:

@@ -1,12 +1,12 @@
-"""Records and lists deployments: which version went live on which target at which time.
+"""Lists deployments: which version went live on which target at which time.
 
 Deployments are evidence: they are added and never erased (docs/decisions.md). A deployment's
 *sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
 time was given, that is, if its time differs from the one at which it was recorded; otherwise it is
 *immediate*. Which of them is live: ``live``.
 
-Deployments stand in the order in which they were recorded: by sequence, or, once others than this
-repository's have come in, by their stamps, which are the same in every repository (``stamping``).
+The deployments of a target are ordered by their stamps, which are the same in every repository
+(``stamping``).
 """
 
 from __future__ import annotations
@@ -20,25 +20,18 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, InvalidName, NoDeployment, UnknownTarget
+from mvc.errors import DamagedData, InvalidName, UnknownTarget
 from mvc.ids import CommitId, DeploymentId
 from mvc.model.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
-from mvc.repo.lookup import availability, stamping
-from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import publish, signing
-from mvc.repo.times import check_moment, datetime_of, format_time
+from mvc.repo.lookup import stamping
+from mvc.repo.times import check_moment, datetime_of
 from mvc.store.index import keys
-from mvc.store.journal.entries import Deployment, Entry, Retraction
+from mvc.store.journal.entries import Deployment
 from mvc.store.journal.frames import Recorded
-from mvc.store.journal.stamps import Stamp
 from mvc.store.snapshot import Snapshot
 
 _FEW = 4  # records among which an immediate one is searched first
-
-
-_SECOND = 10**9
 
 
 class Deployed(Struct, frozen=True):
@@ -49,8 +42,8 @@ class Deployed(Struct, frozen=True):
     not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction. ``sent_by``:
     the token or account that pushed it here.
     ``returns_to``: of a rollback, the sequence of the deployment that it went back to. ``id`` names
-    it in every repository, and ``hybrid_ns`` orders it; None while no deployment of another
-    repository has come in.
+    it in every repository, and ``hybrid_ns`` orders it. ``replaces``: the id of the deployment that
+    was live when this one was recorded (of a dated one, at its time); None if none was.
     """
 
     target: str
@@ -58,6 +51,8 @@ class Deployed(Struct, frozen=True):
     recorded_ns: int
     sequence: int
     commit: CommitId
+    id: DeploymentId
+    hybrid_ns: int
     retracted: bool = False
     retracted_ns: int | None = None
     clock_back: bool = False
@@ -66,9 +61,8 @@ class Deployed(Struct, frozen=True):
     returns_to: int | None = None
     retracted_by: str = ""
     retracted_reason: str = ""
-    id: DeploymentId | None = None
-    hybrid_ns: int | None = None
     sent_by: str = ""
+    replaces: DeploymentId | None = None
 
     @property
     def dated(self) -> bool:
@@ -88,53 +82,12 @@ class Deployed(Struct, frozen=True):
     @property
     def order(self) -> tuple[int, bytes]:
         """Where it stands among the deployments of its target in the order of recording."""
-        if self.hybrid_ns is None:
-            return self.sequence, b""
-        return self.hybrid_ns, self.id or b""
+        return self.hybrid_ns, self.id
 
     @property
     def place(self) -> tuple[int, int, bytes]:
         """Where it stands among the deployments of its target by time."""
         return self.time_ns, *self.order
-
-
-# -- recording -----------------------------------------------------------------------
-
-
-def deploy(
-    context: Context,
-    rev: Rev,
-    target: str,
-    time_ns: int | None = None,
-    *,
-    reason: str = "",
-    sign: bool | None = None,
-    anyway: bool = False,
-) -> Deployed:
-    """Records that a version went live, by default now; durable on return.
-
-    A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
-    user's settings say. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
-    CannotSign, and TargetProtected unless ``anyway``.
-    """
-    refuse_protected(context, target, anyway=anyway)
-    snapshot = context.fresh()
-    commit, how = resolve(context, rev), signing(context, sign, deployment=True)
-
-    def make(now: int) -> Entry:
-        if time_ns is None or time_ns > now:
-            availability.check_kept(context, commit)
-        at = now if time_ns is None else time_ns
-        made = deployment_for(snapshot, target, at, commit, now_ns=now, signed=how is not None)
-        author = context.author
-        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
-
-    return recorded_as(snapshot, target, publish(context, make, how).sequence)
-
-
-def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
-    """The deployment that entry ``sequence`` recorded on a target."""
-    return snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
 
 
 def deployment_for(
@@ -144,12 +97,10 @@ def deployment_for(
     commit_id: CommitId,
     *,
     now_ns: int,
-    signed: bool = False,
 ) -> Deployment:
     """The record of a deployment, for an entry of ``now_ns`` made under the journal's lock.
 
-    An entry has at most one per target. ``signed``: it has a stamp, which its signature names.
-    Raises InvalidName, InvalidTime.
+    An entry has at most one per target. Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
     if is_report(target):
@@ -164,81 +115,13 @@ def deployment_for(
         time_ns,
         commit_id,
         None if before is None else before.sequence,
-        stamp=stamping.next_stamp(snapshot, target, now_ns, first=signed),
+        stamp=stamping.next_stamp(snapshot, target, now_ns),
     )
 
 
-def retract(
-    context: Context,
-    rev: Rev | None,
-    target: str,
-    time_ns: int | None = None,
-    *,
-    reason: str = "",
-    sign: bool | None = None,
-    anyway: bool = False,
-) -> Deployed:
-    """Records that a deployment does not count; its own record stays.
-
-    It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
-    1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
-    UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
-    """
-    refuse_protected(context, target, anyway=anyway)
-    snapshot = context.fresh()
-    check_target(context, target)
-    commit = None if rev is None else resolve(context, rev)
-    how = signing(context, sign, deployment=True)
-
-    def make(now: int) -> Entry:
-        sequence = _to_retract(snapshot, target, commit, time_ns).sequence
-        return Entry(
-            "retract",
-            now,
-            target,
-            retractions=(Retraction(target, sequence),),
-            author=context.author,
-            reason=reason,
-        )
-
-    sequence = publish(context, make, how).entry.retractions[0].sequence
-    return recorded_as(snapshot, target, sequence)
-
-
-def _to_retract(
-    snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
-) -> Deployed:
-    if commit is None or is_report(target):
-        newest = newest_first(snapshot, target)
-    else:
-        newest = reversed(of_commit(snapshot, commit))
-    then, second = list[Deployed](), list[Deployed]()
-    for deployed in newest:
-        if deployed.target != target or commit not in (None, deployed.commit):
-            continue
-        if time_ns in (None, deployed.time_ns):
-            then.append(deployed)
-            if not deployed.retracted:
-                return deployed
-        elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
-            second.append(deployed)  # people are shown seconds
-    there = next(iter(then), None)
-    counting = next((deployed for deployed in second if not deployed.retracted), None)
-    if there is None and counting is not None:
-        return counting
-    what = "a deployment" if commit is None else f"a deployment of {commit.short}"
-    what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
-    if there is not None:
-        raise NoDeployment(
-            f"{what} was retracted already, at {format_time(there.retracted_ns or 0)}"
-        )
-    raise NoDeployment(
-        f"there is no record of {what}",
-        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
-    )
-
-
-# -- looking up --------------------------------------------------------------------------
+def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
+    """The deployment that entry ``sequence`` recorded on a target."""
+    return snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
 
 
 def list_deployments(
@@ -264,17 +147,14 @@ def all_on(
 ) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
-    before, stamped = None, stamping.is_stamped(snapshot, target)
-    late = snapshot.late_stamps(target) if stamped else {}
+    before = None
     for offset in snapshot.deployments_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
             made = _in_entry(recorded, target)
-            stamp = made.stamp or late.get(recorded.sequence)
-            standing = None if stamp is None or not stamped else _Standing(stamp, None)
-            found.append(_deployed(snapshot, recorded, made, before, standing=standing))
+            found.append(_deployed(snapshot, recorded, made, before))
         before = offset
-    return list(_in_order(found)) if stamped else found
+    return list(_in_order(found))
 
 
 def _in_order(found: list[Deployed]) -> Iterator[Deployed]:
@@ -319,9 +199,7 @@ def of_commit(
                     for each in recorded.entry.deployments
                     if each.commit == commit and not is_report(each.target)
                 ]
-        if all(each.id is not None for each in found):
-            found.sort(key=lambda deployed: (*deployed.order, deployed.target))
-        return tuple(found)
+        return tuple(sorted(found, key=lambda deployed: (*deployed.order, deployed.target)))
 
     return snapshot.retry_on_rewrite(look)
 
@@ -342,19 +220,14 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    if not stamping.is_stamped(snapshot, target):
-        return _down(snapshot, target, low, high, incomplete=incomplete)
-    found = _down(snapshot, target, low, high, incomplete=incomplete, stamped=True)
+    found = _down(snapshot, target, low, high, incomplete=incomplete)
     return _settled(found, lambda deployed: deployed.time_ns, down=True)
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
-    if not stamping.is_stamped(snapshot, target):
-        low = keys.TARGET + keys.text(target)
-        return _down(snapshot, target, low, keys.after(low))
     low = keys.STAMPED + keys.text(target)
-    found = _down(snapshot, target, low, keys.after(low), stamped=True)
+    found = _down(snapshot, target, low, keys.after(low))
     return _settled(found, lambda deployed: deployed.order[0], down=True)
 
 
@@ -371,23 +244,9 @@ def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]
 
     Dated ones are passed over in memory: a Recorder makes nothing else.
     """
-    stamped = stamping.is_stamped(snapshot, target)
-
-    def look(size: int) -> tuple[list[int], DamagedData | None]:
-        if stamped:
-            return _immediate_by_stamp(snapshot, target, size), None
-        offsets = snapshot.newest_deployments(target, size + 1)
-        found: list[int] = []
-        try:
-            for offset, before in zip(offsets[:size], [*offsets[1:], None], strict=False):
-                found.extend(_if_immediate(snapshot, target, offset, before))
-        except DamagedData as error:
-            return found, error
-        return found, None
-
     yielded: set[int] = set()
     for size in (min(_FEW, count), count):
-        found, damage = snapshot.retry_on_rewrite(partial(look, size))
+        found, damage = snapshot.retry_on_rewrite(partial(_immediate, snapshot, target, size))
         for sequence in found:
             if sequence not in yielded:
                 yielded.add(sequence)
@@ -396,32 +255,26 @@ def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]
             raise damage
 
 
-def _immediate_by_stamp(snapshot: Snapshot, target: str, size: int) -> list[int]:
-    """The numbers of the entries of the immediate ones among a target's newest by stamps."""
-    found: list[tuple[Recorded, Stamp]] = []
-    for _, equal in groupby(snapshot.newest_stamped(target, size), lambda row: row[1].hybrid_ns):
-        group = list(equal)
-        if len(group) > 1:
-            group.sort(key=lambda row: _in_entry(row[0], target).id(row[1]))
-        found += group
-    return [
-        recorded.sequence
-        for recorded, stamp in found[: -size - 1 : -1]
-        if _in_entry(recorded, target).time_ns == stamp.recorded_ns
-    ]
+def _immediate(snapshot: Snapshot, target: str, size: int) -> tuple[list[int], DamagedData | None]:
+    """The numbers of the entries of the immediate ones among a target's newest, newest first.
 
-
-def _if_immediate(
-    snapshot: Snapshot, target: str, offset: int, before: int | None
-) -> Iterator[int]:
-    """The number of the entry at byte ``offset``, if its deployment is immediate."""
-    recorded = snapshot.entry(offset)
-    made = _in_entry(recorded, target)
-    if made.time_ns == recorded.entry.time_ns:
-        yield recorded.sequence
-    elif before is None or snapshot.entry(before).sequence != made.previous:
-        # A look-up may have passed over one.
-        _deployed(snapshot, recorded, made, before, standing=None)
+    With the damage at which the search ended.
+    """
+    found: list[int] = []
+    newest = reversed(snapshot.newest_stamped(target, size))
+    try:
+        for hybrid_ns, equal in groupby(newest, keys.moment_of):
+            rows = [snapshot.stamped_by(key, target) for key in equal]
+            rows = [row for row in rows if row[1].hybrid_ns == hybrid_ns]
+            if len(rows) > 1:
+                rows.sort(key=lambda row: _in_entry(row[0], target).id(row[1]), reverse=True)
+            for recorded, stamp in rows[:size]:
+                size -= 1
+                if _in_entry(recorded, target).time_ns == stamp.recorded_ns:
+                    found.append(recorded.sequence)
+    except DamagedData as error:
+        return found, error
+    return found, None
 
 
 def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
@@ -436,9 +289,10 @@ def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
 def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
     before = snapshot.deployment_before(made.target, recorded.offset)
-    stamped = stamping.is_stamped(snapshot, made.target)
-    standing = _standing(snapshot, recorded, made) if stamped else None
-    return _deployed(snapshot, recorded, made, before, standing=standing)
+    deployed = _deployed(snapshot, recorded, made, before)
+    earlier_ns = stamping.recorded_before(snapshot, made.target, deployed.hybrid_ns)
+    back = earlier_ns is not None and deployed.recorded_ns < earlier_ns
+    return replace(deployed, clock_back=True) if back else deployed
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -446,14 +300,11 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
 
     The iterator reads only what is taken.
     """
-    stamped = stamping.is_stamped(snapshot, target)
-    found = _up(snapshot, target, since, stamped=stamped)
-    if not stamped:
-        return found
+    found = _up(snapshot, target, since)
     return _settled(found, lambda deployed: deployed.time_ns, down=False)
 
 
-def _up(snapshot: Snapshot, target: str, since: int, *, stamped: bool) -> Iterator[Deployed]:
+def _up(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
     low = keys.DEPLOYED + keys.text(target)
     start, high = low + keys.moment(since), keys.after(low)
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
@@ -464,7 +315,7 @@ def _up(snapshot: Snapshot, target: str, since: int, *, stamped: bool) -> Iterat
         if last is not None:
             bound = last[0] + (b"\xff" * 8 if there is None else keys.number(there.offset) + b"\0")
         key = snapshot.first(bound, high)
-        return None if key is None else _at_key(snapshot, target, key, stamped=stamped)
+        return None if key is None else _at_key(snapshot, target, key)
 
     while (found := snapshot.retry_on_rewrite(look)) is not None:
         yield found[2]
@@ -477,8 +328,6 @@ def _down(
     low: bytes,
     high: bytes,
     incomplete: list[DamagedData] | None = None,
-    *,
-    stamped: bool = False,
 ) -> Iterator[Deployed]:
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
 
@@ -490,7 +339,7 @@ def _down(
         return snapshot.last(low, bound)
 
     def look() -> tuple[bytes, int, Deployed] | None:
-        return None if (at := key()) is None else _at_key(snapshot, target, at, stamped=stamped)
+        return None if (at := key()) is None else _at_key(snapshot, target, at)
 
     while True:
         try:
@@ -508,17 +357,12 @@ def _down(
         last = found[:2]
 
 
-def _at_key(
-    snapshot: Snapshot, target: str, key: bytes, *, stamped: bool
-) -> tuple[bytes, int, Deployed]:
+def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, int, Deployed]:
     """The deployment that a key leads to, after the key up to its offset and its entry's number."""
     recorded = at = snapshot.entry(keys.offset_of(key))
     if key.startswith(keys.STAMPED):
         recorded, _ = snapshot.stamped_by(key, target)
-    before = snapshot.deployment_before(target, recorded.offset)
-    made = _in_entry(recorded, target)
-    standing = _standing(snapshot, recorded, made) if stamped else None
-    deployed = _deployed(snapshot, recorded, made, before, standing=standing)
+    deployed = _read(snapshot, recorded, _in_entry(recorded, target))
     return keys.without_offset(key), at.sequence, deployed
 
 
@@ -529,33 +373,12 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     return found
 
 
-class _Standing(Struct, frozen=True):
-    """``earlier_ns``: when the deployment before, by stamps, was recorded."""
-
-    stamp: Stamp
-    earlier_ns: int | None
-
-
-def _standing(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> _Standing | None:
-    """Where a deployment of a target stands whose deployments have stamps."""
-    if (stamp := stamping.stamp_of(snapshot, recorded, made)) is None:
-        return None
-    before_ns = stamping.recorded_before(snapshot, made.target, stamp.hybrid_ns)
-    return _Standing(stamp, before_ns)
-
-
 def _deployed(
-    snapshot: Snapshot,
-    recorded: Recorded,
-    deployment: Deployment,
-    before: int | None,
-    *,
-    standing: _Standing | None,
+    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
     """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    The check detects a look-up that skipped a deployment. ``standing``: None if those of the target
-    have no stamps. Raises DamagedData.
+    The check detects a look-up that skipped a deployment. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
     there = None
@@ -569,33 +392,26 @@ def _deployed(
         if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
     entry = recorded.entry
-    retraction = min(
-        snapshot.retractions(target, sequence),
-        key=lambda taken: (taken.entry.done_ns, taken.entry.done_by, taken.entry.reason),
-        default=None,
-    )
-    stamp, recorded_ns = None, entry.time_ns
-    earlier_ns = None if there is None else there.entry.time_ns
-    if standing is not None:
-        stamp, earlier_ns = standing.stamp, standing.earlier_ns
-        recorded_ns = stamp.recorded_ns
+    # Claimed times change nothing: of several the one counts that was on record first.
+    retraction = next(iter(snapshot.retractions(target, sequence)), None)
+    stamp = snapshot.stamp_of(recorded, deployment)
     return Deployed(
         target,
         deployment.time_ns,
-        recorded_ns,
+        stamp.recorded_ns,
         sequence,
         commit=deployment.commit,
+        id=deployment.id(stamp),
+        hybrid_ns=stamp.hybrid_ns,
         retracted=retraction is not None,
         retracted_ns=None if retraction is None else retraction.entry.done_ns,
-        clock_back=earlier_ns is not None and recorded_ns < earlier_ns,
         author=entry.done_by,
         reason=entry.reason,
         returns_to=deployment.returns_to,
         retracted_by="" if retraction is None else retraction.entry.done_by,
         retracted_reason="" if retraction is None else retraction.entry.reason,
-        id=None if stamp is None else deployment.id(stamp),
-        hybrid_ns=None if stamp is None else stamp.hybrid_ns,
         sent_by=entry.sender,
+        replaces=next((id_ for name, id_ in entry.replaces if name == target), None),
     )
 
 

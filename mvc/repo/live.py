@@ -37,6 +37,7 @@ from mvc.repo.deployments import (
 )
 from mvc.repo.lookup import commits
 from mvc.repo.times import check_moment, datetime_of, format_time, nearest
+from mvc.store.journal.stamps import Replaces
 from mvc.store.snapshot import Snapshot
 
 RECENT = 256
@@ -205,13 +206,39 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
 
 def _deployed_at(snapshot: Snapshot, target: str, time_ns: int | None, now: int) -> Deployed:
     note_gaps(snapshot, target, None)
-    if time_ns is None:
-        found = succession(snapshot, target, now)
-    else:
-        found = (d for d in on_target(snapshot, target, until=time_ns) if not d.retracted)
-    if (deployed := next(found, None)) is None:
+    if (deployed := live_among(snapshot, target, now, time_ns)) is None:
         raise _none_live(snapshot, target, now if time_ns is None else time_ns)
     return deployed
+
+
+def live_among(
+    snapshot: Snapshot,
+    target: str,
+    now_ns: int,
+    time_ns: int | None = None,
+    *,
+    without: Collection[int] = (),
+    counting: Collection[int] = (),
+) -> Deployed | None:
+    """What is live now, or at a time, had the operations ``without`` deployed nothing.
+
+    Deployments with the sequences ``counting`` count even if they are retracted.
+    """
+    if time_ns is None:
+        found = succession(snapshot, target, now_ns, counting)
+    else:
+        every = on_target(snapshot, target, until=time_ns)
+        found = (d for d in every if not d.retracted or d.sequence in counting)
+    return next((d for d in found if d.sequence not in without), None)
+
+
+def replaced(snapshot: Snapshot, target: str, now_ns: int, time_ns: int | None = None) -> Replaces:
+    """What an operation of now replaces on a target; ``time_ns``: of its deployment.
+
+    Valid only under the journal's lock.
+    """
+    live = live_among(snapshot, target, now_ns, None if time_ns == now_ns else time_ns)
+    return () if live is None else ((target, live.id),)
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:

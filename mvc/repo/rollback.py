@@ -61,12 +61,18 @@ def rollback(
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
         left[:] = [live.commit]
-        made = deployment_for(
-            snapshot, target, now, back.commit, now_ns=now, signed=how is not None
-        )
+        made = deployment_for(snapshot, target, now, back.commit, now_ns=now)
         made = replace(made, returns_to=back.sequence)
         author = context.author
-        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
+        return Entry(
+            "deploy",
+            now,
+            target,
+            deployments=(made,),
+            author=author,
+            reason=reason,
+            replaces=((target, live.id),),
+        )
 
     done = recorded_as(snapshot, target, publish(context, make, how).sequence)
     return RolledBack(**asdict(done), left=left[0])

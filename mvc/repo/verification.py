@@ -124,15 +124,13 @@ class _Court:
         made = None if recorded is None else stamping.on(recorded, deployed.target)
         if recorded is None or made is None:
             return _UNSIGNED, None
-        stamp = stamping.stamp_of(self._snapshot, recorded, made)
+        stamp = self._snapshot.stamp_of(recorded, made)
         said = Said(deployed.author, deployed.recorded_ns, deployed.reason)
-        rows = self._rows(deployed.commit, "deployment", deployed.id or DeploymentId(b""))
+        rows = self._rows(deployed.commit, "deployment", deployed.id)
         # Of a record that was rewritten, the signature in the same entry names another one.
         rows += [s for s in recorded.entry.signatures if _is_of(s, "deployment", deployed.target)]
 
         def message(row: Signature) -> bytes:
-            if stamp is None:
-                return b""
             return statements.deployment(
                 made, stamp, said, before=row.before, signed_ns=row.time_ns
             )
@@ -141,7 +139,7 @@ class _Court:
         return checked, None if row is None else row.before
 
     def retraction(self, deployed: Deployed) -> Checked:
-        id_ = deployed.id or DeploymentId(b"")
+        id_ = deployed.id
         at = deployed.retracted_ns or 0
         said = Said(deployed.retracted_by, at, deployed.retracted_reason)
         rows = self._rows(deployed.commit, "retraction", id_)
@@ -155,7 +153,7 @@ class _Court:
         """Some of the deployments of a target, all in the order in which they were recorded."""
         asked = {n: self.deployment(line[n]) for n in chosen}
         problems: dict[int, list[str]] = {n: [] for n in asked}
-        places = {deployed.id: n for n, deployed in enumerate(line) if deployed.id is not None}
+        places = {deployed.id: n for n, deployed in enumerate(line)}
         for n, (checked, before) in sorted(asked.items()):
             if checked.trust != "good" or before is None:
                 problems[n].append(f"signed {told(checked)}")
@@ -188,8 +186,7 @@ class _Court:
         made = None if recorded is None else stamping.on(recorded, deployed.target)
         if recorded is None or made is None:
             return b""
-        stamp = stamping.stamp_of(self._snapshot, recorded, made)
-        return b"" if stamp is None else stamp.node
+        return self._snapshot.stamp_of(recorded, made).node
 
     def _rows(self, commit: CommitId, kind: Signed, deployment: DeploymentId) -> list[Signature]:
         every = (row for _, row in self._snapshot.signatures(commit))

@@ -24,8 +24,6 @@ from mvc.repo.live import live_now
 from mvc.repo.lookup import refs
 from mvc.repo.times import within
 from mvc.report.axis import By
-from mvc.store.journal.entries import Deployment
-from mvc.store.journal.stamps import Stamp
 from mvc.types import Progress
 
 
@@ -90,25 +88,26 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[Deployment, int, Span]]] = {}
-    late: dict[tuple[str, int], Stamp] = {}
+    made: dict[str, list[tuple[tuple[int, int, bytes], int, Span]]] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
-    for recorded in context.fresh().entries():  # after the names, so that it has what they name
+    snapshot = context.fresh()
+    for recorded in snapshot.entries():  # after the names, so that it has what they name
         entry = recorded.entry
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
         for d in (made for made in entry.deployments if not is_report(made.target)):
             span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
-            made.setdefault(d.target, []).append((d, recorded.sequence, span))
-        late.update(((each.target, each.sequence), each.stamp) for each in entry.stamps)
+            stamp = snapshot.stamp_of(recorded, d)
+            place = d.time_ns, stamp.hybrid_ns, d.id(stamp)
+            made.setdefault(d.target, []).append((place, recorded.sequence, span))
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
         stay = [
-            (_place(d, number, late), span)
-            for d, number, span in rows
-            if (target, number) not in gone and d.time_ns <= now
+            (place, span)
+            for place, number, span in rows
+            if (target, number) not in gone and place[0] <= now
         ]
         spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
         if spans:
@@ -161,16 +160,6 @@ def _lines(
             found[at] = known[at].run or name
             at = next(iter(known[at].parents), None)
     return found
-
-
-def _place(
-    made: Deployment, number: int, late: Mapping[tuple[str, int], Stamp]
-) -> tuple[int, int, bytes]:
-    """As ``Deployed.place``; ``number``: of the deployment's entry, ``late``: stamps by target."""
-    stamp = made.stamp or late.get((made.target, number))
-    if stamp is None:
-        return made.time_ns, number, b""
-    return made.time_ns, stamp.hybrid_ns, made.id(stamp)
 
 
 def _spans(rows: list[tuple[tuple[int, int, bytes], Span]]) -> tuple[Span, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -22,12 +22,12 @@ from mvc.limits import INDEX_BATCH
 from mvc.model.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
-from mvc.store.journal.entries import Entry, Evidence, Weights
+from mvc.store.journal.entries import Deployment, Entry, Evidence, Weights
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
 from mvc.store.journal.signatures import Signature
-from mvc.store.journal.stamps import Stamp
+from mvc.store.journal.stamps import Stamp, node_of
 from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
@@ -439,18 +439,6 @@ class Snapshot:
         key = self.last(low, keys.after(low) if offset is None else low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
 
-    def newest_deployments(self, target: str, count: int) -> list[int]:
-        """Offsets of the last ``count`` entries with deployments on ``target``, newest first."""
-        back = count
-        while True:
-            first = keys.OPERATION + keys.number(max(0, self.position.sequence - back))
-            key = self.first(first, keys.after(keys.OPERATION))
-            start = keys.offset_of(key) if key is not None and back < self.position.sequence else 0
-            found = self.deployments_on(target, start)
-            if len(found) >= count or not start:
-                return found[: -count - 1 : -1]
-            back *= 4
-
     def deployments_on(self, target: str, start: int = 0) -> list[int]:
         """Offsets, from ``start`` on, of the entries with deployments on ``target``; ascending."""
         prefix = keys.TARGET + keys.text(target)
@@ -493,10 +481,25 @@ class Snapshot:
         found = self.scan(prefix + keys.number(start), keys.after(prefix))
         return [keys.offset_of(key) for key in found]
 
-    def has_stamps(self, target: str | None = None) -> bool:
-        """Whether a deployment on a target, or on any, has a stamp; one look-up."""
-        low = keys.STAMPED + (b"" if target is None else keys.text(target))
-        return self.last(low, keys.after(low)) is not None
+    @property
+    def node(self) -> bytes:
+        """Names this repository in stamps. Its copies have the same one."""
+        return node_of(self.entry(0).entry.note)
+
+    def stamp_of(self, recorded: Recorded, made: Deployment) -> Stamp:
+        """The stamp of a deployment, in its own entry or in a later one.
+
+        Deployments without any come first on their target, by the numbers of their entries.
+        """
+        if made.stamp is not None:
+            return made.stamp
+        low = keys.LATE_STAMP + keys.text(made.target) + keys.number(recorded.sequence)
+        late = self._last_entry(low, keys.after(low))
+        place = made.target, recorded.sequence
+        for each in () if late is None else late.entry.stamps:
+            if (each.target, each.sequence) == place:
+                return each.stamp
+        return Stamp(self.node, recorded.entry.time_ns, recorded.sequence)
 
     def newest_hybrid(self, target: str, below: int | None = None) -> int | None:
         """The greatest hybrid time of a stamp on a target, or below one; None if it has none."""
@@ -504,29 +507,16 @@ class Snapshot:
         key = self.last(low, keys.after(low) if below is None else low + keys.moment(below))
         return None if key is None else keys.moment_of(key)
 
-    def late_stamp(self, target: str, sequence: int) -> Stamp | None:
-        """The stamp that a later entry gave to the deployment that entry ``sequence`` recorded."""
-        low = keys.LATE_STAMP + keys.text(target) + keys.number(sequence)
-        if (recorded := self._last_entry(low, keys.after(low))) is None:
-            return None
-        late = recorded.entry.stamps
-        return next((e.stamp for e in late if (e.target, e.sequence) == (target, sequence)), None)
-
-    def late_stamps(self, target: str) -> dict[int, Stamp]:
-        """The same of all deployments on a target that have such stamps, by number of the entry."""
-        low = keys.LATE_STAMP + keys.text(target)
-        late = (each for recorded in self._entries_under(low) for each in recorded.entry.stamps)
-        return {each.sequence: each.stamp for each in late if each.target == target}
-
     def stamped_at(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Stamp]]:
         """The deployments on a target with this hybrid time: their entries and stamps."""
         low = keys.STAMPED + keys.text(target) + keys.moment(hybrid_ns)
-        return [self.stamped_by(key, target) for key in self.under(low)]
+        rows = [self.stamped_by(key, target) for key in self.under(low)]
+        return [row for row in rows if row[1].hybrid_ns == hybrid_ns]
 
-    def newest_stamped(self, target: str, count: int) -> list[tuple[Recorded, Stamp]]:
-        """``count`` deployments on a target with the greatest hybrid times, as ``stamped_at``.
+    def newest_stamped(self, target: str, count: int) -> list[bytes]:
+        """Keys of ``count`` deployments on a target with the greatest hybrid times, ascending.
 
-        More where others have the time of the last of them. In ascending order of these times.
+        More where others have the time of the last of them.
         """
         low = keys.STAMPED + keys.text(target)
         newest, span = self.newest_hybrid(target), 1 << 30
@@ -541,25 +531,22 @@ class Snapshot:
         if len(found) > count:
             last = keys.without_offset(found[-count])
             found = found[bisect_left(found, last) :]
-        near = {r.sequence: r for r in map(self.entry, self.newest_deployments(target, count))}
-        return [self.stamped_by(key, target, near) for key in found]
+        return list(found)
 
-    def stamped_by(
-        self, key: bytes, target: str, near: Mapping[int, Recorded] | None = None
-    ) -> tuple[Recorded, Stamp]:
+    def stamped_by(self, key: bytes, target: str) -> tuple[Recorded, Stamp]:
         """The entry and the stamp of the deployment to which a key leads. Raises DamagedData.
 
-        ``near``: some entries by their numbers, which need no look-up.
+        The stamp is another one than the key's where a later entry gave it.
         """
         recorded, hybrid_ns = self.entry(keys.offset_of(key)), keys.moment_of(key)
+        for late in recorded.entry.stamps:
+            if late.target == target and late.stamp.hybrid_ns == hybrid_ns:
+                there = self.by_sequence(late.sequence)
+                if there is not None:
+                    return there, late.stamp
         for made in recorded.entry.deployments:
-            if made.target == target and made.stamp and made.stamp.hybrid_ns == hybrid_ns:
-                return recorded, made.stamp
-        late = (each for each in recorded.entry.stamps if each.stamp.hybrid_ns == hybrid_ns)
-        for each in late:
-            there = (near or {}).get(each.sequence) or self.by_sequence(each.sequence)
-            if each.target == target and there is not None:
-                return there, each.stamp
+            if made.target == target:
+                return recorded, self.stamp_of(recorded, made)
         raise DamagedData("the index and the journal differ on the stamps of deployments")
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:

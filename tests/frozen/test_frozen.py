@@ -16,16 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
+from mvc.errors import DamagedData, NoDeployment, RefConflict, UnsupportedFormat, WeightsDropped
 from mvc.model.names import RECIPE
 from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
-from mvc.repo.live import live_now
-from mvc.repo.lookup.stamping import stamp_all
 from mvc.store import format as store_format
 from mvc.store.journal.entries import ENTRY_TAGS
 from tests.counters import count
@@ -200,9 +197,13 @@ def test_only_a_write_that_needs_it_upgrades_a_repository(name: str, tmp_path: P
         repo.commit({"w": np.arange(5.0)}, options=mvc.CommitOptions(branch="later"))
         assert store_format.parse_format(file.read_bytes()) == before
         repo.deploy("later", "new", reason="why not")
-        assert store_format.parse_format(file.read_bytes()) == before | {"entry-5"}
+        stamped = before | {"entry-5", "entry-tag-30"}
+        assert store_format.parse_format(file.read_bytes()) == stamped
+        repo.deploy("later", "new")
+        stamped |= {"entry-tag-50"}
+        assert store_format.parse_format(file.read_bytes()) == stamped
         repo.commit({"w": np.arange(6.0)}, run="a", options=mvc.CommitOptions(branch="later"))
-        assert store_format.parse_format(file.read_bytes()) == before | {"entry-5", "commit-4"}
+        assert store_format.parse_format(file.read_bytes()) == stamped | {"commit-4"}
 
 
 def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
@@ -228,30 +229,21 @@ def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(READ - {"remotes", "signed"}))
-def test_stamps_change_no_answer_about_deployments(name: str, tmp_path: Path) -> None:
-    """What was live when, now and in every stretch of time, what a rollback goes back to."""
+def test_deployments_without_stamps_come_before_those_with(name: str, tmp_path: Path) -> None:
+    """All have ids, which stay when later ones are recorded."""
     root = unpacked(name, tmp_path / "repo")
-    then = expected(name)["live"]
-
-    def answers() -> list[object]:
-        with Repository.open(root) as repo:
-            found: list[object] = [describe(root)["live"] == then]
-            for target in repo.targets():
-                every = [replace(d, id=None, hybrid_ns=None) for d in repo.deployments(target)]
-                found.append(every)
-                spans = repo.live_between(0, 1 << 62, target)
-                found.append([(span.commit, span.since_ns, span.until_ns) for span in spans])
-            found.append(
-                {commit: sorted(names) for commit, names in live_now(repo.context).items()}
-            )
-            return found
-
-    before = answers()
-    assert before[0]
     with Repository.open(root) as repo:
-        stamp_all(repo.context.store)
-        assert all(each.id is not None for each in repo.deployments())
-    assert answers() == before
+        for target in repo.targets():
+            before = repo.deployments(target)
+            try:
+                live = repo.live(target).deployment.id
+            except NoDeployment:
+                live = None
+            assert len({each.id for each in before}) == len(before)
+            made = repo.deploy("HEAD", target)
+            assert made.replaces == live and repo.live(target).deployment == made
+            assert [d for d in repo.deployments(target) if d.id != made.id] == before
+            assert max(before, key=lambda each: each.order).order < made.order
 
 
 @pytest.mark.parametrize(

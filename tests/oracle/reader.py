@@ -15,10 +15,11 @@ from tests.oracle import grid, optim, steps
 MIB = 1 << 20
 FEATURES = (
     ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,optim,"
-    "entry-tag-30,entry-tag-34,entry-tag-38,entry-tag-46"
+    "entry-tag-30,entry-tag-34,entry-tag-38,entry-tag-46,entry-tag-50"
 )
 TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone",
-    30: "stamps", 34: "again", 38: "", 40: "origin", 46: "sig"}, {4: "run", 8: "dirty"}  # fmt: skip
+    30: "stamps", 34: "again", 38: "", 40: "origin", 46: "sig", 50: "replaces",
+}, {4: "run", 8: "dirty"}  # fmt: skip
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -83,7 +84,7 @@ def tail(fields, names):  # what it says, by name
     need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
     said = {names.get(tag, tag): data for tag, data in fields}
     readers = {"returns": "*uint", "evidence": "*found", "roots": "ids", "gone": "ids"}
-    readers |= {"stamps": "*stamp", "again": "ids", "origin": "uint"}
+    readers |= {"stamps": "*stamp", "again": "ids", "origin": "uint", "replaces": "*text,node"}
     return said | {
         name: Cursor(said[name]).get(kind) for name, kind in readers.items() if name in said
     }
@@ -323,24 +324,21 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
         self.removed = next((e.removed for e in self.entries[::-1] if e.removed is not None), [])
         self.deployments = [d for e in self.entries for d in e.deployments]
+        note = self.entries[0].note
+        own = bytes.fromhex(note) if len(note) == 32 else digest("node-name", note.encode())[:16]
+        told = [(s, e) for e in self.entries if e.which > 4 for s in e.tail.get("stamps", ())]
+        stamps = {(s.target, (s.number or e.sequence + 1) - 1): s for s, e in told}
         last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.links}
         for d in self.deployments:  # linked: it names, as corrected, the one recorded before it
             d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
             d.linked = fixed.get((d.target, d.sequence), d.previous) == last.get(d.target, 0)
             last[d.target] = d.sequence + 1
-        self._order(last)
+            bare = Record(node=own, recorded=d.recorded, hybrid=d.sequence)
+            s = stamps.get((d.target, d.sequence), bare)  # those without any come first
+            parts = sint(d.time), sint(s.recorded), d.commit, s.node, uint(s.hybrid)
+            d.id = digest("deployment", d.target.encode(), *parts)[:16]
+            d.recorded, d.order = s.recorded, (s.hybrid, d.id)
         self._read_packs(folder / "packs")
-
-    def _order(self, last):  # by stamps where the last one of a target, by sequence, has one
-        told = [(s, e) for e in self.entries if e.which > 4 for s in e.tail.get("stamps", ())]
-        stamps = {(s.target, (s.number or e.sequence + 1) - 1): s for s, e in told}
-        for d in self.deployments:
-            d.order, d.id = (d.sequence, b""), None
-            if (d.target, last[d.target] - 1) in stamps:
-                s = stamps[d.target, d.sequence]
-                parts = sint(d.time), sint(s.recorded), d.commit, s.node, uint(s.hybrid)
-                d.id = digest("deployment", d.target.encode(), *parts)[:16]
-                d.recorded, d.order = s.recorded, (s.hybrid, d.id)
 
     def forgotten(self):  # the commits whose states may be missing
         found = {}

@@ -28,7 +28,7 @@ def sync(source: Context, to: Context) -> list[CommitId]:
         entry, truths = recorded.entry, reader.of(recorded)
         commits = tuple(c for c in entry.commits if not store.has_commit(c.id))
         if truths is not None:
-            merger.prepare([truths])
+            merger.prepare()
 
         def make(entry: Entry = entry, truths=truths, commits=commits) -> Entry:
             made = Entry(entry.operation, store.now_ns(), entry.note, commits=commits)

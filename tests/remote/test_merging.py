@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,24 +22,23 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import fsck
-from mvc.remote.merging import AHEAD_NS, Merger, SentDeployment, TruthReader, Truths
+from mvc.remote.merging import (
+    AHEAD_NS,
+    Merger,
+    SentDeployment,
+    SentRetraction,
+    TruthReader,
+    Truths,
+)
 from mvc.repo.annotations import Annotations, annotate
 from mvc.repo.context import Context
-from mvc.repo.deployments import (
-    Deployed,
-    deploy,
-    deployment_for,
-    list_deployments,
-    of_commit,
-    retract,
-)
+from mvc.repo.deploying import deploy, retract
+from mvc.repo.deployments import Deployed, list_deployments, of_commit
 from mvc.repo.live import live_at, live_between, succession
-from mvc.repo.lookup import stamping
 from mvc.repo.oplog.undo import undo
 from mvc.repo.rollback import rollback
 from mvc.store.journal.entries import Deployment, Entry, read_evidence
 from mvc.store.journal.stamps import LateStamp, Stamp
-from mvc.store.publishing.publish import publish
 from mvc.testing import FixedClock
 from tests.oracle import reader
 from tests.remote.syncing import duplicate, sync
@@ -207,34 +205,46 @@ def test_annotations_converge(tmp_path: Path) -> None:
         assert any(a.note == "wrong" for a in Annotations(other.fresh()).of(ids[0]))
 
 
-def test_stamps_change_no_answer(tmp_path: Path) -> None:
-    """Those of the repository that has them are those that it had without."""
-    for seed in range(8):
-        draw = random.Random(seed)
-        context = repository(tmp_path / str(seed))
-        ids = [commit(context) for _ in range(3)]
-        for _ in range(14):
-            step(context, draw, ids)
-        before = replaced(context)
-        now = [_live(context, t) for t in TARGETS]
-        stamping.stamp_all(context.store)
-        assert replaced(context) == before
-        assert [_live(context, t) for t in TARGETS] == now
-        step(context, draw, ids)
-        assert all(each.id is not None for each in list_deployments(context))
+def test_a_retraction_on_record_is_not_outvoted_by_an_earlier_time(tmp_path: Path) -> None:
+    """Who retracted, when and why stays as it was recorded first."""
+    context = repository(tmp_path / "r")
+    made = deploy(context, commit(context), "prod")
+    first = retract(context, None, "prod", reason="bad data")
+    forged = SentRetraction("prod", bytes(made.id), made.hybrid_ns)
+    truths = Truths(START - SECOND, b"eve", b"a lie", retractions=(forged,))
+    merger = Merger(context)
+    entry = Entry("receive", START)
+    context.store.publish(lambda: merger.merge(truths, entry)[0])
+    (now,) = list_deployments(context)
+    assert now == first and (now.retracted_by, now.retracted_reason) != ("eve", "a lie")
+    assert len(context.fresh().retractions("prod", made.sequence)) == 2
 
 
-def replaced(context: Context) -> list[Deployed]:
-    """Every deployment, by target, without its stamp."""
-    found = [replace(each, id=None, hybrid_ns=None) for each in list_deployments(context)]
-    return sorted(found, key=lambda each: each.target)
-
-
-def _live(context: Context, target: str) -> object:
-    try:
-        return live_at(context, None, target).sequence
-    except MvcError as error:
-        return type(error)
+def test_a_deployment_names_what_it_replaces(tmp_path: Path) -> None:
+    """What was live when it was recorded; of a dated one, at its time; the same everywhere."""
+    context = repository(tmp_path / "r")
+    a, b = commit(context), commit(context)
+    other = duplicate(context, tmp_path / "other", START)
+    first = deploy(context, a, "prod")
+    advance(context, 1)
+    second = deploy(context, b, "prod")
+    advance(context, 1)
+    back = rollback(context, "prod")
+    advance(context, 1)
+    dated = deploy(context, b, "prod", first.time_ns)
+    early = deploy(context, b, "prod", first.time_ns - SECOND)
+    assert first.replaces is None and deploy(context, b, "edge").replaces is None
+    assert (second.replaces, back.replaces, dated.replaces) == (first.id, second.id, first.id)
+    assert early.replaces is None
+    retract(context, None, "prod", back.time_ns)
+    taken = [r.entry for r in context.fresh().entries() if r.entry.retractions]
+    assert taken[-1].replaces == (("prod", back.id),)
+    sync(context, other)
+    names = {each.id: each.replaces for each in list_deployments(context)}
+    assert {each.id: each.replaces for each in list_deployments(other)} == names
+    read = reader.Repository(other.store.folder)
+    said = [e.tail["replaces"] for e in read.entries if e.which > 4 and "replaces" in e.tail]
+    assert {id_ for rows in said for _, id_ in rows} == {first.id, second.id, back.id}
 
 
 # -- what is refused, or passed over -----------------------------------------------------------
@@ -251,7 +261,7 @@ def sent(context: Context, **other: object) -> Truths:
 def merged(context: Context, truths: Truths) -> Entry:
     """What comes of it here."""
     merger = Merger(context)
-    merger.prepare([truths])
+    merger.prepare()
     make = Entry("fetch", context.store.now_ns())
     return context.store.publish(lambda: merger.merge(truths, make)[0]).entry
 
@@ -342,73 +352,25 @@ def test_a_message_that_says_otherwise_is_no_message() -> None:
         read_evidence(hostile.annotations, "an annotation")
 
 
-def test_many_deployments_are_stamped_in_parts_and_go_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = repository(tmp_path / "r")
-    id_ = commit(context)
-    for n in range(300):
-        deploy(context, id_, TARGETS[n % 2])
-    before = replaced(context)
-    real, left = context.store.publish, [1]
-
-    def publish(*args: object, **options: object) -> object:
-        if not left:
-            raise KeyboardInterrupt
-        left.pop()
-        return real(*args, **options)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(context.store, "publish", publish)
-        stamping.stamp_all(context.store)
-    assert replaced(context) == before
-    assert {each.id for each in list_deployments(context, "prod")} == {None}
-    deploy(context, id_, "prod")
-    stamping.stamp_all(context.store)
-    every = list_deployments(context)
-    assert len({each.id for each in every}) == len(every) == 301
-    sizes = [len(r.entry.stamps) for r in context.fresh().entries() if r.entry.stamps]
-    assert (max(sizes), sum(sizes)) == (256, 301)
-    assert not [p for p in fsck(context).problems if p.kind in {"journal", "reference"}]
-
-
-def test_a_push_stamps_a_long_history_of_deployments_alone(tmp_path: Path) -> None:
-    """Who sends one of them would have to read all before it, each time."""
-    context = repository(tmp_path / "r")
-    id_, view = commit(context), context.fresh()
-    for n in range(1001):
-        made = deployment_for(view, "prod", START + n, id_, now_ns=START + n)
-        publish(view, partial(Entry, "deploy", START + n, deployments=(made,)), sync=False)
-        if n == 999:
-            stamping.stamp_long(context.store)
-            assert not view.has_stamps()
-    before = replaced(context)
-    stamping.stamp_long(context.store)
-    assert all(each.id is not None for each in list_deployments(context))
-    assert replaced(context) == before
-
-
 def test_fsck_finds_stamps_that_cannot_be(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     id_ = commit(context)
-    number = deploy(context, id_, "prod").sequence
+    store = context.store
+    bare = Deployment("prod", START, id_, None)
+    number = store.publish(lambda: Entry("deploy", START, deployments=(bare,))).sequence
     stamp = Stamp(b"n" * 16, START, START)
     bad = [
         LateStamp("prod", number, stamp), LateStamp("edge", number, stamp),
     ]  # fmt: skip
-    store = context.store
     store.publish(lambda: Entry("stamp", START, stamps=tuple(bad)))
     twice = Deployment("prod", START, id_, number, stamp=stamp)
     store.publish(lambda: Entry("deploy", START, deployments=(twice,)))
-    bare = Deployment("prod", START, id_, number + 2)
-    store.publish(lambda: Entry("deploy", START, deployments=(bare,)))
-    last = Deployment("prod", START, id_, number + 3, stamp=replace(stamp, hybrid_ns=START + 9))
+    last = Deployment("prod", START, id_, number + 2, stamp=replace(stamp, hybrid_ns=START + 9))
     store.publish(lambda: Entry("deploy", START, deployments=(last,), here_again=(ELSEWHERE,)))
     found = [p.message for p in fsck(context).problems if p.kind == "reference"]
     for words in (
         "a deployment on edge is stamped that is not recorded without one",
         "is recorded twice",
-        "has no stamp, but the newest one has",
         f"commit {ELSEWHERE.short} is not in the repository",
     ):
         assert any(words in each for each in found), words

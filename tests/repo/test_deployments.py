@@ -20,7 +20,8 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy, list_deployments, retract, targets
+from mvc.repo.deploying import deploy, retract
+from mvc.repo.deployments import list_deployments, targets
 from mvc.repo.live import RECENT, live_at
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded

@@ -16,7 +16,8 @@ from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deployments import list_deployments, retract
+from mvc.repo.deploying import retract
+from mvc.repo.deployments import list_deployments
 from mvc.repo.history.log import log
 from mvc.repo.live import live_at
 from mvc.repo.lookup import commits

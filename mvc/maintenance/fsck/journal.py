@@ -249,10 +249,6 @@ class _References(Struct):
         Returns the corrections of those whose named predecessor is not lost with its entry.
         """
         relinks = []
-        for target, sequence in self._bare:
-            if (target, self._newest[target]) not in self._bare:
-                what = f"a deployment on {target} has no stamp, but the newest one has"
-                self._report(target, sequence, what)
         for (target, sequence), (named, before) in self._wrong.items():
             names = "none" if named is None else f"operation {named}"
             there = "there is none" if before is None else f"it is operation {before}"

@@ -34,6 +34,7 @@ from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as
+from mvc.repo.live import replaced
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
@@ -44,6 +45,7 @@ from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
+from mvc.store.journal.stamps import Replaces
 from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -94,7 +96,6 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
     store, graph, caches = context.store, context.store.graph, context.caches.in_use
     deploys = request.deploy is not None
     how = signing(context, request.options.sign, version=True, deployment=deploys)
-    signed = how is not None and how.deployments
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = _tip(context, request)
     parent = manifests.of_commit(context, at.commit)
@@ -126,7 +127,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
                     draft = _draft(context, request, files, now, objects=objects)
                 if graph.generation != generation:
                     check_recoverable(graph, objects, draft.manifest)
-                return _entry(context, request, files, draft, now=moment, signed=signed)
+                return _entry(context, request, files, draft, now=moment)
 
             recorded = publish(context, make, how, release=packs.close)
         except DamagedData as error:
@@ -398,7 +399,6 @@ def _entry(
     draft: _Draft,
     *,
     now: int,
-    signed: bool,
 ) -> Entry:
     """What publishes the version at the moment ``now``; valid only under the journal's lock."""
     for needed in request.needs:
@@ -411,13 +411,11 @@ def _entry(
             hint="with another message or time it is another version",
         )
     deployments, guard = list[Deployment](), request.options.guard
+    replaces, snapshot = Replaces(), context.store.snapshot
     if (target := request.deploy) is not None and (guard is None or guard.allows(now)):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
-        deployments = [
-            deployment_for(
-                context.store.snapshot, target, moment, made.id, now_ns=now, signed=signed
-            )
-        ]
+        deployments = [deployment_for(snapshot, target, moment, made.id, now_ns=now)]
+        replaces = replaced(snapshot, target, now, moment)
     return Entry(
         "commit",
         now,
@@ -428,6 +426,7 @@ def _entry(
         removed=() if draft.removed else None,
         author="" if target is None or made.author == context.author else context.author,
         marks=_marks(draft, files.kept),
+        replaces=replaces,
     )
 
 

@@ -20,7 +20,7 @@ from mvc.limits import MIB
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy as record_deployment
+from mvc.repo.deploying import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.repo.importing.metrics import MOST_BYTES, metrics_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import Busy, CannotSign, DamagedData, MvcError
+from mvc.errors import CannotSign, DamagedData, MvcError
 from mvc.ids import DeploymentId
 from mvc.model.names import printable
 from mvc.repo.config import Config, user_path
@@ -93,8 +93,6 @@ def publish(
     if how is None:
         return store.publish(lambda: make(store.now_ns()), release=release)
     for _ in range(_TRIES):
-        if how.deployments:
-            stamping.stamp_all(store)
         context.fresh()
         moment = store.now_ns()
         draft = make(moment)
@@ -107,14 +105,9 @@ def publish(
                 return signed
 
             return store.publish(final, release=release)
-    try:
-        return store.publish(
-            lambda: _signed(store.snapshot, make(store.now_ns()), how), release=release
-        )
-    except _Overtaken:
-        raise Busy(
-            "others recorded deployments without stamps meanwhile", hint="run it again"
-        ) from None
+    return store.publish(
+        lambda: _signed(store.snapshot, make(store.now_ns()), how), release=release
+    )
 
 
 def _signed(snapshot: Snapshot, entry: Entry, how: Signing) -> Entry:
@@ -134,8 +127,8 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
         yield Signature("version", commit.id, now, blob)
     said = Said(entry.done_by, entry.done_ns, entry.reason)
     for made in entry.deployments if how.deployments else ():
-        if (stamp := made.stamp) is None:
-            raise _Overtaken
+        stamp = made.stamp
+        assert stamp is not None
         before = stamping.newest(snapshot, made.target) or DeploymentId(b"")
         message = statements.deployment(made, stamp, said, before=before, signed_ns=now)
         blob, id_ = sign(how.key, DEPLOYMENTS, message), made.id(stamp)
@@ -154,6 +147,4 @@ def _retracted(snapshot: Snapshot, taken: Retraction) -> tuple[Deployment, Deplo
     origin = None if there is None else stamping.on(there, taken.target)
     if there is None or origin is None:
         raise DamagedData(f"the deployment of operation {taken.sequence} is lost")
-    if (stamp := stamping.stamp_of(snapshot, there, origin)) is None:
-        raise _Overtaken
-    return origin, origin.id(stamp)
+    return origin, origin.id(snapshot.stamp_of(there, origin))

@@ -83,8 +83,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield TARGET + text(deployment.target) + at
         if not is_report(deployment.target):
             yield LIVE + deployment.commit[:8] + at
-        if deployment.stamp is not None:
-            yield STAMPED + text(deployment.target) + moment(deployment.stamp.hybrid_ns) + at
+        hybrid = recorded.sequence if deployment.stamp is None else deployment.stamp.hybrid_ns
+        yield STAMPED + text(deployment.target) + moment(hybrid) + at
     for late in entry.stamps:
         yield STAMPED + text(late.target) + moment(late.stamp.hybrid_ns) + at
         yield LATE_STAMP + text(late.target) + number(late.sequence) + at

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mvc.errors import DamagedData
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import (
     MAX_COMMIT,
@@ -30,10 +31,13 @@ from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import (
     LateStamp,
+    Replaces,
     Stamp,
     check_all_known,
     deployment_id,
+    read_replaces,
     read_stamps,
+    write_replaces,
     write_stamps,
 )
 
@@ -42,12 +46,13 @@ from mvc.store.journal.stamps import (
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
 _AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
 _STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD, _SIGNED = 30, 34, 38, 40, 44, 46
-_SENDER = 52
+_REPLACES, _SENDER = 50, 52
+_FREE = frozenset({_STAMPS, _REPLACES})
 _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
     _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST, _SENDER: MAX_NAME_BYTES,
+    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST, _REPLACES: _LARGEST, _SENDER: MAX_NAME_BYTES,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -79,8 +84,8 @@ class Deployment(Struct, frozen=True):
 
     ``previous`` is the sequence number of the target's deployment recorded before this
     one, or None: a gap in the evidence is seen. ``returns_to``: of a rollback, the sequence number
-    of the deployment that it went back to. ``stamp``: None as long as the repository has no
-    deployments of others; earlier ones are stamped by a later entry. ``ahead_ms``: of what a node
+    of the deployment that it went back to. ``stamp``: see ``Snapshot.stamp_of`` for one without.
+    ``ahead_ms``: of what a node
     reports, how far its clock was ahead when the report came, in milliseconds.
     """
 
@@ -165,7 +170,9 @@ class Entry(Struct, frozen=True, dict=True):
     ``stamps``: of deployments that earlier entries recorded. ``here_again``: versions whose state,
     forgotten by rule, is stored again; it ends no mark by name. ``origin_ns``: when the operation
     was done in the repository that it comes from; None: in this one. ``signatures``: of versions
-    and deployments, its own or others. ``sender``: the token or account that pushed it here.
+    and deployments, its own or others. ``replaces``: by target what was live there when the
+    operation was recorded (of a dated deployment, at its time); no entry where nothing was.
+    ``sender``: the token or account that pushed it here.
     """
 
     operation: str
@@ -190,6 +197,7 @@ class Entry(Struct, frozen=True, dict=True):
     here_again: tuple[CommitId, ...] = ()
     origin_ns: int | None = None
     signatures: tuple[Signature, ...] = ()
+    replaces: Replaces = ()
     sender: str = ""
     unknown: Unknown = ()
 
@@ -246,7 +254,7 @@ class Entry(Struct, frozen=True, dict=True):
         returns = any(each.returns_to is not None for each in self.deployments)
         rooted = any(each.root is not None for each in self.forgotten)
         others = (self.author, self.reason, self.evidence, self.gone, self.signatures, self.sender,
-                  self.unknown)  # fmt: skip
+                  self.replaces, self.unknown)  # fmt: skip
         return returns or rooted or any(others) or _travelled(self) or self._has_long_names()
 
     def _has_long_names(self) -> bool:
@@ -280,6 +288,8 @@ class Entry(Struct, frozen=True, dict=True):
             found[_AHEAD] = _write_ahead(self.deployments)
         if self.signatures:
             found[_SIGNED] = write_signatures(self.signatures)
+        if self.replaces:
+            found[_REPLACES] = write_replaces(self.replaces)
         if self.sender:
             found[_SENDER] = encode_text(self.sender)
         return found
@@ -349,7 +359,7 @@ class Entry(Struct, frozen=True, dict=True):
             forgotten, undoes = _read_maintained(reader)
         relinks = _many(reader, _read_relink) if version >= _RELINKED else ()
         weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
-        fields = read_tail(reader, ENTRY_TAGS) if version >= _TAILED else {}
+        fields = read_tail(reader, ENTRY_TAGS, _FREE) if version >= _TAILED else {}
         reader.end()
         own, late = read_stamps(fields[_STAMPS], where) if _STAMPS in fields else ({}, ())
         deployments = _stamped(_returning(deployments, fields.get(_RETURNS), where), own, where)
@@ -377,6 +387,7 @@ class Entry(Struct, frozen=True, dict=True):
             reason=decode_text(fields.get(_REASON, b"")),
             evidence=read_evidence(fields.get(_EVIDENCE, b"\0"), where),
             signatures=read_signatures(fields.get(_SIGNED, b"\0"), where),
+            replaces=read_replaces(fields.get(_REPLACES, b"\0"), where),
             sender=decode_text(fields.get(_SENDER, b"")),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
@@ -419,7 +430,9 @@ def _is_form(entry: Entry) -> bool:
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights or entry.gone:
         return False
-    if _travelled(entry) or entry.signatures:
+    if entry.stamps or entry.here_again or entry.origin_ns is not None or entry.signatures:
+        return False
+    if len(entry.deployments) > 1 or any(each.ahead_ms is not None for each in entry.deployments):
         return False
     return len(entry.commits) <= 1 and not entry.evidence
 
@@ -455,6 +468,15 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         at, commit = signed(number(field())), value(each.commit)
         previous = _or_none(number(field()))
         deployments.append(replace(each, time_ns=at, commit=commit, previous=previous))
+    marks = tuple([field() for _ in known.marks])
+    if any(each.stamp is not None for each in known.deployments):
+        deployments = [replace(d, stamp=_stamp_like(d.target, field())) for d in deployments]
+    replaces = known.replaces
+    if replaces:
+        data = field()
+        replaces = tuple([(target, DeploymentId(data[-16:])) for target, _ in replaces])
+        if data != write_replaces(replaces):
+            raise ValueError("it says something else of what it replaces")
     return replace(
         known,
         time_ns=time_ns,
@@ -462,8 +484,20 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         commits=commits,
         refs=tuple(refs),
         deployments=tuple(deployments),
-        marks=tuple([field() for _ in known.marks]),
+        marks=marks,
+        replaces=replaces,
     )
+
+
+def _stamp_like(target: str, data: bytes) -> Stamp:
+    """The stamp of an entry's only deployment; ValueError if the field says something else."""
+    try:
+        own, _ = read_stamps(data, "")
+    except DamagedData as error:
+        raise ValueError from error
+    if write_stamps(own.items(), ()) != data or own.keys() != {target}:
+        raise ValueError("it stamps something else")
+    return own[target]
 
 
 _forms = Forms(_like)

@@ -20,6 +20,7 @@ NODE = 16
 """Bytes of a node."""
 _TAG = b"mvc.deployment.1"
 _MANY = 1_000_000
+_TARGETS = 1000  # of one entry
 
 
 class Stamp(Struct, frozen=True):
@@ -95,6 +96,29 @@ def read_stamps(data: bytes, where: str) -> tuple[dict[str, Stamp], tuple[LateSt
             own[target] = stamp
     reader.end()
     return own, tuple(late)
+
+
+Replaces = tuple[tuple[str, DeploymentId], ...]
+"""By target what was live when an entry deployed or retracted there."""
+
+
+def write_replaces(replaces: Replaces) -> bytes:
+    """In order, as a list."""
+    writer = Writer().uint(len(replaces))
+    for target, id_ in replaces:
+        writer.text(target).raw(id_)
+    return writer.done()
+
+
+def read_replaces(data: bytes, where: str) -> Replaces:
+    """Raises DamagedData."""
+    reader = Reader(data, where)
+    count = reader.count(_MANY)
+    found = tuple(
+        [(reader.text(MAX_REF_BYTES), DeploymentId(reader.raw(16))) for _ in range(count)]
+    )
+    reader.end()
+    return found
 
 
 def check_all_known(own: Mapping[str, Stamp], targets: Sequence[str], where: str) -> None:

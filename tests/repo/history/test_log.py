@@ -11,7 +11,7 @@ from mvc.errors import UnknownMetric, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy, retract
+from mvc.repo.deploying import deploy, retract
 from mvc.repo.history.log import LogEntry, is_reset_point, log
 from tests.repo.publishing import START, advance, commit, set_ref
 

@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy, retract
+from mvc.repo.deploying import deploy, retract
 from mvc.repo.live import live_at
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, staged_removals
 from mvc.repo.oplog import oplog

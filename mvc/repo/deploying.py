@@ -1,0 +1,137 @@
+"""Records that a version went live, or that a deployment does not count.
+
+Both note which deployment was live then: a push compares it with what is live at the remote.
+"""
+
+from __future__ import annotations
+
+from mvc.errors import NoDeployment
+from mvc.ids import CommitId
+from mvc.model.names import is_report
+from mvc.repo.context import Context
+from mvc.repo.deployments import (
+    Deployed,
+    check_target,
+    deployment_for,
+    newest_first,
+    of_commit,
+    recorded_as,
+)
+from mvc.repo.live import replaced
+from mvc.repo.lookup import availability
+from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.protection import refuse_protected
+from mvc.repo.signatures.signing import publish, signing
+from mvc.repo.times import format_time
+from mvc.store.journal.entries import Entry, Retraction
+from mvc.store.snapshot import Snapshot
+
+_SECOND = 10**9
+
+
+def deploy(
+    context: Context,
+    rev: Rev,
+    target: str,
+    time_ns: int | None = None,
+    *,
+    reason: str = "",
+    sign: bool | None = None,
+    anyway: bool = False,
+) -> Deployed:
+    """Records that a version went live, by default now; durable on return.
+
+    A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
+    user's settings say. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
+    CannotSign, and TargetProtected unless ``anyway``.
+    """
+    refuse_protected(context, target, anyway=anyway)
+    snapshot = context.fresh()
+    commit, how = resolve(context, rev), signing(context, sign, deployment=True)
+
+    def make(now: int) -> Entry:
+        if time_ns is None or time_ns > now:
+            availability.check_kept(context, commit)
+        at = now if time_ns is None else time_ns
+        return Entry(
+            "deploy",
+            now,
+            target,
+            deployments=(deployment_for(snapshot, target, at, commit, now_ns=now),),
+            author=context.author,
+            reason=reason,
+            replaces=replaced(snapshot, target, now, at),
+        )
+
+    return recorded_as(snapshot, target, publish(context, make, how).sequence)
+
+
+def retract(
+    context: Context,
+    rev: Rev | None,
+    target: str,
+    time_ns: int | None = None,
+    *,
+    reason: str = "",
+    sign: bool | None = None,
+    anyway: bool = False,
+) -> Deployed:
+    """Records that a deployment does not count; its own record stays.
+
+    It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
+    1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
+    UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
+    """
+    refuse_protected(context, target, anyway=anyway)
+    snapshot = context.fresh()
+    check_target(context, target)
+    commit = None if rev is None else resolve(context, rev)
+    how = signing(context, sign, deployment=True)
+
+    def make(now: int) -> Entry:
+        sequence = _to_retract(snapshot, target, commit, time_ns).sequence
+        return Entry(
+            "retract",
+            now,
+            target,
+            retractions=(Retraction(target, sequence),),
+            author=context.author,
+            reason=reason,
+            replaces=replaced(snapshot, target, now),
+        )
+
+    sequence = publish(context, make, how).entry.retractions[0].sequence
+    return recorded_as(snapshot, target, sequence)
+
+
+def _to_retract(
+    snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
+) -> Deployed:
+    if commit is None or is_report(target):
+        newest = newest_first(snapshot, target)
+    else:
+        newest = reversed(of_commit(snapshot, commit))
+    then, second = list[Deployed](), list[Deployed]()
+    for deployed in newest:
+        if deployed.target != target or commit not in (None, deployed.commit):
+            continue
+        if time_ns in (None, deployed.time_ns):
+            then.append(deployed)
+            if not deployed.retracted:
+                return deployed
+        elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
+            second.append(deployed)  # people are shown seconds
+    there = next(iter(then), None)
+    counting = next((deployed for deployed in second if not deployed.retracted), None)
+    if there is None and counting is not None:
+        return counting
+    what = "a deployment" if commit is None else f"a deployment of {commit.short}"
+    what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
+    if there is not None:
+        raise NoDeployment(
+            f"{what} was retracted already, at {format_time(there.retracted_ns or 0)}"
+        )
+    raise NoDeployment(
+        f"there is no record of {what}",
+        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
+    )
