@@ -382,7 +382,8 @@ class Repository(Unpicklable):
         """Keeps a version; when it returns, no crash loses it.
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
-        paths of files and folders. ``states`` are further mappings of the same version by their
+        paths of files and folders; a folder means its content, and what is gone from it leaves the
+        version. ``states`` are further mappings of the same version by their
         paths; they may also stand alone. ``model`` is the live module whose state is committed, or
         a ``mvc.Architecture`` that says how it is built: the version then carries its source code
         and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain

@@ -1,7 +1,8 @@
 """``mvc commit``.
 
-PATHs are recorded as they are now; a folder means the files in it. Other tracked
-files keep what they hold in HEAD. When the command ends, the version is on disk.
+PATHs are recorded as they are now; a folder means its content, so that tracked files
+which are gone from it leave the version. Other tracked files keep their content of HEAD.
+When the command ends, the version is on disk.
 
 A lossy pipeline makes production weights, against what HEAD holds: they are what is
 recorded and what is to be deployed, so say with -o or --in-place where they go.
@@ -68,7 +69,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         "Read the message from FILE; - is stdin.",
         "-F",
         "--file",
-        type=click.File("r", encoding="utf-8"),
+        type=click.File("r", encoding="utf-8-sig"),  # editors of Windows write a byte order mark
     )
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
     texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
@@ -16,7 +16,7 @@ from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head, staged_removals
+from mvc.repo.lookup.refs import head, staged_removals, tip
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import FileChange, status
 
@@ -68,12 +68,12 @@ def attachments(
 
 
 def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
-    """The files at the paths ``given``; a folder means the files in it.
+    """The files at the paths ``given``; a folder means its content.
 
-    ``options.all`` adds each tracked path whose file was modified, and takes a file among those
-    named that has the bytes of a missing one as its new name; other files that are not tracked may
-    be copies. A tracked path without a file stays tracked, because a state committed from Python
-    has no file. Raises
+    A tracked file that is gone from such a folder leaves the version. ``options.all`` adds each
+    tracked path whose file was modified, and takes a file among those named that has the bytes of a
+    missing one as its new name; other files that are not tracked may be copies. Any other tracked
+    path without a file stays tracked, and so does a state that Python recorded in a folder. Raises
     WrongUsage if no path is named and none is removed, unless ``options.allow_empty``, and
     UnknownPath for a symbolic link that leads nowhere. A truncated model file raises BadModelFile
     when it is opened, unless ``options.opaque``, or unless HEAD has one at its path: then
@@ -81,10 +81,14 @@ def of_files(context: Context, given: object, options: CommitOptions) -> list[Ch
     """
     fs, root = context.store.fs, context.root
     names: list[str] = []
+    folders: set[str] = set()
     if given is not None:
-        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd())
+        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd(), folders)
         if not names:
-            raise WrongUsage("no files to commit", hint="see .mvcignore")
+            raise WrongUsage(
+                "no files to commit",
+                hint="see .mvcignore; 'mvc rm PATH' removes tracked files from the next version",
+            )
     elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
@@ -97,8 +101,31 @@ def of_files(context: Context, given: object, options: CommitOptions) -> list[Ch
         unless = partial(_was_kept_opaque, context, name)
         return open_file(fs, root / name, name, strict=not options.opaque, unless=unless)
 
-    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
-    return [*kept, *(Change(c.old, None) for c in renamed)]
+    present, gone = _tracked_inside(context, folders, options)
+    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys([*names, *present])]
+    return [*kept, *(Change(n, None) for n in dict.fromkeys([*(c.old for c in renamed), *gone]))]
+
+
+def _tracked_inside(
+    context: Context, folders: Set[str], options: CommitOptions
+) -> tuple[list[str], list[str]]:
+    """The tracked files in ``folders`` that are on disk, ignored or not, and those that are gone.
+
+    The parent of the version decides what is tracked.
+    """
+    present, gone = list[str](), list[str]()
+    if folders:
+        at = tip(context, options.branch, new=options.new_branch).commit
+        removed = staged_removals(context)
+        for path, entry in manifests.of_commit(context, at).by_path.items():
+            if folders.isdisjoint({"", *map(str, PurePosixPath(path).parents)}):
+                continue
+            identity = context.store.fs.stat(context.root / path)
+            if identity is None or not identity.is_file:
+                gone += [] if worktree.is_python_state(entry) else [path]
+            elif path not in removed:
+                present.append(path)
+    return present, gone
 
 
 def refuse_unnamed(changed: Sequence[FileChange]) -> None:

@@ -64,12 +64,14 @@ def _below(root: Path, path: Path) -> str | None:
     return "" if inside == "." else inside
 
 
-def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str]:
+def expand(
+    context: Context, paths: Iterable[str | Path], cwd: Path, folders: set[str]
+) -> list[str]:
     """The tracked names of ``paths``, sorted; a folder means the files in it.
 
-    A file that is named itself is taken even if it is ignored. Raises UnknownPath for a path that
-    does not exist and for a symbolic link in a folder that leads nowhere, InvalidName for a path
-    that cannot be tracked.
+    The names of folders are added to ``folders``. A file that is named itself is included even if
+    it is ignored. Raises UnknownPath for a path that does not exist and for a symbolic link in a
+    folder that leads nowhere, InvalidName for a path that cannot be tracked.
     """
     context.check_worktree()
     fs = context.store.fs
@@ -80,6 +82,7 @@ def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str
         if identity is None:
             raise _missing(context, cwd / path, name)
         if identity.is_dir:
+            folders.add(name)
             for file in sound_files_in(fs, context.root, name):
                 try:
                     names.add(check_path(file.name))

@@ -18,3 +18,11 @@ def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
     assert "usual.pt is" not in made.err
     torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "odd.pt")
     assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
+
+
+def test_a_byte_order_mark_is_no_part_of_a_message(mvc) -> None:
+    mvc.write(1)
+    (mvc.folder / "message").write_bytes(b"\xef\xbb\xbfsubject\r\n\r\nbody\r\n")
+    mvc("commit", "model.safetensors", "-F", "message")
+    (entry,) = mvc("log", "--json").json["commits"]
+    assert entry["message"] == "subject\n\nbody\n"
