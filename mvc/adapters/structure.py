@@ -167,7 +167,7 @@ def decode(text: str, lookup: Lookup) -> Any:
         if not isinstance(top, dict) or top.get("version") != _VERSION or "state" not in top:
             raise DamagedData("the structure of a state is of an unknown version")
         return _decode(lookup, top["state"], None, 0)
-    except (ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
         raise DamagedData("the structure of a state is malformed") from error
 
 

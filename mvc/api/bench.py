@@ -20,7 +20,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.adapters.files.detect import suspicion
+from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository

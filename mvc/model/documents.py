@@ -7,6 +7,7 @@ lengths and patterns included (``msgspec.Meta``), and nothing in it is executed.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn, TypeVar
 
@@ -51,7 +52,7 @@ def decoded(data: bytes, kind: type[_T], schema: str) -> _T:
     Raises ValueError, which says in a line what is wrong: OtherSchema for another form.
     """
     try:
-        document = json.loads(data, parse_constant=_refuse_constant)
+        document = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
@@ -77,6 +78,11 @@ def _id(kind: type, value: object) -> Digest:
     if not isinstance(value, str) or not _ID.fullmatch(value):
         raise ValueError("an id has not 64 hexadecimal digits")
     return kind.parse(value)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -73,13 +73,17 @@ def test_checksums_are_not_stored():
     assert skeleton == other
 
 
-def test_compressed_and_empty_archives_are_opaque():
+def test_compressed_archives_and_those_without_arrays_are_opaque():
     assert round_trip(npz(np.savez_compressed, a=np.ones(9))).format == "opaque"
-    assert round_trip(npz()).format == "opaque"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("readme.txt", "no array")
     assert round_trip(buffer.getvalue()).format == "opaque"
+
+
+def test_an_archive_of_no_array_is_one():
+    entry = round_trip(npz())
+    assert entry.format == "npz" and not entry.tensors
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from mvc.adapters.files.detect import suspicion
+from mvc.adapters.files.suspicion import suspicion
 from mvc.io.files import FileSystem
 
 

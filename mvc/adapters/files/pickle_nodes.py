@@ -55,21 +55,30 @@ def read_pickle(data: bytes) -> Any:
     Lists, tuples, texts, bytes, numbers, booleans and None are themselves,
     everything else is a node of this module. Raises BadModelFile.
     """
+    return read_pickles(data, 1)[0][0]
+
+
+def read_pickles(data: bytes, count: int) -> tuple[list[Any], int]:
+    """The values of the first pickles in ``data``, and where the last of them ends."""
     if len(data) > MAX_PICKLE:
         raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
-    machine = _Machine(data)
+    found, end = [], 0
     try:
-        return machine.run()
+        for _ in range(count):
+            machine = _Machine(data, end)
+            found.append(machine.run())
+            end = machine.at
+        return found, end
     except (IndexError, KeyError, ValueError, OverflowError, struct.error) as error:
         raise BadModelFile("a pickle is malformed") from error
 
 
 class _Machine:
-    """The stack machine. ``marks`` are heights of the stack."""
+    """The stack machine. ``marks`` are heights of the stack; ``at`` is the next byte."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, at: int) -> None:
         self._data = data
-        self._at = 0
+        self.at = at
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -77,8 +86,8 @@ class _Machine:
     def run(self) -> Any:
         data, stack = self._data, self._stack
         for _ in range(_MAX_OPCODES):
-            code = data[self._at]
-            self._at += 1
+            code = data[self.at]
+            self.at += 1
             if code == _STOP:
                 return stack.pop()
             if code in _CONSTANTS:
@@ -92,10 +101,10 @@ class _Machine:
     # -- arguments
 
     def take(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if length < 0 or self._at > len(self._data):
+        start, self.at = self.at, self.at + length
+        if length < 0 or self.at > len(self._data):
             raise BadModelFile("a pickle is cut short")
-        return self._data[start : self._at]
+        return self._data[start : self.at]
 
     def number(self, width: int, *, signed: bool = False) -> int:
         return int.from_bytes(self.take(width), "little", signed=signed)
@@ -107,8 +116,8 @@ class _Machine:
         return self.counted(width).decode("utf-8", "surrogatepass")
 
     def line(self) -> bytes:
-        end = self._data.index(b"\n", self._at)
-        start, self._at = self._at, end + 1
+        end = self._data.index(b"\n", self.at)
+        start, self.at = self.at, end + 1
         return self._data[start:end]
 
     def name(self) -> str:

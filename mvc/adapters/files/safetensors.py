@@ -64,7 +64,7 @@ def _describes(structure: str, entries: dict[str, Any]) -> bool:
 
 
 def parse_header(header: bytes, name: str) -> dict[str, Any]:
-    """The header as a dictionary in file order; ``__metadata__`` maps str to str.
+    """The header as a dictionary in file order; ``__metadata__`` maps str to str, null is left out.
 
     Raises BadModelFile for duplicate keys, NaN, invalid UTF-8 and anything that
     is not a JSON object that starts at the first byte.
@@ -87,6 +87,8 @@ def parse_header(header: bytes, name: str) -> dict[str, Any]:
         )
     except (ValueError, RecursionError) as error:
         raise BadModelFile(f"{name}: its header is not valid JSON") from error
+    if entries.get("__metadata__", {}) is None:
+        del entries["__metadata__"]
     metadata = entries.get("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(v, str) for v in metadata.values()):
         raise BadModelFile(f"{name}: its metadata is not a map of texts")
@@ -112,12 +114,13 @@ def _layout(
 
 
 def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+    """First byte, end and spec of a tensor; further fields are passed over, as other readers do."""
+    if not isinstance(value, dict) or not value.keys() >= {"dtype", "shape", "data_offsets"}:
         raise BadModelFile(f"{name}: the header's entry for {key} is malformed")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(code, str) or code not in CODES:
         raise BadModelFile(f"{name}: {key} has an unknown dtype")
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+    if not naturals(shape) or not naturals(offsets) or len(offsets) != 2:
         raise BadModelFile(f"{name}: shape or offsets of {key} are malformed")
     if CODES[code] == _PACKED:  # the header counts the 4-bit halves
         if not shape or shape[-1] % 2:
@@ -126,7 +129,8 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
     return offsets[0], offsets[1], shared_spec(CODES[code], tuple(shape))
 
 
-def _naturals(values: Any) -> bool:
+def naturals(values: Any) -> bool:
+    """Whether this is a list of integers of 63 bits from 0 on."""
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 

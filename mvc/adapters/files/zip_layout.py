@@ -54,7 +54,7 @@ class _Listed(Struct, frozen=True):
 def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
     """All members in file order. Raises BadModelFile."""
     try:
-        start, length, count = _directory(source, name)
+        start, length, count = read_directory(source, name)
         listed = _list(source.read(start, length), start, count, name)
     except struct.error as error:
         raise BadModelFile(f"{name}: its zip directory is cut short") from error
@@ -74,8 +74,8 @@ def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
     return tuple(members)
 
 
-def _directory(source: Source, name: str) -> tuple[int, int, int]:
-    """(offset, length, number of members) of the central directory."""
+def read_directory(source: Source, name: str) -> tuple[int, int, int]:
+    """(offset, length, number of members) of the directory. Raises BadModelFile, struct.error."""
     size = source.size()
     tail_at = max(0, size - _END.size - _MAX_COMMENT)
     tail = source.read(tail_at, size - tail_at)
@@ -119,8 +119,8 @@ def _list(directory: bytes, start: int, count: int, name: str) -> list[_Listed]:
             raise BadModelFile(f"{name}: its zip directory is cut short")
         extra = directory[extra_at : extra_at + row[11]]
         full, packed, header = _wide(extra, (full, packed, header), name)
-        if row[4] == 0 and full != packed:
-            raise BadModelFile(f"{name}: a zip member has two sizes")
+        if (row[4] == 0 and full != packed) or max(packed, header) > start:
+            raise BadModelFile(f"{name}: a zip member has two sizes, or lies outside the file")
         text = directory[text_at:extra_at]
         listed.append(
             _Listed(text, row[3], row[4], packed, header=header, crc_at=start + at + _CENTRAL_CRC)

@@ -32,7 +32,8 @@ from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 from msgspec import Struct
 
-from mvc.adapters.files.detect import parse_file, suspicion
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository
 from mvc.errors import (

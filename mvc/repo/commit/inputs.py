@@ -144,7 +144,7 @@ def _was_kept_opaque(context: Context, name: str) -> bool:
     with suppress(DamagedData, StateForgotten):
         entry = manifests.of_commit(context, head(context).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":
-            from mvc.adapters.files.detect import suspicion
+            from mvc.adapters.files.suspicion import suspicion
             from mvc.repo.content.contents import StoredBytes
 
             return suspicion(StoredBytes(context, entry), name) is not None

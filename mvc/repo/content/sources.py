@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mvc.adapters.files.detect import parse_file, suspicion
+from mvc.adapters.files.detect import parse_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.io.files import FileSystem
@@ -28,12 +28,15 @@ def open_file(
     with fs.open_read(path) as file:
         before = file.identity()
         parsed = parse_file(file, name)
-        why = suspicion(file, path.name) if strict and parsed.format == "opaque" else None
-        if why is not None and not unless():
-            raise BadModelFile(
-                f"{name} is no sound model file: {why}",
-                hint="write it again; to keep it as it is, add --opaque",
-            )
+        if strict and parsed.format == "opaque":
+            from mvc.adapters.files.suspicion import suspicion  # few files need it
+
+            why = suspicion(file, path.name)
+            if why is not None and not unless():
+                raise BadModelFile(
+                    f"{name} is no sound model file: {why}",
+                    hint="write it again; to keep it as it is, add --opaque",
+                )
         yield parsed
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (

@@ -1,0 +1,43 @@
+"""Reads a file of any format forward, by the lengths that it states.
+
+Memory is one window of the file. Time is bounded by the number of reads, because a small file can
+state a long walk.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mvc.adapters.parsed import Source
+from mvc.errors import BadModelFile
+
+_WINDOW = 1 << 16
+_READS = 4_000_000
+
+
+class Cursor:
+    """``at`` is the next byte; ``end`` is where the file ends; numbers have the byte ``order``."""
+
+    def __init__(self, source: Source, order: Literal["little", "big"] = "little") -> None:
+        self.source, self.order = source, order
+        self.at, self.end = 0, source.size()
+        self._window, self._start, self._left = b"", 0, _READS
+
+    def skip(self, length: int) -> None:
+        """Raises BadModelFile where the file ends before."""
+        self.at += length
+        if self.at > self.end:
+            raise BadModelFile(f"it is cut off: {self.end:,} of at least {self.at:,} bytes")
+
+    def take(self, length: int) -> bytes:
+        """The next bytes. Raises BadModelFile as ``skip``, LookupError after too many reads."""
+        start, self._left = self.at, self._left - 1
+        self.skip(length)
+        if length > _WINDOW or not self._left:
+            raise LookupError
+        if not self._start <= start <= self.at <= self._start + len(self._window):
+            self._window, self._start = self.source.read(start, _WINDOW), start
+        return self._window[start - self._start : self.at - self._start]
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), self.order)

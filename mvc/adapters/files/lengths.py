@@ -1,0 +1,178 @@
+"""Whether a file is as long as its own head says, for the formats that state it.
+
+Each check passes over one file and raises BadModelFile for one that is cut off. LookupError means
+that the file goes beyond what is known here, and says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from mvc.adapters.files.cursor import Cursor
+from mvc.adapters.files.numpy_files import MAGIC
+from mvc.adapters.files.pickle_nodes import read_pickles
+from mvc.adapters.files.safetensors import naturals, parse_header
+from mvc.adapters.files.torch_zip import find_tensors
+from mvc.adapters.files.zip_layout import read_directory
+from mvc.errors import BadModelFile
+from mvc.limits import MAX_DIMENSIONS, MAX_PICKLE, MAX_SAFETENSORS_HEADER, MIB
+
+LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""A file of ``torch.save`` before version 1.6 begins with a pickle of this number."""
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
+_SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
+_GGUF_VALUES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+# Numbers in a block, and bytes of one, by the type of a GGUF tensor (ggml_type).
+_BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
+    9: (32, 36), 10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
+    15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18),
+    21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8),
+    28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
+}  # fmt: skip
+# By the first byte of a msgpack value: bytes of its count, and what one of the count stands for, in
+# bytes and in further values. Without a count, it is one.
+_MSGPACK = {
+    **dict.fromkeys((*range(128), 192, 194, 195, *range(224, 256)), (0, 0, 0)),
+    **{0x80 + n: (0, 0, 2 * n) for n in range(16)},
+    **{0x90 + n: (0, 0, n) for n in range(16)},
+    **{0xA0 + n: (0, n, 0) for n in range(32)},
+    **{0xC4 + n: (1 << n, 1, 0) for n in range(3)},
+    **{0xC7 + n: (1 << n, 1, 0) for n in range(3)},
+    0xCA: (0, 4, 0), 0xCB: (0, 8, 0),
+    **{0xCC + n: (0, 1 << n % 4, 0) for n in range(8)},
+    **{0xD4 + n: (0, 1 + (1 << n), 0) for n in range(5)},
+    **{0xD9 + n: (1 << n, 1, 0) for n in range(3)},
+    0xDC: (2, 0, 1), 0xDD: (4, 0, 1), 0xDE: (2, 0, 2), 0xDF: (4, 0, 2),
+}  # fmt: skip
+_EXTENSIONS = range(0xC7, 0xCA)  # one byte more, which is their type
+
+
+def check_safetensors(file: Cursor) -> None:
+    """Raises ValueError for a header of another kind."""
+    length = file.number(8)
+    if length > MAX_SAFETENSORS_HEADER:
+        raise ValueError
+    file.skip(length)
+    try:
+        header = parse_header(file.source.read(8, length), "it")
+        ends = [e["data_offsets"][1] for key, e in header.items() if key != "__metadata__"]
+    except (BadModelFile, LookupError, TypeError) as error:
+        raise ValueError from error
+    if not naturals(ends):
+        raise ValueError
+    file.skip(max(ends, default=0))
+
+
+def check_zip(file: Cursor) -> None:
+    """A cut at the end loses the directory, one in the middle moves it."""
+    try:
+        read_directory(file.source, "it")
+    except BadModelFile as error:
+        why = "it is cut off, or lacks a part: a zip file ends in a directory of its whole"
+        raise BadModelFile(why) from error
+
+
+def check_npy(file: Cursor) -> None:
+    """The header is matched, not evaluated: fields that it does not understand count nothing."""
+    file.skip(len(MAGIC))
+    version = file.number(2)
+    header = file.take(file.number(2 if version == 1 else 4))
+    shape, fields = _SHAPE.search(header), _FIELD.findall(header.partition(b"'fortran_order'")[0])
+    if b"'|O'" in header:  # a pickle follows
+        check_pickle(file)
+    elif shape is not None:
+        widths = (int(w) * (4 if kind == b"U" else 1) * _product(s) for kind, w, s in fields)
+        file.skip(sum(widths) * _product(shape[1]))
+
+
+def _product(shape: bytes) -> int:
+    return math.prod(map(int, re.findall(rb"\d+", shape)))
+
+
+def check_pickle(file: Cursor) -> None:
+    """Its last byte ends it; of one that another library reads, no more is known."""
+    if file.source.read(file.end - 1, 1) != b".":
+        raise BadModelFile("it is cut off: a pickle ends in a full stop")
+
+
+def check_legacy_torch(file: Cursor) -> None:
+    """Five pickles, of which the fourth names the storages, and then the storages."""
+    for most in (MIB, 16 * MIB, MAX_PICKLE):
+        try:
+            (*_, root, keys), end = read_pickles(file.source.read(0, most), 5)
+            break
+        except BadModelFile:
+            if most >= file.end:
+                raise BadModelFile("it is cut off within its pickles") from None
+    else:
+        raise LookupError
+    sizes = {tensor.storage: tensor.storage_bytes for tensor in find_tensors(root)}
+    file.skip(end + sum(8 + sizes.get(key, 0) for key in keys if isinstance(key, str)))
+
+
+def check_hdf5(file: Cursor) -> None:
+    """The superblock may follow a block of the user's, and says where the file ends."""
+    head = file.source.read(0, 8192)
+    at = next(at for at in (0, 512, 1024, 2048, 4096) if head.startswith(_HDF5, at))
+    file.skip(at + 48)
+    version = head[at + 8]
+    width = head[at + (13 if version < 2 else 9)]
+    start = at + {0: 24, 1: 28}.get(version, 12) + 2 * width
+    end = int.from_bytes(head[start : start + width], "little")
+    file.at = 0
+    file.skip(end)
+
+
+def check_gguf(file: Cursor) -> None:
+    """Settings by name, then the places of the tensors, then their numbers."""
+    file.skip(4)
+    if file.number(4) >> 16:  # a file of the other byte order
+        file.order = "big"
+    tensors, pairs = file.number(8), file.number(8)
+    alignment, size = 32, 0
+    for _ in range(pairs):
+        name, kind = file.take(file.number(8)), file.number(4)
+        if name == b"general.alignment":
+            alignment = file.number(4) or 1
+        else:
+            _skip_value(file, kind)
+    for _ in range(tensors):
+        file.skip(file.number(8))
+        shape = [file.number(8) for _ in range(min(file.number(4), MAX_DIMENSIONS))]
+        numbers, width = _BLOCKS[file.number(4)]
+        size = max(size, file.number(8) + math.prod(shape) // numbers * width)
+    file.skip(-file.at % alignment)
+    file.skip(size)
+
+
+def _skip_value(file: Cursor, kind: int) -> None:
+    count = 1
+    if kind == 9:
+        kind, count = file.number(4), file.number(8)
+    if kind == 8:
+        for _ in range(count):
+            file.skip(file.number(8))
+    else:
+        file.skip(count * _GGUF_VALUES[kind])
+
+
+def check_tar(file: Cursor) -> None:
+    """A header of 512 bytes states the length of each member; a header of zeros ends it."""
+    while any(header := file.take(512)):
+        size = int(header[124:136].strip(b" \0") or b"0", 8)  # beyond 8 GiB it has another form
+        file.skip(-(-size // 512) * 512)
+
+
+def check_msgpack(file: Cursor) -> None:
+    """One value, however nested."""
+    file.order, waiting = "big", 1
+    while waiting:
+        code = file.take(1)[0]
+        width, size, values = _MSGPACK[code]
+        count = file.number(width) if width else 1
+        file.skip(size * count + (code in _EXTENSIONS))
+        waiting += values * count - 1

@@ -1,0 +1,95 @@
+"""Why an opaque file is not what it claims to be by its name or its first bytes.
+
+Any bytes can be versioned. Yet a checkpoint whose writing was interrupted, or the answer of a
+server in place of a download, must not go live by accident.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from mvc.adapters.files import lengths
+from mvc.adapters.files.cursor import Cursor
+from mvc.adapters.files.onnx import external_data
+from mvc.adapters.parsed import Source
+from mvc.errors import BadModelFile
+
+_HEAD = 8192
+_ZIP, _NPY, _TAR = rb"PK(?:\x03\x04|\x05\x06)", rb"\x93NUMPY", rb".{257}ustar"
+_GGUF, _TFLITE = rb"GGUF", rb".{4}TFL3"
+_HDF5 = rb"(?:.{512}|.{1024}|.{2048}|.{4096})?\x89HDF\r\n\x1a\n"
+_LEGACY_TORCH, _PICKLE = rb"\x80.{1,16}" + re.escape(lengths.LEGACY), rb"\x80"
+_SAFETENSORS, _ONNX, _MSGPACK = rb".{4}\0{4}\{", rb"(?#onnx)", rb"(?#msgpack)"
+_CHECKS = {
+    _ZIP: lengths.check_zip,
+    _NPY: lengths.check_npy,
+    _TAR: lengths.check_tar,
+    _GGUF: lengths.check_gguf,
+    _TFLITE: lambda _: None,  # its head states no length
+    _HDF5: lengths.check_hdf5,
+    _LEGACY_TORCH: lengths.check_legacy_torch,
+    _PICKLE: lengths.check_pickle,
+    _SAFETENSORS: lengths.check_safetensors,
+    _ONNX: external_data,
+    _MSGPACK: lengths.check_msgpack,
+}
+"""By the pattern of the first bytes: what checks that the file is whole."""
+
+_ANY = (_SAFETENSORS, _ZIP, _NPY, _TAR, _GGUF, _HDF5, _LEGACY_TORCH)
+_MODELS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".pth.tar"), (_ZIP, _TAR, _LEGACY_TORCH, _PICKLE)),
+    **dict.fromkeys((".jit", ".ptl", ".npz"), (_ZIP,)),
+    **dict.fromkeys((".h5", ".hdf5"), (_HDF5,)),
+    ".keras": (_ZIP, _HDF5),
+    ".safetensors": (_SAFETENSORS,),
+    ".npy": (_NPY,),
+    ".gguf": (_GGUF,),
+    ".tflite": (_TFLITE,),
+    ".onnx": (_ONNX,),
+    ".msgpack": (_MSGPACK,),
+    ".bin": (),
+}
+"""How files of these names begin; empty: as they like."""
+
+_POINTERS = {
+    rb"version https://(?:git-lfs|hawser)\.github\.com/spec/": "git-lfs ('git lfs pull' gets it)",
+    rb"# xet version": "Xet",
+    rb"(?:\.\./)*(?:\.git)?/annex/objects/": "git-annex ('git annex get' gets it)",
+}
+_ANSWERS = (
+    rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<(?:!doctype|html|head|\?xml|error)"
+    rb"|\{\s*\"(?:errors?|message|detail|code|status)\w*\"\s*:"
+    rb"|(?:error )?[45]\d\d[: ]+[a-z ]{4,}|(?:entry|repository|file|not) (?:not )?found"
+    rb"|access (?:to|denied)|invalid (?:username|credentials))"
+)
+
+
+def suspicion(source: Source, name: str) -> str | None:
+    """Why the file is a part of a model file, or another file under such a name; None if it is not.
+
+    To be asked only about files that no parser understood.
+    """
+    head, stem = source.read(0, _HEAD), name.rpartition("/")[2].lower()
+    suffix = next((s for s in _MODELS if stem.endswith(s) and stem != s), None)
+    for pattern, system in _POINTERS.items():
+        if re.match(pattern, head):
+            return f"it is a pointer of {system} in place of the file"
+    if suffix is not None and not head:
+        return "it is empty"
+    if suffix is not None and re.match(_ANSWERS, head):
+        return "it is the answer of a server (HTML, XML, JSON or a message) in place of the file"
+    wanted = _MODELS.get(suffix or "") or ()
+    kind = next((k for k in wanted or _ANY if re.match(k, head, re.DOTALL)), None)
+    named = f"it does not begin as a {suffix} file does" if wanted else None
+    if kind is None:
+        return named
+    try:
+        _CHECKS[kind](Cursor(source))
+    except BadModelFile as error:
+        return error.message
+    except (ValueError, struct.error):
+        return named
+    except LookupError:  # beyond what is known here
+        return None
+    return None
