@@ -27,7 +27,7 @@ class Cursor:
         """Raises BadModelFile where the file ends before."""
         self.at += length
         if self.at > self.end:
-            raise BadModelFile(f"it is cut off: {self.end:,} of at least {self.at:,} bytes")
+            raise BadModelFile(f"it is cut off: {self.end:,} of {self.at:,} bytes")
 
     def take(self, length: int) -> bytes:
         """The next bytes. Raises BadModelFile as ``skip``, LookupError after too many reads."""

@@ -72,8 +72,7 @@ def check_zip(file: Cursor) -> None:
     try:
         read_directory(file.source, "it")
     except BadModelFile as error:
-        why = "it is cut off, or lacks a part: a zip file ends in a directory of its whole"
-        raise BadModelFile(why) from error
+        raise BadModelFile("it is cut off: a zip file ends in a directory") from error
 
 
 def check_npy(file: Cursor) -> None:
