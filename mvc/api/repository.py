@@ -616,8 +616,8 @@ class Repository(Unpicklable):
             done: Any = self._write(
                 commit_id, rev if at is None else None, path, to, options=options
             )
-        elif any(options.values()):
-            raise WrongUsage(f"{min(options)} is for files", hint="say where they go with to=")
+        elif given := [name for name, value in options.items() if value]:
+            raise WrongUsage(f"{min(given)} is for files", hint="say where they go with to=")
         elif not isinstance(path, str | None):
             raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:
@@ -813,6 +813,7 @@ class Repository(Unpicklable):
         progress: Progress | None = None,
         taken: Callable[[Imported], object] | None = None,
         left_out: list[Path] | None = None,
+        broken: list[Path] | None = None,
     ) -> list[Imported]:
         """Commits existing checkpoints, files or folders, each with its own time.
 
@@ -823,9 +824,10 @@ class Repository(Unpicklable):
         once it is durable. Files and subfolders of a folder that are no models by their names are
         added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
         the run of a training: its versions go onto a branch of its name. Metrics are read from
-        ``trainer_state.json`` and from names. One operation moves all branches at the end. Raises
-        WrongUsage, InvalidTime and UnknownPath, before anything is committed; RefConflict where
-        a branch has moved meanwhile.
+        ``trainer_state.json`` and from names. Checkpoints that are no sound models are
+        skipped and added to ``broken``; without it the first raises BadModelFile. One operation
+        moves all branches at the end. Raises WrongUsage, InvalidTime and UnknownPath, before
+        anything is committed; RefConflict where a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -839,6 +841,7 @@ class Repository(Unpicklable):
             progress=progress,
             taken=taken,
             left_out=left_out,
+            broken=broken,
         )
 
     # -- finding versions --------------------------------------------------------------------

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
-    "every at pipeline output in_place exact reset_point author date opaque allow_empty run patch "
-    "sign"
+    "every at pipeline output in_place exact reset_point author date opaque force allow_empty run "
+    "patch sign"
 )
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
@@ -88,6 +88,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     author: str | None = option("NAME", "Who made it, if not user.name.")
     date: str | None = option("TIME", "When it was made, if not now.")
     opaque: bool = flag("Keep a model file that is cut off as it is.")
+    force: bool = flag("With -a: also files that are older than what a training recorded.", "-f")
     allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
     provenance: str | None = option(
         "SCRIPT[:NAME]",
@@ -179,7 +180,8 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             patch=args.patch or None,
             **fields(
                 args,
-                "time=date at output in_place exact opaque allow_empty author reset_point run sign",
+                "time=date at output in_place exact opaque force allow_empty author reset_point "
+                "run sign",
             ),
         )
         paths = list(args.paths) or None

@@ -43,6 +43,7 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that each went live on TARGET at its time.")
     path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
+    skip_broken: bool = flag("Skip and list checkpoints that are no sound models.")
     data: bool = flag("Store a data set instead; -m says what changed.")
     name: str | None = option("NAME", "The data set, if not named as its file.", needs="data")
     reference: bool = flag("With --data: keep place and hashes, not the files.", needs="data")
@@ -56,6 +57,7 @@ def command(session: Session, args: _ImportOptions) -> None:
         return
     done: list[Imported] = []
     left_out: list[Path] = []
+    broken: list[Path] = []
     try:
         with session.progress("importing") as progress:
             found = session.repository.import_checkpoints(
@@ -63,6 +65,7 @@ def command(session: Session, args: _ImportOptions) -> None:
                 progress=progress,
                 taken=done.append,
                 left_out=left_out,
+                broken=broken if args.skip_broken else None,
                 **fields(args, "time=clock deploy path message"),
             )
     except BaseException:
@@ -70,10 +73,14 @@ def command(session: Session, args: _ImportOptions) -> None:
         raise
     if left_out:
         names = listed([printable(str(path)) for path in left_out], 5)
-        why = "no models by their names, or links to folders"
-        session.out.note(f"left out, {why}: {names}; name one to import it")
+        session.out.note(f"skipped (no model files by name, or links to folders): {names}")
+    if broken:
+        names = listed([printable(str(path)) for path in broken], 5)
+        session.out.warn(f"skipped (no sound models): {names}")
     if session.as_json:
-        session.out.json("mvc.import/1", {"versions": found, "left_out": left_out})
+        session.out.json(
+            "mvc.import/1", {"versions": found, "left_out": left_out, "broken": broken}
+        )
         return
     if session.verbose:
         show(session.out, _COLUMNS, [_row(version) for version in found])

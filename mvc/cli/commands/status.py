@@ -19,8 +19,8 @@ _SECTIONS = {
     "staged": "Left out of the next commit:",
     "work": "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):",
     "renamed": "Under another name (use 'mvc commit -a NAME', or 'mvc checkout HEAD PATH'):",
-    "older": "As in another version (use 'mvc checkout HEAD PATH'; 'mvc commit -a' records it "
-    "once more):",
+    "older": "As in another version ('mvc checkout HEAD PATH' updates a file, 'mvc commit PATH' "
+    "goes back):",
     "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc rm PATH'):",
 }
 _MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}

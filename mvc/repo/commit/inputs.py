@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.model.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
@@ -92,6 +92,8 @@ def of_files(context: Context, given: object, options: CommitOptions) -> list[Ch
     elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
+    if not options.force:
+        _refuse_older(context, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
     renamed = [change for change in changed if change.kind == "renamed" and change.path in names]
     if options.all and not (names or options.allow_empty or staged_removals(context)):
@@ -126,6 +128,23 @@ def _tracked_inside(
             elif path not in removed:
                 present.append(path)
     return present, gone
+
+
+def _refuse_older(context: Context, changed: Sequence[FileChange]) -> None:
+    """Raises WouldOverwrite if a file of an older version would replace a state from Python.
+
+    The training that recorded the state did not write the file.
+    """
+    tracked = manifests.of_commit(context, head(context).commit).by_path
+    for change in changed:
+        if change.same_as is not None and worktree.is_python_state(tracked[change.path]):
+            name = printable(change.path)
+            raise WouldOverwrite(
+                f"{name} is as in version {change.same_as.short}, older than HEAD, which was "
+                "recorded from Python",
+                hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit -a -f' records "
+                "the older one",
+            )
 
 
 def refuse_unnamed(changed: Sequence[FileChange]) -> None:

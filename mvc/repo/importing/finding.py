@@ -313,7 +313,11 @@ class _Clock:
         for name in names:
             if (moment := _strptime(name, self._format)) is not None:
                 moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
-                return parse_time(moment.isoformat(), now_ns=0)
+                try:
+                    return parse_time(moment.isoformat(), now_ns=0)
+                except InvalidTime as error:
+                    where = printable(str(place))
+                    raise InvalidTime(f"{where}: {error.message}", hint=error.hint) from error
         raise InvalidTime(
             f"no time of the form {printable(self._format)!r} in {printable(place.name)!r}",
             hint="the form must fit the whole name; %% stands for a percent sign",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from mvc.errors import MvcWarning, NothingToCommit, RefConflict, WrongUsage
+from mvc.errors import BadModelFile, MvcWarning, NothingToCommit, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.commit import Commit
@@ -63,6 +63,7 @@ def import_checkpoints(
     progress: Progress | None = None,
     taken: Callable[[Imported], object] | None = None,
     left_out: list[Path] | None = None,
+    broken: list[Path] | None = None,
 ) -> list[Imported]:
     """See ``Repository.import_checkpoints``. All sources are listed before the first commit.
 
@@ -80,7 +81,7 @@ def import_checkpoints(
                 f"there is a tag {history.branch}, and the run would be a branch of that name",
                 hint="rename its folder, or import it by itself: 'mvc import FOLDER'",
             )
-    options = _Options(deploy=deploy, message=message, progress=progress)
+    options = _Options(deploy=deploy, message=message, progress=progress, broken=broken)
     fresh = context.store.snapshot.position.sequence <= 1  # nothing but init
     total = sum(c.size for history in histories for c in history.checkpoints)
     lines: list[_Line] = []
@@ -110,6 +111,7 @@ class _Options(Struct, frozen=True, kw_only=True):
     deploy: str | None
     message: str | None
     progress: Progress | None
+    broken: list[Path] | None
     too_long: list[Path] = field(default_factory=list)
 
 
@@ -138,10 +140,25 @@ class _Line:
         """Every checkpoint, once it is durable; in a ``fresh`` repository none is there already."""
         for checkpoint in self._history.checkpoints:
             known = None if fresh else self._known(checkpoint)
-            result = self._commit(checkpoint) if known is None else self._have(checkpoint, known)
-            self._before, self._previous = frozenset(checkpoint.files), result.commit
+            try:
+                made = self._commit(checkpoint) if known is None else self._have(checkpoint, known)
+            except BadModelFile as error:
+                self._note_broken(checkpoint, error)
+            else:
+                self._before, self._previous = frozenset(checkpoint.files), made.commit
+                yield made
             self.done += checkpoint.size
-            yield result
+
+    def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
+        """Notes a checkpoint that is no sound model; raises the error, with its place, if it may
+        not be skipped.
+        """
+        if self._options.broken is None:
+            raise BadModelFile(
+                f"{printable(str(checkpoint.source))}: {error.message}",
+                hint="mend or move it, or skip such checkpoints with --skip-broken",
+            ) from error
+        self._options.broken.append(checkpoint.source)
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
         from mvc.repo.commit.commit import commit

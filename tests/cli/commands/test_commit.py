@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import torch
+
+from mvc.api.repository import Repository
 
 
 def test_an_author_of_two_lines_is_refused(mvc) -> None:
@@ -26,3 +29,18 @@ def test_a_byte_order_mark_is_no_part_of_a_message(mvc) -> None:
     mvc("commit", "model.safetensors", "-F", "message")
     (entry,) = mvc("log", "--json").json["commits"]
     assert entry["message"] == "subject\n\nbody\n"
+
+
+def test_an_older_file_is_refused_and_named(mvc) -> None:
+    with Repository.open(mvc.folder) as repo:
+        repo.commit({"w": np.zeros(9)}, message="step 1")
+        first = repo.find()
+        repo.checkout(to=repo.root)
+        repo.commit({"w": np.ones(9)}, message="step 2")
+    assert f"modified:  model.safetensors (as in {first.short}, step 1)" in mvc("status").out
+    said = mvc("commit", "-a", code=3).err.splitlines()
+    assert said[0].startswith(f"mvc: model.safetensors is as in version {first.short}, older than")
+    assert said[1].startswith("hint: 'mvc checkout HEAD model.safetensors' updates the file")
+    mvc("commit", "-a", "-f")
+    with Repository.open(mvc.folder) as repo:
+        assert repo.manifest().root == repo.manifest(first).root

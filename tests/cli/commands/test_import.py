@@ -1,5 +1,13 @@
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
 from mvc.api.repository import Repository
 
 
@@ -29,3 +37,53 @@ def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.chdir(mvc.folder)
     assert "1 version imported" in mvc("import", mvc.folder / "runs").out
+
+
+# -- checkpoints that are no sound models ------------------------------------------------------
+
+
+@pytest.fixture
+def torn(mvc) -> Path:
+    """Five checkpoint folders, of which the second was cut off."""
+    run = mvc.folder / "run"
+    for number in range(5):
+        file = run / f"checkpoint-{number}" / "model.safetensors"
+        file.parent.mkdir(parents=True)
+        save_file({"w": np.full(4000, number, np.float32)}, file)
+        if number == 1:
+            os.truncate(file, 9000)
+        os.utime(file, (1e9 + number, 1e9 + number))
+    return run
+
+
+def test_a_torn_checkpoint_is_named_by_its_folder(mvc, torn: Path) -> None:
+    said = mvc("import", "run", code=3).err
+    assert "mvc: run/checkpoint-1: model.safetensors is no sound model file: it is cut off" in said
+    assert "--skip-broken" in said
+    assert len(mvc("log", "--all", "--json").json["commits"]) == 1
+
+
+def test_torn_checkpoints_are_skipped_and_listed(mvc, torn: Path) -> None:
+    done = mvc("import", "--skip-broken", "run")
+    assert "warning: skipped (no sound models): run/checkpoint-1" in done.err
+    assert done.out.startswith("4 versions imported")
+    again = mvc("import", "--skip-broken", "run", "--json").json
+    assert [Path(path).name for path in again["broken"]] == ["checkpoint-1"]
+    assert len(again["versions"]) == 4 and not any(each["kept"] for each in again["versions"])
+    mvc("fsck", "--full")
+
+
+def test_only_torn_checkpoints(mvc, torn: Path) -> None:
+    done = mvc("import", "--skip-broken", "run/checkpoint-1")
+    assert "skipped (no sound models)" in done.err and "nothing imported" in done.out
+
+
+def test_an_ambiguous_time_in_a_name_is_named(mvc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    name = "model-20261025-0230.npy"
+    np.save(mvc.folder / name, np.zeros(3))
+    said = mvc("import", name, "--time", "name:model-%Y%m%d-%H%M.npy", code=None).err
+    monkeypatch.undo()
+    time.tzset()
+    assert said.startswith(f"mvc: {name}: ")
