@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -188,31 +187,6 @@ def test_a_report_of_versions_without_tensors(repo: mvc.Repository) -> None:
     assert "</html>" in (repo.root / "report.html").read_text()
 
 
-def test_a_plot_leaves_gaps_where_values_are_not_finite(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        for i, value in enumerate([1, 2, float("nan"), 3, float("inf")]):
-            at = f"2026-01-0{i + 1}T00:00Z"
-            metrics = {"acc": value, "none": float("-inf")}
-            repo.commit(STATE, metrics=metrics, options=mvc.CommitOptions(time=at))
-        drawn = repo.plot("acc", "none")
-        text, svg = drawn.text(60), drawn.svg()
-    assert text[0].startswith("acc, highest 3, lowest 1, best ")
-    assert "none, no finite value" in text
-    assert sum(line.count("*") + line.count("@") for line in text) == 3
-    (line,) = re.findall(r'class="l l0" d="([^"]*)"', svg)
-    assert re.sub(r"[\d. ]+", "", line.replace("h0", "")) == "MLM"
-
-
-def test_the_extremes_of_float64_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    with mvc.Repository.init(tmp_path) as repo:
-        for value in (1e308, -1e308, 5e-324, float("nan")):
-            repo.commit(STATE, metrics={"acc": value, "gone": float("nan")})
-        drawn = repo.plot("acc", "gone")
-        assert drawn.picture("x.png").startswith(b"\x89PNG")
-        assert "nan" not in drawn.svg() and "inf" not in drawn.svg()
-
-
 # -- tables and notebooks --------------------------------------------------------------------
 
 EVIL = "<script>alert(1)</script>"
@@ -255,7 +229,6 @@ def test_notebooks_show_everything_and_escape_it(repo: mvc.Repository) -> None:
         "repository": repo._repr_html_(),
         "status": repo.status()._repr_html_(),
         "stats": repo.storage.stats()._repr_html_(),
-        "plot": repo.plot()._repr_html_(),
         "live": repo.live("prod")._repr_html_(),
         "all live": repo.live()._repr_html_(),
         "live between": repo.live_between("1 hour ago", "now")._repr_html_(),

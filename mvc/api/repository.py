@@ -78,9 +78,7 @@ if TYPE_CHECKING:
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
-    from mvc.report.family import Family
     from mvc.report.overview import Excerpt
-    from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
     from mvc.training.recorder import Recorder
@@ -97,20 +95,6 @@ class _Rarer(TypedDict, total=False):
     at: Time | None
     reset_point: bool
     run: str
-
-
-class PlotOptions(TypedDict, total=False):
-    """What ``plot`` draws beside metrics.
-
-    ``target``: deployments of this target alone. ``stored``: the bytes that versions added.
-    ``distance``: the L2 norm of the change from each first parent of HEAD, for as many as
-    ``seconds`` (10 by default) allow.
-    """
-
-    target: str | None
-    stored: bool
-    distance: bool
-    seconds: float
 
 
 class WriteOptions(TypedDict, total=False):
@@ -1056,24 +1040,6 @@ class Repository(Unpicklable):
 
         return diff.diff(self.context, a, b, paths, progress=progress)
 
-    def family(
-        self,
-        rev: Rev | None = None,
-        *,
-        incomplete: list[DamagedData] | None = None,
-        progress: Progress | None = None,
-    ) -> Family:
-        """Which models came from those of ``rev``, or from every base model, by first parents.
-
-        Over HEAD, all branches and all tags. Reads every manifest of their history. Raises
-        UnknownRevision, StateForgotten, and DamagedData for a version that cannot be read; with
-        ``incomplete`` the error is appended there, and the version is passed over like a
-        forgotten one.
-        """
-        from mvc.report import family
-
-        return family.family(self.context, rev, incomplete=incomplete, progress=progress)
-
     def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""
         from mvc.repo.worktree import identify
@@ -1107,27 +1073,6 @@ class Repository(Unpicklable):
         fs = self.context.store.fs
         return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
 
-    def plot(
-        self,
-        *metrics: str,
-        since: Time | None = None,
-        until: Time | None = None,
-        by: By | None = None,
-        **options: Unpack[PlotOptions],
-    ) -> Plot:
-        """Charts of metrics, with what was live when; the best version of each is marked.
-
-        The axis goes from the first to the last version or deployment from ``since`` to ``until``
-        (both included); ``by="version"`` places versions by their number, and so does None where
-        they would crowd in time. Every branch and every run is a line of its own. ``options``:
-        ``PlotOptions``. Without metrics and options the metrics that most versions have. Raises
-        UnknownMetric, UnknownTarget.
-        """
-        from mvc.report import plot
-
-        check_keywords("plot", PlotOptions, options)
-        return plot.plot(self.context, metrics, options, self._view(since, until, by))
-
     def report(
         self,
         path: PathName | None = None,
@@ -1140,9 +1085,10 @@ class Repository(Unpicklable):
     ) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
-        ``since``, ``until`` and ``by`` as for ``plot``. At most about ``layer_seconds`` are spent
-        on the distances between layers; ``unfold`` shows those of optimizers, schedulers and
-        random generators, too.
+        Charts go from ``since`` to ``until``, both included. ``by="version"`` places versions by
+        number; None does so where they would crowd in time. At most about ``layer_seconds`` are
+        spent on the distances between layers; ``unfold`` adds those of optimizers, schedulers and
+        random generators.
         """
         from mvc.repo.checkout.outputs import refuse_store
         from mvc.report.page import page

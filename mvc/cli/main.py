@@ -79,8 +79,6 @@ def run(arguments: Sequence[str]) -> int:
             return report(describe(error), session.out, as_json="--json" in arguments)
     except BrokenPipeError:
         return _BROKEN_PIPE
-    finally:
-        session.end()
 
 
 @contextmanager

@@ -17,8 +17,6 @@ import click
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from logging import Logger
-
     from mvc.cli.pager import Pager
 
 
@@ -47,8 +45,6 @@ class Output:
     def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
         self.quiet = False
-        self.logger: Logger | None = None
-        """What takes all that is not data, where that is JSON (``mvc.cli.logs``)."""
         self._pages = False
         self._pager: Pager | None = None
         self._drawn = False
@@ -132,9 +128,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Prints a line for people, unless quiet."""
-        if self.logger is not None:
-            self.logger.info("%s", text)
-        elif not self.quiet:
+        if not self.quiet:
             self._say(text)
 
     def _say(self, text: str) -> None:
@@ -159,24 +153,13 @@ class Output:
             sys.stderr.write(_WIPE)
             sys.stderr.flush()
 
-    def log_line(self, text: str) -> None:
-        """Prints a line of a log, which no pager and no colour touches."""
-        self.wipe()
-        click.echo(text, err=True, color=False)
-
     def warn(self, text: str) -> None:
         """Prints a warning, even when quiet."""
-        if self.logger is not None:
-            self.logger.warning("%s", text)
-            return
         tag = click.style("warning:", fg="yellow", bold=True)
         self._say(f"mvc: {tag} {text}")
 
     def problem(self, message: str, hint: str | None) -> None:
         self.wipe()
-        if self.logger is not None:
-            self.logger.error("%s", printable(message), extra={"hint": hint and printable(hint)})
-            return
         lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
         if hint:
             lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")

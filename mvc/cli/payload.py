@@ -18,34 +18,22 @@ from msgspec import Struct
 from mvc.repo.times import format_time
 
 OWN_FIELDS = {
-    "Bars": "title kinds",
-    "BestVersion": "kind place value commit",
     "Annotation": "number author time@ metrics params note",
-    "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
-    "Curve": "name points",
-    "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to retracted "
     "retracted_ns retracted_by retracted_reason id sent_by",
     "Deployment": "target commit time_ns returns_to",
     "Dropped": "path seconds where time@ proven@",
-    "FamilyMember": "commit=commit.id path base relation names targets "
-    "message=commit.message time@commit.time_ns",
     "FileChange": "path kind detail not_written same_as",
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
     "records objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
-    "Lanes": "title spans",
-    "Line": "title curves best",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
     "author=who sent_by=deployment.sent_by reason=why message metrics params annotations",
     "LateStamp": "target operation=sequence recorded_ns=stamp.recorded_ns "
     "hybrid_ns=stamp.hybrid_ns",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
-    "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
-    "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
-    "notes",
     "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
     "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",
     "Problem": "kind object where message versions tensors",
@@ -60,7 +48,6 @@ OWN_FIELDS = {
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
     "retracted_ns retracted_by retracted_reason id",
     "Short": "metric=best.metric keep=best.count have without",
-    "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
     "TensorSpec": "dtype shape",

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from mvc.cli import gone
 from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, ProgramOption, check_needs, filled, parameters
 from mvc.cli.session import Session
@@ -25,7 +26,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Every day": {
         "commit": "Record model files as a new version.",
         "status": "Show what changed since the last commit.",
-        "log": "Show the history of a version, or of models.",
+        "log": "Show the history of a version.",
         "show": "Show a version: what it changed, a tensor, its code.",
         "diff": "Compare two versions tensor by tensor, or where they were made.",
         "checkout": "Restore a version, by name or by the moment it was live.",
@@ -48,8 +49,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "identify": "Find the versions that introduced a file's state.",
         "verify": "Say who vouches for what was live, or for versions.",
         "stats": "Show what the repository holds and costs.",
-        "report": "Draw the history: a page to look at, or charts.",
-        "pipeline": "Explain pipelines, choose one, or measure all on your models.",
+        "report": "Draw the history as a page.",
+        "pipeline": "Explain pipelines, or choose one.",
         "probe": "Compare two runs of a model layer by layer.",
     },
     "Branches": {
@@ -88,18 +89,6 @@ COMMANDS: dict[str, str] = {
     name: line for section in SECTIONS.values() for name, line in section.items()
 }
 
-_MOVED: dict[str, str] = {
-    "bench": "'mvc pipeline --bench PATH...'",
-    "cat": "'mvc show REV TENSOR'",
-    "data": "'mvc ls --data' and 'mvc import --data SOURCE'",
-    "deployments": "'mvc deploy --list [TARGET]'",
-    "env": "'mvc diff --environment' and 'mvc show --environment'",
-    "family": "'mvc log --tree'",
-    "oplog": "'mvc undo --list'",
-    "plot": "'mvc report --text' and 'mvc report --svg'",
-}
-"""Commands of the release before, and what they are now: for one release their names say so."""
-
 _ALIASES: dict[str, tuple[str, ...]] = {"rev-parse": ("show", "--id")}
 """Names that scripts use, and what they stand for; help and completion do not have them."""
 
@@ -128,11 +117,6 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         return
     if param.name == "quiet":
         session.verbosity, session.out.quiet = -1, True
-    elif param.name == "log_format":
-        if value == "json" and session.out.logger is None:
-            from mvc.cli.logs import as_json
-
-            session.enter(as_json(session.out))
     elif param.name == "color":
         session.out.set_color(value)
     else:
@@ -172,20 +156,21 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
         ),
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
         option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
-        option(
-            "--log-format",
-            type=click.Choice(["text", "json"]),
-            help="What is not data, on stderr: lines (text), or one JSON object each.",
-        ),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
     ]
 
 
 @contextlib.contextmanager
 def _of(ctx: click.Context) -> Iterator[None]:
-    """Tells a wrong usage of which command it is, for the hint."""
+    """Names the command in a wrong usage, for the hint, and what took the place of an option."""
     try:
         yield
+    except click.NoSuchOption as error:
+        instead = gone.instead_of(ctx.info_name, error.option_name)
+        if instead is None:
+            error.ctx = error.ctx or ctx
+            raise
+        raise click.UsageError(f"{error.option_name} is gone: {instead}", ctx) from None
     except click.UsageError as error:
         error.ctx = error.ctx or ctx
         raise
@@ -270,6 +255,10 @@ def verb(
 class Program(click.Group):
     """Finds commands in the table and imports the one that is called."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _of(ctx):
+            return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -293,8 +282,8 @@ class Program(click.Group):
 
     def named(self, ctx: click.Context, name: str, *topics: str) -> click.Command:
         """The command ``name``. Raises WrongUsage for none, with the nearest command or topic."""
-        if name in _MOVED:
-            raise WrongUsage(f"'mvc {name}' is now {_MOVED[name]}")
+        if name in gone.COMMANDS:
+            raise WrongUsage(f"the command {name} is gone: {gone.COMMANDS[name]}")
         if name in _ELSEWHERE:
             raise WrongUsage(f"there is no command {name!r}", hint=_ELSEWHERE[name])
         found = self.get_command(ctx, name)

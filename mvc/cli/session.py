@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,14 +41,6 @@ class Session:
         self.no_pager = False
         self.arguments: Sequence[str] = ()
         self._told = False
-        self._held = ExitStack()
-
-    def enter(self, block: AbstractContextManager[object]) -> None:
-        """Enters a block that ends once all was said, errors too."""
-        self._held.enter_context(block)
-
-    def end(self) -> None:
-        self._held.close()
 
     @property
     def verbose(self) -> bool:
@@ -200,7 +192,7 @@ class Session:
         It yields None if the command is quiet, or stderr is a log or no terminal. The bar shows
         bytes, or if ``counted`` a number of things.
         """
-        drawable = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.out.logger
+        drawable = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         if self.verbosity < 0 or not drawable:
             yield None
             return

@@ -8,7 +8,7 @@ import click
 
 from mvc.model.names import printable
 from mvc.repo.config import parse_size
-from mvc.repo.display import number, size
+from mvc.repo.display import number, seconds, size
 
 __all__ = [
     "count", "listed", "nbytes", "number", "one_line", "percent", "seconds", "shape", "size",
@@ -56,15 +56,6 @@ def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> 
     """The first ``most`` words (None: all), and how many more there are."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
-
-
-def seconds(value: float) -> str:
-    """``820 us``, ``3.4 ms``, ``12.0 s``."""
-    if value < 1e-3:
-        return f"{value * 1e6:.0f} us"
-    if value < 1:
-        return f"{value * 1e3:.1f} ms"
-    return f"{value:.1f} s"
 
 
 def shape(lengths: Sequence[int]) -> str:

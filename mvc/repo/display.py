@@ -215,6 +215,15 @@ def size(nbytes: int) -> str:
     return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
 
 
+def seconds(value: float) -> str:
+    """``820 us``, ``3.4 ms``, ``12.0 s``."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.1f} s"
+
+
 def _digits(value: float) -> str:
     """Three significant digits without an exponent, for values below 1000."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

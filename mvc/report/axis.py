@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
+from mvc.repo.display import size
 from mvc.repo.times import format_time
 
 By: TypeAlias = Literal["time", "version"]
@@ -82,3 +83,12 @@ class Axis(Struct, frozen=True):
             if math.isfinite(value):
                 values.append(value)
         return dict(sorted(found.items()))
+
+
+class ByteAxis(Axis, frozen=True):
+    """The places are numbers of bytes."""
+
+    title = "bytes of all packs"
+
+    def label(self, place: int) -> str:
+        return size(place)

@@ -1,4 +1,4 @@
-"""Charts below each other on one axis: as SVG, and as lines of plain characters."""
+"""Charts below each other on one axis, as SVG."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ _WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing; the labels stand left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
 _COLUMNS, _BARS = 400, 120  # a line's extremes and a bar's sum are taken over one of so many
-_ROWS = 6  # of characters
 _LETTER = 6.6  # width of a letter
-_CHARACTERS = "*+xo#%&"
-"""Of the lines in a terminal; as many have a colour and a name, all others share the last two."""
-_OTHERS, _BEST = ".", "@"
-NAMED = len(_CHARACTERS)
+NAMED = 7
+"""Lines that have a colour and a name; all others share the last colour."""
 
 STYLE = """
 :root{--bg:#fff;--ink:#1b1f24;--dim:#57606a;--rule:#d0d7de;--c0:#0969da;--c1:#bc4c00;--c2:#6e7781;
@@ -110,21 +107,6 @@ class Line(Struct, frozen=True):
             drawn.append(_linked(mark, best.commit, self.links))
         return "".join(drawn)
 
-    def text(self, axis: Axis, left: int, columns: int) -> list[str]:
-        low, high = self.range()
-        rows = [[" "] * columns for _ in range(_ROWS)]
-
-        def mark(points: Sequence[Point], character: str) -> None:
-            for place, values in axis.bins(points, columns).items():
-                for value in values:
-                    rows[-1 - round(_part(value, low, high) * (_ROWS - 1))][place] = character
-
-        for curve in reversed(self.curves):
-            mark(curve.points, _character(curve.colour))
-        if self.best is not None:
-            mark([(self.best.place, self.best.value)], _BEST)
-        return [", ".join(self._labels()), *_lines(rows, left)]
-
 
 class Bars(Struct, frozen=True):
     """Amounts by kind, added up over parts of the axis, on top of each other."""
@@ -165,15 +147,6 @@ class Bars(Struct, frozen=True):
                     )
         return "".join(drawn)
 
-    def text(self, axis: Axis, left: int, columns: int) -> list[str]:
-        sums, highest = self._sums(axis, columns)
-        rows = [[" "] * columns for _ in range(_ROWS)]
-        for place, parts in enumerate(sums):
-            full = math.ceil(sum(parts) / (highest or 1) * _ROWS)
-            for row in range(full):
-                rows[-1 - row][place] = "#"
-        return [f"{self.title}, highest bar {self.unit(highest)}", *_lines(rows, left)]
-
 
 class Lane(Struct, frozen=True):
     """A deployment: what was live from one place on the axis to another."""
@@ -194,10 +167,6 @@ class Lanes(Struct, frozen=True):
     def height(self) -> int:
         return _LANE * (1 + len(self.targets))
 
-    @property
-    def spans(self) -> dict[str, list[Span]]:
-        return {target: [lane.span for lane in lanes] for target, lanes in self.targets.items()}
-
     def svg(self, axis: Axis, top: int) -> str:
         drawn = [f'<text class="b" x="0" y="{top + 12}">{clipped(self.title)}</text>']
         for row, (target, lanes) in enumerate(self.targets.items(), 1):
@@ -217,16 +186,6 @@ class Lanes(Struct, frozen=True):
                 drawn.append(box if group[1:] else _linked(box, span.commit, self.links))
         return "".join(drawn)
 
-    def text(self, axis: Axis, left: int, columns: int) -> list[str]:
-        lines = [f"{self.title}, a new deployment at each change of sign"] if self.targets else []
-        for target, lanes in self.targets.items():
-            row = [" "] * columns
-            for i, lane in enumerate(lanes):
-                start, end = (int(axis.share(t) * columns) for t in (lane.start, lane.end))
-                row[start : max(end, start + 1)] = "=-"[i % 2] * max(end - start, 1)
-            lines.append(f"{printable(target)[:left]:>{left}}|" + "".join(row[:columns]).rstrip())
-        return lines
-
 
 class Legend(Struct, frozen=True):
     """The names of the lines in all charts, in the order of their colours."""
@@ -245,24 +204,13 @@ class Legend(Struct, frozen=True):
             x += 36 + _LETTER * min(len(printable(name)), 16)
         return "".join(drawn)
 
-    def text(self, _axis: Axis, left: int, columns: int) -> list[str]:
-        lines = [""]
-        for colour, name in enumerate(self.names):
-            word = f"{_character(colour)} {_cut(printable(name), 24)}  "
-            if len(lines[-1]) + len(word) > columns + left and lines[-1]:
-                lines.append("")
-            lines[-1] += word
-        return [line.rstrip() for line in lines]
-
 
 Panel: TypeAlias = Line | Bars | Lanes | Legend
-"""A chart draws itself as SVG from a height on down, or as lines: a label of ``left`` characters,
-a bar, and at most so many ``columns``.
-"""
+"""A chart draws itself as SVG, downwards from a height."""
 
 
-def svg(axis: Axis, panels: Sequence[Panel], title: str, *, alone: bool = False) -> str:
-    """The charts below each other; ``alone``: with a style, as a file of its own."""
+def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
+    """The charts below each other, in the colours of ``STYLE``."""
     top, drawn = 4, []
     for panel in panels:
         drawn.append(panel.svg(axis, top))
@@ -275,27 +223,10 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str, *, alone: bool = False)
             f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{clipped(label)}</text>'
         )
     drawn.append(f'<text class="d" x="0" y="{top + 4}">{clipped(axis.title)}</text>')
-    style = f'<style>{STYLE}</style><rect width="100%" height="100%" fill="var(--bg)"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + 12}" role="group" '
-        f'aria-label="{clipped(title, 200)}">{style if alone else ""}{"".join(drawn)}</svg>'
+        f'aria-label="{clipped(title, 200)}">{"".join(drawn)}</svg>'
     )
-
-
-def text(axis: Axis, panels: Sequence[Panel], width: int) -> list[str]:
-    """The charts below each other, in lines of at most ``width`` characters (40 or more)."""
-    names = [len(printable(t)) for p in panels if isinstance(p, Lanes) for t in p.targets]
-    left = min(16, max(names, default=2))
-    columns = width - left - 1
-    lines = [line for panel in panels for line in (*panel.text(axis, left, columns), "")]
-    low, high = axis.label(axis.low), axis.label(axis.high)
-    room = max(len(low) + len(high), int(axis.share(axis.high) * columns))
-    middle = axis.title if len(axis.title) + 4 <= room - len(low) - len(high) else ""
-    return [
-        *lines[:-1],
-        " " * left + "+" + "-" * columns,
-        " " * (left + 1) + low + middle.center(room - len(low) - len(high)) + high,
-    ]
 
 
 def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
@@ -346,10 +277,6 @@ def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
     return f'<a href="#v{commit.short}">{drawn}</a>' if commit in links else drawn
 
 
-def _character(colour: int) -> str:
-    return _CHARACTERS[colour] if colour < NAMED else _OTHERS
-
-
 def _part(value: float, low: float, high: float) -> float:
     """Where a value lies between two others, from 0 to 1; in the middle if they are equal."""
     return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
@@ -361,10 +288,6 @@ def _frame(top: int, labels: Sequence[str]) -> str:
         for i, label in enumerate(labels)
     )
     return lines + f'<path class="g" d="M{_LEFT} {top + _PANEL}h{_PLOT}"/>'
-
-
-def _lines(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    return [" " * left + "|" + "".join(row).rstrip() for row in rows]
 
 
 def _cut(shown: str, most: int) -> str:

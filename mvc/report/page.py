@@ -10,17 +10,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 from mvc.ids import CommitId
+from mvc.maintenance.repack.repack import draw_curve
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.arguments import check_seconds
 from mvc.repo.context import Context
 from mvc.repo.display import number, size
+from mvc.repo.display import seconds as duration
 from mvc.repo.times import format_time
 from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
-from mvc.report.axis import Axis
+from mvc.report.axis import Axis, ByteAxis
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
-from mvc.report.figure import STYLE, Panel, svg
+from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import by_version
 
@@ -28,6 +30,7 @@ _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
 _SHADES = 8
+_CURVE = 1000  # versions; the plans of more take seconds
 _DEPLOYED = ("version", "target", "from", "until", "by", "why")
 
 _HEAD = (
@@ -99,6 +102,7 @@ def page(context: Context, view: Excerpt, *, seconds: float, unfold: bool) -> st
         f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "
         "how far a version is from the full record that its chain begins with.</p>",
         _figure(axis, storage, "Bytes and deltas"),
+        _storage_curve(context, len(stats)),
         _section("layers", "Layers"),
         _heat(measured, there, charts.links, unfold=unfold),
         _section("versions", "Versions"),
@@ -197,6 +201,23 @@ def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
         return "<p>Nothing was deployed yet.</p>"
     more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")
     return _table("What was live when", _DEPLOYED, rows) + more
+
+
+def _storage_curve(context: Context, versions: int) -> str:
+    """The worst recovery time of each layout that ``mvc repack`` can choose."""
+    if versions > _CURVE:
+        return _left_out(1, f"storage curve, since there are more than {_CURVE:,} versions")
+    curve = draw_curve(context)
+    points = [(point.bytes, point.worst_seconds) for point in reversed(curve.points)]
+    if len(points) < 2:
+        return ""
+    low, high = points[0][0], points[-1][0]
+    drawn = Line("worst recovery", [Curve("", points)], duration)
+    return (
+        "<p>Each point is a layout that 'mvc repack' can choose. The stored one takes "
+        f"{size(curve.today.bytes)}, and its worst recovery {duration(curve.today.worst_seconds)}."
+        f"</p>{_figure(ByteAxis(low, high), [drawn], 'Recovery time against bytes')}"
+    )
 
 
 # -- the heat map --------------------------------------------------------------------------

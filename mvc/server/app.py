@@ -45,13 +45,13 @@ from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Place, Received, Slice, Wanted
 from mvc.remote.merging import Truths
 from mvc.remote.slices import Sent
-from mvc.repo.prometheus import CONTENT
 from mvc.server.answers import Answer, Answers
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
 from mvc.server.metrics import Counters
 from mvc.server.places import Places, PlacesTaken
+from mvc.server.prometheus import CONTENT
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 

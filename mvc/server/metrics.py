@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 import mvc
-from mvc.repo.prometheus import Metric, Sample, exposition
+from mvc.server.prometheus import Metric, Sample, exposition
 
 _BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import sys
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from mvc.cli.commands.repack import chart
 from mvc.cli.text import nbytes
 from tests.cli.program import Mvc, run
 
@@ -67,46 +65,12 @@ def test_sizes_and_times(mvc: Mvc, series: list[str]) -> None:
     mvc("repack")
 
 
-def test_curve(mvc: Mvc, series: list[str]) -> None:
-    out = mvc("repack", "--curve").out
-    assert "@" in out and "*" in out
-    assert max(map(len, out.splitlines())) <= 80
-    found = mvc("repack", "--curve", "--json").json["curve"]
-    sizes = [point["bytes"] for point in found["points"]]
-    assert sizes == sorted(sizes, reverse=True)
-    assert found["now"]["bytes"] > 0
-    mvc("repack", "--curve", "-o", "c.svg")
-    assert b"<svg" in (mvc.folder / "c.svg").read_bytes()
-    mvc("repack", "--curve", "-o", "c.svg", code=3)
-    mvc("repack", "--curve", "-f", "-o", "c.svg")
-    mvc("repack", "--curve", "-o", "c.png")
-    assert (mvc.folder / "c.png").read_bytes().startswith(b"\x89PNG")
-    mvc("repack", "--curve", "-o", "c.txt", code=2)
-
-
-def test_no_matplotlib(mvc: Mvc, series: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    refused = mvc("repack", "--curve", "-o", "c.svg", code=3).err
-    assert "pip install 'mvc-weights[plots]'" in refused
-    assert not (mvc.folder / "c.svg").exists()
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [("7", 7), ("40MB", 40_000_000), ("40MiB", 40 << 20), ("1.5 gb", 1_500_000_000), ("2k", 2000)],
 )
 def test_written_sizes(text: str, wanted: int) -> None:
     assert nbytes(text) == wanted
-
-
-def test_chart_places_points() -> None:
-    lines = chart([(10, 1.0), (20, 0.1)], (15, 1.0), width=40, height=5)
-    assert lines[0].endswith("|*             @")
-    assert lines[4].endswith("*")
-    assert len(lines[4]) == 40
-    assert lines[6].split() == ["10", "B", "20", "B"]
-    assert chart([], (5, 1.0), width=40, height=3)[0].count("@") == 0
-    assert sum(line.count("@") for line in chart([], (5, 1.0))) == 1
 
 
 def test_what_is_said_of_reset_points(mvc: Mvc, series: list[str]) -> None:
@@ -159,11 +123,3 @@ def test_nothing_is_no_aim(mvc, capsys, value: str) -> None:
         said = capsys.readouterr().err.splitlines()
         assert said[0].startswith("mvc: ") and len(said) <= 2, (aim, said)
     assert mvc("undo", "--list", "--json").out == before
-
-
-@pytest.mark.parametrize("aim", AIMS)
-def test_a_curve_has_no_aim(mvc, aim: str) -> None:
-    mvc.commit(1)
-    for value in (AIMS[aim], "0"):
-        said = mvc("repack", "--curve", aim, value, code=2).err
-        assert "--curve changes nothing and goes with no other aim" in said

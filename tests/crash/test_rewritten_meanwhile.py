@@ -72,7 +72,6 @@ LOOKS = [
     _looking("join", lambda world, repo: join(repo.context)),
     _looking("log", _versions),
     _looking("diff", lambda world, repo: repo.diff(*world.commits[:2])),
-    _looking("family", lambda world, repo: repo.family(world.commits[0])),
     _looking("report", lambda world, repo: repo.report()),
     _looking("oplog", lambda world, repo: list(repo.oplog())),
     _looking(

@@ -231,7 +231,7 @@ def test_a_worker_that_fails_when_it_is_asked_is_removed_and_the_others_finish(n
             models[1, 0] = np.nan
         return ()
 
-    hub = simulation.run(train, 60 if name in {"sync", "fda", "fda-sketch"} else 5)
+    hub = simulation.run(train, 60 if name in {"sync", "fda"} else 5)
     assert hub.finished
     assert [each.finished for each in simulation.workers] == [True] * 3
     ((worker, line),) = simulation.failures

@@ -119,15 +119,8 @@ OTHERS: dict[str, Callable[[Any], object]] = {
     "produced_by is empty: it names the lossy pipeline that made the state": (
         lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
     ),
-    "picture(file=...) takes a text or a path, not a value of type int": (
-        lambda repo: repo.plot().picture(5)
-    ),
-    "text(width=...) takes a whole number": lambda repo: repo.plot().text("x"),
-    "plot(metrics=...) takes a text, not a value of type list": lambda repo: repo.plot(["acc"]),
-    "plot(metrics=...) takes a text, not None": lambda repo: repo.plot("acc", None),
-    "plot(metrics=...) takes a text, not a value of type int": lambda repo: repo.plot(0),
-    "seconds is a number of seconds, 0 or more, not nan": (
-        lambda repo: repo.plot("acc", seconds=float("nan"))
+    "layer_seconds is a number of seconds, 0 or more, not nan": (
+        lambda repo: repo.report(layer_seconds=float("nan"))
     ),
     "layer_seconds is a number of seconds, 0 or more, not inf": (
         lambda repo: repo.report(layer_seconds=float("inf"))
@@ -304,9 +297,6 @@ def test_signatures_are_those_of_the_methods() -> None:
 
 
 def test_what_is_right_is_still_taken(repo: Any, tmp_path: Path) -> None:
-    drawn = repo.plot("acc")
-    assert drawn.picture("x.svg") == drawn.picture(Path("x.svg"))
-    assert repo.plot("acc").text(np.int64(60))
     repo.commit(STATE, reset_point=np.bool_(True), message="undecodable \udcff")
     repo.commit("notes.txt", options=options(cwd=repo.root, progress=lambda *_: None))
     repo.storage.gc(grace=timedelta(days=1), dry_run=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -17,9 +18,10 @@ import pytest
 import mvc
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.report.axis import Axis
-from mvc.report.figure import Bars, Curve, Lane, Lanes, Line, svg, text
-from mvc.report.overview import Span, changes, overview
+from mvc.report.axis import Axis, By
+from mvc.report.charts import Charts
+from mvc.report.figure import Bars, Curve, Lane, Lanes, Line, svg
+from mvc.report.overview import Excerpt, Span, changes, overview
 from tests.variables import variable
 
 VOID = {"meta", "link", "br"}
@@ -149,7 +151,6 @@ def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
         page = Page(repo.report())
         assert "0 versions" in page.text and "No version has a metric" in page.text
         assert "there are no two versions after each other" in page.text
-        assert repo.plot().text()
         repo.commit({"w": np.zeros(2)})
         assert "1 version, 1 of them stored in full" in Page(repo.report()).text
 
@@ -182,16 +183,19 @@ def test_pictures_do_not_grow_with_the_history() -> None:
     drawn = svg(axis, charts, "t")
     assert len(drawn) < 120_000
     Page(f"<p id='x'>{drawn}</p>")
-    lines = text(axis, charts, 80)
-    assert max(map(len, lines)) <= 80
 
 
 def test_values_that_cannot_be_drawn_are_left_out() -> None:
     points = [(0, 1.0), (DAY, float("nan")), (2 * DAY, float("inf")), (3 * DAY, 1e308)]
     axis = Axis.of(t for t, _ in points)
     assert "nan" not in svg(axis, [Line("a", [Curve("", points)])], "t")
-    drawn = text(axis, [Line("a", [Curve("", [*points, (0, -1e308)])])], 60)
-    assert "highest 1e+308" in drawn[0]
+    assert "highest 1e+308" in svg(axis, [Line("a", [Curve("", [*points, (0, -1e308)])])], "t")
+    nowhere = [Curve("", [(0, float("-inf"))])]
+    assert "no finite value" in svg(axis, [Line("none", nowhere)], "t")
+    gaps = [(i * DAY, value) for i, value in enumerate([1, 2, float("nan"), 3, float("inf")])]
+    drawn = svg(axis, [Line("a", [Curve("", gaps)])], "t")
+    (line,) = re.findall(r'class="l l0" d="([^"]*)"', drawn)
+    assert re.sub(r"[\d. ]+", "", line.replace("h0", "")) == "MLM"
     assert svg(Axis.of([]), [Line("a", [])], "t")
 
 
@@ -216,50 +220,54 @@ def burst(tmp_path: Path) -> Iterator[mvc.Repository]:
         yield repo
 
 
+def charts_of(
+    repo: mvc.Repository, since: int | None = None, until: int | None = None, by: By | None = None
+) -> Charts:
+    return Charts(overview(repo.context, Excerpt(since, until, by)))
+
+
 def test_the_axis_ends_with_the_data(burst: mvc.Repository) -> None:
-    plot = burst.plot("acc")
+    charts = charts_of(burst)
     times = [entry.commit.time_ns for entry in burst.log(every=True)]
-    assert (plot.axis.low, plot.axis.high) == (min(times), max(times))
-    stars = {line.index(c) for line in plot.text(100) for c in "*+" if c in line and "|" in line}
-    assert max(stars) - min(stars) > 40  # columns, where a single one was drawn
-    assert not plot.notes
+    assert (charts.axis.low, charts.axis.high) == (min(times), max(times))
+    shares = [charts.axis.share(time) for time in times]
+    assert max(shares) - min(shares) > 0.9
+    assert charts.note is None
 
 
 def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Repository) -> None:
     burst.commit({"w": np.zeros(4)}, metrics={"acc": 0.5})  # now, nine weeks later
-    by_time = burst.plot("acc", by="time")
-    assert by_time.axis.by == "time" and not by_time.notes
-    spread = burst.plot("acc")
-    assert "--by time" in spread.notes[0] and not burst.plot("acc", by="version").notes
+    by_time = charts_of(burst, by="time")
+    assert by_time.axis.by == "time" and by_time.note is None
+    spread = charts_of(burst)
+    assert "--by time" in spread.note and charts_of(burst, by="version").note is None
     assert (spread.axis.by, spread.axis.low, spread.axis.high) == ("version", 1, 41)
-    lanes = next(p for p in spread.panels if isinstance(p, Lanes))
+    lanes = spread.live(spread.found.spans)
     assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
     assert spread.axis.share(lanes.targets["prod"][-1].end) == 1.0  # live now
     assert "placed by number" in Page(burst.report()).text
     with pytest.raises(MvcError, match="an axis is one of time, version"):
-        burst.plot("acc", by="weight")  # type: ignore[arg-type]
+        burst.report(by="weight")  # type: ignore[arg-type]
 
 
 def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
     times = sorted(entry.commit.time_ns for entry in burst.log(every=True))
-    plot = burst.plot("acc", since=times[5], until=times[14])
-    assert (plot.axis.low, plot.axis.high) == (times[5], times[14])
-    (line,) = (p for p in plot.panels if isinstance(p, Line))
-    assert {x for curve in line.curves for x, _ in curve.points} == {*times[5:15]}
+    charts = charts_of(burst, since=times[5], until=times[14])
+    assert (charts.axis.low, charts.axis.high) == (times[5], times[14])
+    assert {x for curve in charts.metric("acc").curves for x, _ in curve.points} == {*times[5:15]}
     page = Page(burst.report(since=times[5], until=times[14]))
     assert "10 versions, " in page.text and "30 outside of the chosen time" in page.text
     assert sum(id_.startswith("v") for id_ in page.ids) - 1 == 10  # and the section's own
 
 
 def test_every_branch_is_a_line_that_begins_where_it_forks(burst: mvc.Repository) -> None:
-    (line,) = (p for p in burst.plot("acc").panels if isinstance(p, Line))
-    by_name = {curve.name: curve for curve in line.curves}
+    by_name = {curve.name: curve for curve in charts_of(burst).metric("acc").curves}
     assert list(by_name) == ["wide", "main"]  # the current branch comes first
     fork = burst.version("main~9").parents[0]
     first = by_name["main"].points[0]
     assert first == (burst.version(fork).time_ns, burst.version(fork).metrics["acc"])
-    assert "* wide  + main" in burst.plot("acc").text()[0]
-    assert ">wide</text>" in burst.plot("acc").svg()
+    assert [legend.names for legend in charts_of(burst).legend] == [["wide", "main"]]
+    assert ">wide</text>" in burst.report()
 
 
 def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
@@ -268,20 +276,18 @@ def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
             for step in range(3):
                 options = mvc.CommitOptions(run=run)
                 repo.commit({"w": np.full(2, step)}, metrics={"acc": step}, options=options)
-        (line,) = (p for p in repo.plot("acc").panels if isinstance(p, Line))
-        assert {c.name: len(c.points) for c in line.curves} == {"tuesday": 3, "monday": 3}
+        curves = charts_of(repo).metric("acc").curves
+        assert {c.name: len(c.points) for c in curves} == {"tuesday": 3, "monday": 3}
         assert {"monday", "tuesday"} <= set(Page(repo.report()).texts)
 
 
 def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
-    lines = [p for p in burst.plot("acc", "val_loss").panels if isinstance(p, Line)]
-    best = {line.title: line.best for line in lines}
+    best = {name: charts_of(burst).metric(name).best for name in ("acc", "val_loss")}
     assert best["acc"].commit == burst.log(every=True, sort="acc")[0].id
     assert best["val_loss"].commit == burst.log(every=True, sort="-val_loss")[0].id
     assert (best["acc"].kind, best["val_loss"].kind) == ("highest", "lowest")
-    assert sum(line.count("@") for line in burst.plot("acc").text()) == 1
-    assert f"best {best['acc'].commit.short}" in burst.plot("acc").text()[2]
     page = burst.report()
+    assert f"best {best['acc'].commit.short}</text>" in page
     assert f'<a href="#v{best["acc"].commit.short}"><circle class="best"' in page
 
 

@@ -24,7 +24,7 @@ __all__ = ["Appendix", "Compare", "Drift", "Tuning"]
 _COMPARED = (
     *("central", "sync", "local-sgd@4", "local-sgd@16", "local-sgd@64", "diloco@16"),
     *("gm-full@10", "gm@10", "gm-hedge@10", "fgm@5", "fgm@10", "fgm@20"),
-    *("fgm-rebalancing:0.5@10", "fgm-nesterov@10", "fda@10", "fda-sketch@10"),
+    *("fgm-rebalancing:0.5@10", "fgm-nesterov@10", "fda@10"),
     *("fgm@10+int8", "fgm@10+exponent", "fgm@10+topk:0.1"),
 )
 _DRIFTING = ("local-sgd@16", "gm@10", "fgm@10", "fgm@10+exponent")

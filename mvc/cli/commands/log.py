@@ -3,16 +3,13 @@
 Newest first. A..B means the versions of B without those of A. With PATHs, only versions
 that changed one of them. In a CONDITION numbers compare as numbers; and, or, not,
 parentheses and texts in quotes are understood. With --graph each run is a line of its
-own. With --target, TIMEs are those of the deployments. --tree draws the models that came
-from those of REV, or from every base model, over all branches and tags: three or more
-plain versions in a row are one line, with -v each has its own.
+own. With --target, TIMEs are those of the deployments.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import click
 from msgspec import Struct
@@ -28,13 +25,13 @@ from mvc.cli.commits import (
     signed_line,
 )
 from mvc.cli.completing import complete_orders
-from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import listed, number, one_line
-from mvc.errors import DamagedData, UnknownRevision, WrongUsage
+from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.history.log import LogEntry
@@ -63,19 +60,12 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
         "NAME", "Only the first of --sort NAME.", shell_complete=complete_orders
     )
     target: str | None = option("T", "Only versions that were deployed to T.")
-    tree: bool = flag("Draw which models came from which.")
-    output: str | None = option("FILE", "With --tree: draw it as .svg.", "-o", needs="tree")
-    force: bool = flag("Replace FILE if it exists.", "-f", needs="output")
     since: str | None = option("TIME", "Not older than TIME.")
     until: str | None = option("TIME", "Not newer than TIME.")
 
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
 def command(session: Session, args: _LogOptions) -> None:
-    if args.tree:
-        check_alone("tree", takes="rev output force")
-        _print_tree(session, args)
-        return
     if args.best is not None and (args.sort is not None or args.limit is not None):
         raise click.UsageError("--best shows one version: for several take --sort NAME -n N")
     if args.graph and (args.as_table or args.sort is not None or args.best is not None):
@@ -173,26 +163,6 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
             out.line((row.rest + line).rstrip())
         for link in row.links:
             out.line(link)
-
-
-def _print_tree(session: Session, args: _LogOptions) -> None:
-    out, every = session.out, session.verbose
-    if args.output is not None:
-        if Path(args.output).suffix.lower() != ".svg":
-            raise WrongUsage(f"a tree of models is drawn as .svg, not as {printable(args.output)}")
-        session.check_output(args.output, force=args.force)
-    incomplete: list[DamagedData] = []
-    with session.progress("comparing", counted=True) as progress:
-        found = session.repository.family(args.rev, incomplete=incomplete, progress=progress)
-    if args.output is not None:
-        session.write_output(Path(args.output), found.svg(every=every).encode())
-        out.note(f"drew {printable(args.output)}")
-    if session.as_json:
-        out.json("mvc.log.tree/1", {"models": found.members}, incomplete=incomplete)
-    elif args.output is None:
-        for row in found.rows(every=every):
-            out.line(row.prefix + row.text(out.paint))
-    session.tell_incomplete(incomplete)
 
 
 # -- the graph: a column for the next version expected on each line of descent; columns that merge

@@ -8,23 +8,17 @@ else store.layout.
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
-    FORCE_FILE,
     REMOTE,
     CommandOptions,
     argument,
     flag,
-    given,
     option,
     reason,
     timeout,
@@ -36,13 +30,10 @@ from mvc.cli.retraining import training_progress
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
-from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.ids import CommitId
-from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.maintenance.repack.metrics import LayoutMetrics
-    from mvc.maintenance.repack.plan import RepackCurve
     from mvc.maintenance.repack.repack import Repacked
 
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
@@ -76,27 +67,17 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
         "With --drop-weights: even if data are only referred to.", needs="drop_weights"
     )
     super_step: int | None = option("M", "Add longer deltas, over M versions each.")
-    as_curve: bool = flag("Print what each recovery bound would cost.", "--curve")
-    output: str | None = option(
-        "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
-    )
-    force: bool = FORCE_FILE
     remote: str | None = REMOTE
 
 
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)
 def command(session: Session, args: _RepackOptions) -> int | None:
-    if args.output is not None:
-        args = replace(args, output=str(Path(args.output).absolute()))
-    changes = not args.dry_run and not args.as_curve
-    return at_remote(session, args.remote, lambda: _repack(session, args), changes=changes)
+    change = not args.dry_run
+    return at_remote(session, args.remote, lambda: _repack(session, args), changes=change)
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:
     _check(args)
-    if args.as_curve:
-        _show_curve(session, None if args.output is None else Path(args.output), force=args.force)
-        return
     add, remove, dropped = (
         (*named, *args.rev * bool(named)) for named in (args.add, args.remove, args.drop_weights)
     )
@@ -128,10 +109,6 @@ def _repack(session: Session, args: _RepackOptions) -> None:
 def _check(args: _RepackOptions) -> None:
     if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    aims = given(args, "add remove drop_weights dry_run")
-    numbers_given = {getattr(args, name) for name in (*_AIMS.split(), "max_size")} != {None}
-    if args.as_curve and (aims or numbers_given):
-        raise click.UsageError("--curve changes nothing and goes with no other aim")
 
 
 def _print(session: Session, done: Repacked) -> None:
@@ -212,111 +189,3 @@ def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
         **fields(metrics, "decoded_mean=mean_bytes deltas_worst=worst_deltas"),
         "deltas_mean": metrics.mean_deltas,
     }
-
-
-# -- the storage/recovery curve: in plain characters, and as a picture drawn by matplotlib
-
-
-def _show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
-    if picture is not None:
-        session.check_output(picture, force=force)
-    with session.progress("planning", counted=True) as progress:
-        curve = session.repository.storage.curve(progress=progress)
-    if picture is not None:
-        session.write_output(picture, _draw(curve, picture))
-        session.out.note(f"drew the curve in {printable(str(picture))}")
-    if session.as_json:
-        found = {"points": curve.points, "now": fields(curve.today, _POINT)}
-        session.out.json("mvc.repack/1", {"curve": found})
-    else:
-        _print_curve(session, curve)
-
-
-def _print_curve(session: Session, curve: RepackCurve) -> None:
-    out = session.out
-    if not curve.points:
-        out.line("There is no version yet")
-        return
-    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
-    shown = {(size(amount), seconds(time)) for amount, time in points}
-    if len(shown) == 1:
-        ((packs, worst),) = shown
-        out.line(f"No other layout makes a difference: {packs} stored, worst recovery {worst}")
-        return
-    out.line("Worst recovery against bytes of packs: * possible, @ stored now")
-    out.line()
-    for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
-        out.line(line)
-    out.line()
-    rows = [
-        (name, size(point.bytes), seconds(point.worst_seconds), seconds(point.mean_seconds))
-        for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
-    ]
-    show(out, [Column(""), *numbers("packs, worst, mean")], rows)
-
-
-def chart(
-    points: Sequence[tuple[float, float]],
-    today: tuple[float, float],
-    *,
-    width: int = 72,
-    height: int = 15,
-) -> list[str]:
-    """Lines of at most ``width`` columns: ``*`` possible layouts, ``@`` the stored one.
-
-    A point is bytes and seconds. Bytes grow to the right, seconds upwards by ratio.
-    """
-    every = [*points, today]
-    left = max(len(seconds(s)) for _, s in every) + 2
-    columns = width - left - 1
-    low, high = min(b for b, _ in every), max(b for b, _ in every)
-    bottom, top = (math.log(f(max(s, 1e-9) for _, s in every)) for f in (min, max))
-    grid = [[" "] * columns for _ in range(height)]
-    for mark, (amount, time) in [*(("*", p) for p in points), ("@", today)]:
-        x = _place(amount, low, high, columns)
-        grid[-1 - _place(math.log(max(time, 1e-9)), bottom, top, height)][x] = mark
-    labels = {
-        i: seconds(math.exp(at))
-        for i, at in ((0, top), (height // 2, (top + bottom) / 2), (height - 1, bottom))
-    }
-    first, last = size(round(low)), size(round(high))
-    gap = max(1, columns - len(first) - len(last))
-    return [
-        *(f"{labels.get(i, ''):>{left - 1}} |{''.join(r).rstrip()}" for i, r in enumerate(grid)),
-        " " * left + "+" + "-" * columns,
-        " " * (left + 1) + first + " " * gap + last,
-    ]
-
-
-def _place(value: float, low: float, high: float, count: int) -> int:
-    return 0 if high <= low else round((value - low) / (high - low) * (count - 1))
-
-
-def _draw(curve: RepackCurve, path: Path) -> bytes:
-    kind = _PICTURES.get(path.suffix.lower())
-    if kind is None:
-        raise WrongUsage(f"a curve is drawn as .svg or .png, not as {path.name}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise NotInstalled(
-            "drawing the curve needs matplotlib", hint=how_to_install("plots")
-        ) from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    sizes = [point.bytes / 1e6 for point in curve.points]
-    for label, style, times in (
-        ("worst recovery", "o-", [point.worst_seconds for point in curve.points]),
-        ("mean recovery", "o--", [point.mean_seconds for point in curve.points]),
-    ):
-        axes.plot(sizes, times, style, markersize=3, label=label)
-    stored = [curve.today.bytes / 1e6] * 2
-    today = [curve.today.worst_seconds, curve.today.mean_seconds]
-    axes.plot(stored, today, "k*", markersize=10, label="stored now")
-    axes.set(yscale="log", xlabel="packs (MB)", ylabel="estimated recovery (s)")
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend()
-    out = io.BytesIO()
-    plain = {"Date": None} if kind == "svg" else None  # equal curves are equal files
-    figure.savefig(out, format=kind, metadata=plain)
-    return out.getvalue()

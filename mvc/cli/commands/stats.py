@@ -6,10 +6,7 @@ estimates for this machine.
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.commits import tell_absent
-from mvc.cli.options import CommandOptions, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -26,22 +23,10 @@ _KINDS = {
 _COLUMNS = (Column("stored"), *numbers("bytes, share"))
 
 
-class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
-    prometheus: bool = flag("Print figures in the text format of Prometheus.")
-
-
-@verb("mvc stats", _StatsOptions)
-def command(session: Session, args: _StatsOptions) -> None:
-    if args.prometheus and session.as_json:
-        raise click.UsageError("--json and --prometheus: one of the two")
+@verb("mvc stats")
+def command(session: Session) -> None:
     found = session.repository.storage.stats()
-    if args.prometheus:
-        from mvc.report.figures import figures
-
-        live = {each.target: each for each in session.repository.live()}
-        text = figures(session.repository.root, found, live)
-        session.out.line(text.removesuffix("\n"))
-    elif session.as_json:
+    if session.as_json:
         session.out.json("mvc.stats/1", found)
     else:
         _print(session, found)

@@ -27,9 +27,8 @@ class Protocol(Struct, frozen=True):
     between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
     a round ends when psi has come that near to zero, as a share of its first value (fgm).
     ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
-    below that share of its first value. ``summary``: linear or sketch (fda). ``outer_rate``,
-    ``outer_momentum``: of the coordinator's step; 1 and 0 are plain averaging. ``up``, ``down``:
-    codecs of drifts and of the model's changes.
+    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
+    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Protocol(Struct, frozen=True):
     balancing: str = "random"
     barrier: float = 0.01
     rebalance: float | None = None
-    summary: str = "linear"
     outer_rate: float = 1.0
     outer_momentum: float = 0.0
     up: str = "none"
@@ -106,7 +104,6 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "fgm-rebalancing": (*_FGM, {"rebalance": 0.7}, _MONITORS | {"barrier", "rebalance"}),
     "fgm-nesterov": (*_FGM, _NESTEROV, _MONITORS | {"barrier"} | _OUTER),
     "fda": (*_FDA, {}, {"threshold"}),
-    "fda-sketch": (*_FDA, {"summary": "sketch"}, {"threshold"}),
     "sync": (*_PERIODIC, {"every": 1}, set()),
     "local-sgd": (*_PERIODIC, {}, {"every"}),
     "diloco": (*_PERIODIC, _NESTEROV, {"every"} | _OUTER),

@@ -2,8 +2,8 @@
 
 After every update each worker sends the squared norm of its drift and a summary of the drift. The
 variance is the mean of the squared norms less the squared norm of the mean drift, which the
-coordinator estimates from the mean of the summaries: ``linear``, the length of the drift along the
-last change of the global model; ``sketch``, an AMS sketch of ``ROWS`` x ``WIDTH`` numbers.
+coordinator estimates from the mean of the summaries. A summary is the length of the drift along the
+last change of the global model, the linear one of the paper.
 (Theologitis, Frangias, Anestis, Samoladas, Deligiannakis, arXiv 2405.20988.)
 """
 
@@ -13,37 +13,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Vector, Worker
 from mvc.distributed.safe import norm_of
 from mvc.errors import BadMessage
 
-ROWS, WIDTH = 5, 250
-_EPSILON = 1 / math.sqrt(WIDTH)  # the relative error that the estimate of a sketch allows for
-
-
-class Sketch:
-    """An AMS sketch: each row adds the numbers, with random signs, into random buckets."""
-
-    def __init__(self, length: int, seed: int) -> None:
-        random = np.random.default_rng([seed, length])
-        self._buckets = random.integers(0, WIDTH, (ROWS, length), np.int64)
-        self._signs = random.integers(0, 2, (ROWS, length)) * 2.0 - 1
-
-    def of(self, drift: Vector) -> NDArray[np.float32]:
-        """``ROWS * WIDTH`` numbers."""
-        rows = (
-            np.bincount(buckets, signs * drift, WIDTH)
-            for buckets, signs in zip(self._buckets, self._signs, strict=True)
-        )
-        return np.concatenate(list(rows)).astype(np.float32)
-
-
-def square_of(sketch: Vector) -> float:
-    """The squared norm, at least nearly: the median over the rows."""
-    return float(np.median(np.sum(np.square(sketch.reshape(ROWS, WIDTH)), axis=1)))
+_SUMMARY = 4  # bytes: one float32
 
 
 class VarianceCoordinator(Coordinator):
@@ -65,8 +41,7 @@ class VarianceCoordinator(Coordinator):
     def _take(self, message: m.Message) -> None:
         if not isinstance(message, m.LocalState):
             raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
-        expected = 4 * (ROWS * WIDTH if self.protocol.summary == "sketch" else 1)
-        if len(message.data) != expected:
+        if len(message.data) != _SUMMARY:
             raise BadMessage(f"worker {message.worker} sends a summary of another length")
         summary = np.frombuffer(message.data, np.float32).astype(np.float64)
         if not (math.isfinite(message.square) and np.isfinite(summary).all()):
@@ -110,15 +85,12 @@ class VarianceCoordinator(Coordinator):
         )
         mean = sum(squares) / len(squares)
         summary = sum(summaries) / len(summaries)
-        if self.protocol.summary == "sketch":
-            return float(mean - square_of(summary)) / (1 + _EPSILON)
         return float(mean) - (float(summary[0]) ** 2 if self._directed else 0.0)
 
 
 class VarianceWorker(Worker):
     """Waits for the answer after every update."""
 
-    _sketch: Sketch | None = None
     _direction: Vector | None = None
 
     def _begin(self, message: m.Begin) -> list[m.Message]:
@@ -135,13 +107,8 @@ class VarianceWorker(Worker):
         self._check(drift)
         drift = self._up.rounded(drift)
         square = float(np.sum(np.square(drift)))
-        if self.protocol.summary == "sketch":
-            if self._sketch is None:
-                self._sketch = Sketch(self.layout.measured, self.protocol.seed)
-            summary = self._sketch.of(drift)
-        else:
-            along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
-            summary = np.array([along], np.float32)
+        along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
+        summary = np.array([along], np.float32)
         self.waiting = True
         return [
             m.LocalState(

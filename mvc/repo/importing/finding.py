@@ -107,12 +107,6 @@ def find_histories(
     return histories
 
 
-def find_checkpoints(fs: FileSystem, sources: Sequence[Path], path: str) -> list[Checkpoint]:
-    """The checkpoints of every history in ``sources``, by the times of their files."""
-    found = find_histories(fs, sources, "mtime", path)
-    return [checkpoint for history in found for checkpoint in history.checkpoints]
-
-
 # -- looking into folders --------------------------------------------------------------------
 
 

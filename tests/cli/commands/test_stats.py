@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from tests.server.test_metrics import values
-
 
 def test_table_and_json(mvc) -> None:
     for value in range(3):
@@ -45,24 +43,3 @@ def test_what_was_chosen_and_its_price(mvc) -> None:
     out = mvc("repack", "-n").out
     assert "Plan: storage-weight 1000\n" in out
     assert "price   " in out
-
-
-def test_for_prometheus(mvc) -> None:
-    first = mvc.commit(1)
-    mvc("deploy", "HEAD", "prod")
-    mvc("deploy", "HEAD", 'odd "\\name', code=None)
-    out = mvc("stats", "--prometheus").out
-    found = values(out)
-    here = f'repository="{mvc.folder}"'
-    stored = mvc("stats", "--json").json["bytes"]
-    assert found[f'mvc_versions{{{here},state="stored"}}'] == 1
-    assert found[f'mvc_stored_bytes{{{here},kind="journal"}}'] == stored["journal"]
-    assert found[f"mvc_branches{{{here}}}"] == 1
-    since = found[f'mvc_live_since_seconds{{{here},target="prod",version="{first}"}}']
-    assert since > 1.7e9
-    assert all(here in name for name in found)
-    assert "one of the two" in mvc("stats", "--prometheus", "--json", code=2).out
-
-
-def test_for_prometheus_without_a_version(mvc) -> None:
-    assert "mvc_live_since_seconds gauge" in mvc("stats", "--prometheus").out

@@ -249,7 +249,6 @@ USES: dict[tuple[str, str], Use] = {
     ("deployments_of", "rev"): lambda repo, rev: [d.target for d in repo.deployments_of(rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
-    ("family", "rev"): lambda repo, rev: [m.path for m in repo.family(rev).members],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
     ("forget", "revs"): lambda repo, rev: repo.storage.forget(rev).commits,
     ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
