@@ -112,15 +112,3 @@ def test_random_histories_draw_every_version_once() -> None:
         runs = {n: draws.choice(["", "x", "y"]) for n in names}
         lines = draw(*((n, parents.get(n, "")) for n in names), **runs).splitlines()
         assert [line[-1] for line in lines if "*" in line] == names
-
-
-# -- the tree of models ------------------------------------------------------------------
-
-
-def test_as_a_picture(mvc) -> None:
-    mvc.commit(0)
-    assert mvc("log", "--tree", "-o", "f.svg").out == ""
-    assert (mvc.folder / "f.svg").read_text().startswith("<svg ")
-    assert "f.svg exists already" in mvc("log", "--tree", "-o", "f.svg", code=3).err
-    mvc("log", "--tree", "-o", "f.svg", "-f")
-    assert "as .svg" in mvc("log", "--tree", "-o", "f.png", code=2).err

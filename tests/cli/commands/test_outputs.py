@@ -26,7 +26,7 @@ def test_no_store_is_written_into(mvc, place: str) -> None:
     untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=2, says=says)
     untouched(mvc, "checkout", "HEAD", "-f", "-o", to, code=2, says=says)
     untouched(mvc, "show", "HEAD", "steps", "-f", "-o", to, code=2, says=says)
-    untouched(mvc, "repack", "--curve", "-f", "-o", f"{to}.svg", code=2, says=says)
+    untouched(mvc, "report", "-f", "-o", f"{to}.html", code=2, says=says)
 
 
 def test_nor_by_a_link_or_of_another_repository(mvc) -> None:
