@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
+import threading
 from collections import OrderedDict
 from copy import deepcopy
 from pathlib import Path
@@ -329,3 +333,106 @@ def test_a_version_of_the_callback_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(UnknownPath, match="is no checkpoint") as caught:
         plugin.load_checkpoint("mvc:HEAD")
     assert "callback.resume(REV)" in (caught.value.hint or "")
+
+
+def test_a_missing_checkpoint(repo: mvc.Repository, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint at") as caught:
+        MVCCheckpointIO(repo).load_checkpoint(tmp_path / "none.ckpt")
+    assert isinstance(caught.value, UnknownPath)
+
+
+@pytest.mark.parametrize("open_one", [True, False], ids=["open repository", "folder"])
+def test_a_plugin_in_use_is_copied(repo: mvc.Repository, tmp_path: Path, open_one: bool) -> None:
+    plugin = MVCCheckpointIO(repo if open_one else repo.root)
+    plugin.save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+    assert (plugin.repo is repo) == open_one
+    copied = deepcopy(plugin)
+    plugin.teardown()
+    assert copied.load_checkpoint(tmp_path / "a.ckpt") == {"epoch": 1}
+    copied.save_checkpoint({"epoch": 2}, tmp_path / "a.ckpt")
+    assert len(list(repo.log())) == 2
+
+
+def test_a_plugin_in_use_goes_to_another_process(repo: mvc.Repository, tmp_path: Path) -> None:
+    plugin = MVCCheckpointIO(repo.root)
+    plugin.save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+    assert plugin.repo.root == repo.root
+    again = pickle.loads(pickle.dumps(plugin))
+    plugin.teardown()
+    assert again.load_checkpoint(tmp_path / "a.ckpt") == {"epoch": 1}
+
+
+def test_what_is_handed_over_between_processes_is_no_version(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    """As the launcher of ddp_spawn does it."""
+    plugin = MVCCheckpointIO(repo.root, deploy="prod")
+    file, weights = tmp_path / ".temp.ckpt", {"w": torch.arange(3.0)}
+    plugin.save_checkpoint(weights, file)
+    assert torch.equal(plugin.load_checkpoint(file)["w"], weights["w"])
+    plugin.remove_checkpoint(file)
+    assert not file.exists()
+    assert not repo.deployments() and not repo.branches()
+
+
+def test_spawned_processes_deploy_their_checkpoints_alone(tmp_path: Path) -> None:
+    root = tmp_path / "repo"
+    mvc.Repository.init(root).close()
+    code = f"""
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from mvc.frameworks.lightning import MVCCheckpointIO
+
+if __name__ == "__main__":
+    pl.Trainer(
+        default_root_dir={str(tmp_path)!r}, accelerator="cpu", devices=2, strategy="ddp_spawn",
+        max_epochs=1, limit_train_batches=2, limit_val_batches=0, logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
+        plugins=[MVCCheckpointIO({str(root)!r}, deploy="prod")],
+        callbacks=[ModelCheckpoint({str(tmp_path / "ck")!r}, save_last=True)],
+    ).fit(BoringModel())
+"""
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    subprocess.run([sys.executable, script], check=True, cwd=tmp_path, capture_output=True)
+    with mvc.Repository.open(root) as repo:
+        messages = {entry.commit.message for entry in repo.log()}
+        assert messages == {"checkpoint last.ckpt", "checkpoint epoch=0-step=2.ckpt"}
+        assert repo.live("prod").commit == repo.find("HEAD")
+
+
+def mvc_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("mvc")]
+
+
+def test_trainings_behind_an_asynchronous_plugin(tmp_path: Path) -> None:
+    """Each goes onto the branch that is current as it begins; nothing stays open behind them."""
+    before = mvc_threads()
+    root = tmp_path / "repo"
+    mvc.Repository.init(root).close()
+    plugin = AsyncCheckpointIO(MVCCheckpointIO(root))
+    fit(ModelCheckpoint(tmp_path / "a"), max_epochs=1, enable_checkpointing=True, plugins=[plugin])
+    assert mvc_threads() == before
+    with mvc.Repository.open(root) as repo:
+        repo.branch("second")
+        repo.switch("second")
+    fit(ModelCheckpoint(tmp_path / "b"), max_epochs=1, enable_checkpointing=True, plugins=[plugin])
+    with mvc.Repository.open(root) as repo:
+        assert {str(b): len(list(repo.log(b))) for b in ("main", "second")} == {
+            "main": 1,
+            "second": 2,
+        }
+
+
+def test_nothing_stays_open_after_loading_outside_of_a_fit(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    MVCCheckpointIO(repo).save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+    before = mvc_threads()
+    files = set(os.listdir("/proc/self/fd"))
+    plugin = MVCCheckpointIO(repo.root)
+    plugin.load_checkpoint(tmp_path / "a.ckpt")
+    plugin.remove_checkpoint(tmp_path / "a.ckpt")
+    assert mvc_threads() == before
+    assert set(os.listdir("/proc/self/fd")) == files

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import Any, Self
 
 from mvc.api.repository import Repository
 from mvc.repo.opening import opened
@@ -28,6 +31,9 @@ class GivenRepository:
         repo, own = opened(given)
         self._repo: Repository | None = None if own else repo
         self._folder = Path(repo.root) if own else None
+        self._given: AnyRepository = self._folder or repo
+        self._users = 0
+        self._stays = False  # open when the users are done
         if own:
             repo.close()
 
@@ -38,6 +44,29 @@ class GivenRepository:
                 assert self._folder is not None
                 self._repo = Repository.open(self._folder, discover=False)
             return self._repo
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GivenRepository, (self._given,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Another object with the same Repository, or one that opens the folder for itself."""
+        return type(self)(self._given)
+
+    @contextmanager
+    def during(self) -> Iterator[Repository]:
+        """The repository; if it was not open, it is closed when no thread uses it any more."""
+        with _opening:
+            if not self._users:
+                self._stays = self._repo is not None
+            self._users += 1
+        try:
+            yield self.repo
+        finally:
+            with _opening:
+                self._users -= 1
+                last = not self._users and not self._stays
+            if last:
+                self.close()
 
     def close(self) -> None:
         """Closes what was opened here; ``repo`` opens it again."""

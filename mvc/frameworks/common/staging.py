@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.errors import InvalidName, IoFailed, WrongUsage
+from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
+
+
+class NoSuchFile(UnknownPath, FileNotFoundError):
+    """There is no file of this path. A FileNotFoundError, as frameworks expect."""
 
 
 def staging_folder(context: Context) -> Path:

@@ -41,11 +41,10 @@ from mvc.errors import (
     InvalidName,
     NotARepository,
     NothingToCommit,
-    UnknownPath,
     UnknownRevision,
     WrongUsage,
 )
-from mvc.frameworks.common.staging import check_new_path, staging_folder
+from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
@@ -65,10 +64,6 @@ _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
 """What torch.distributed.checkpoint calls its files."""
 _FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/model.safetensors"
-
-
-class NoSuchFile(UnknownPath, FileNotFoundError):
-    """A version does not hold this path. A FileNotFoundError, as file systems raise."""
 
 
 class NotABranch(WrongUsage, PermissionError):

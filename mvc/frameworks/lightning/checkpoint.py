@@ -8,6 +8,7 @@ that looking for checkpoints, linking, renaming and deleting work as with any ot
 from __future__ import annotations
 
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 
 from mvc.api.repository import Repository
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -33,6 +35,8 @@ _SCHEMA = "mvc.lightning-checkpoint/1"
 _HEAD = "mvc lightning checkpoint 1"
 _MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")
 _MARKER_LIMIT = 4096
+_HANDED_OVER = ".temp.ckpt"
+"""The file in which Lightning's launcher of processes hands weights over: no checkpoint."""
 _PREFIX = "mvc:"
 _SUFFIX = ".safetensors"
 _TRAINING = ".training.safetensors"
@@ -71,10 +75,14 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._named = self._branch = branch
         self._pipeline = pipeline
         self._run = run
+        self._saver: threading.Thread | None = None
 
     @property
     def repo(self) -> Repository:
         return self._given.repo
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_saver": None}  # a thread cannot be copied
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | PathLike[str], storage_options: Any = None
@@ -85,6 +93,13 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         """
         if storage_options is not None:
             raise WrongUsage("MVCCheckpointIO takes no storage_options")
+        if Path(path).name == _HANDED_OVER:
+            TorchCheckpointIO().save_checkpoint(checkpoint, Path(path))
+            return
+        with self._given.during():
+            self._save(checkpoint, path)
+
+    def _save(self, checkpoint: dict[str, Any], path: str | PathLike[str]) -> None:
         files = self.repo.context.store.fs
         file = _local(files, path)
         name = _tracked(self.repo, file)
@@ -98,6 +113,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             "checkpoint": plain(rest, "checkpoint"),
         }
         training = training_path(name)
+        if self._saver is not None and not self._saver.is_alive():
+            self._branch = self._named  # AsyncCheckpointIO has a thread for each training
+        self._saver = threading.current_thread()
         self._branch = self._branch or tip(self.repo.context, None).branch
         made = self.repo.commit(
             path=name if apart else training,
@@ -120,6 +138,15 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         processor unless ``map_location`` says otherwise. Raises UnknownPath.
         """
         del weights_only  # nothing is ever run
+        if Path(path).name == _HANDED_OVER:
+            handed: dict[str, Any] = TorchCheckpointIO().load_checkpoint(
+                path, map_location, weights_only=True
+            )
+            return handed
+        with self._given.during():
+            return self._load(path, map_location)
+
+    def _load(self, path: Any, map_location: Any) -> dict[str, Any]:
         text = str(path)
         if text.startswith(_PREFIX):
             commit = self.repo.find(text.removeprefix(_PREFIX))
@@ -143,12 +170,16 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
         """Removes the marker, and the checkpoint from the versions to come; history keeps it."""
+        with self._given.during():
+            self._remove(path)
+
+    def _remove(self, path: str | PathLike[str]) -> None:
         files = self.repo.context.store.fs
         file = _local(files, path)
         found = files.stat(file, follow=False)
         if found is None:
             return
-        if not found.is_symlink:
+        if not found.is_symlink and file.name != _HANDED_OVER:
             _, name = self._marked(path)
             with suppress(UnknownRevision):  # HEAD may be on a branch without versions
                 tracked = self.repo.manifest().by_path
@@ -167,7 +198,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files = self.repo.context.store.fs
         file = _local(files, path)
         if files.stat(file) is None:
-            raise UnknownPath(f"there is no checkpoint at {file}")
+            raise NoSuchFile(f"there is no checkpoint at {file}")
         with files.open_read(file) as opened:
             match = _MARKER.fullmatch(opened.read(0, _MARKER_LIMIT))
         if match is None:
