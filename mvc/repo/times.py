@@ -6,9 +6,10 @@ clocks changed, raises InvalidTime with both readings.
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.errors import InvalidTime, WrongUsage
 from mvc.model.names import printable
@@ -32,17 +33,28 @@ _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
           "h": "hour", "hr": "hour", "d": "day", "w": "week"}  # fmt: skip
 _ISO = (  # compiled when first used, as the others: few commands read a time
     r"(?ai)(\d{4})-(\d\d)-(\d\d)"
-    r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?"
+    r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?"
+    r"\s?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|[a-z_]+/[a-z0-9_/+-]+)?)?"
 )
+_COMPACT = r"(?ai)(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(.*))?"
+_PLACED = {  # the words of 'Sat, 28 Nov 2026 19:03:50 +0000' that are no names, in any order
+    "day": r"(?a)\d\d?",
+    "year": r"(?a)\d{4}",
+    "time": r"(?a)\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?",
+    "zone": r"(?ai)Z|UTC|GMT|[+-]\d\d:?\d\d|[a-z_]+/[a-z0-9_/+-]+",
+}
 _ON_DAY = (
     r"(?a)(?:(today|yesterday|last\s+[a-z]{3,9})(?:\s+|$))?"
     r"(?:(?:at\s+)?(\d\d?):(\d\d)(?::(\d\d))?)?"
 )
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august",
+           "september", "october", "november", "december")  # fmt: skip
+_HOURS = {"noon": "12:00", "midnight": "00:00"}
 _PART = r"(?a)\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?"
 _FORMS = (
-    "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, 10:00, 'yesterday 10:00', 'last tuesday 10:00', "
-    "'2 hours ago' or now"
+    "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '20 Nov 2026 10:00', 10:00, 'yesterday 10:00', "
+    "'last tuesday 10:00', '2 hours ago' or now"
 )
 
 
@@ -56,21 +68,25 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
         raise _unreadable(text)
     if word == "now":
         return check_moment(now_ns, text)
-    if word.isascii() and word.isdigit() and len(word) == len("20261120"):
-        text = f"{word[:4]}-{word[4:6]}-{word[6:]}"
+    if compact := re.fullmatch(_COMPACT, text.strip()):
+        year, month, day, hour, minute, second, rest = compact.groups()
+        text = f"{year}-{month}-{day}"
+        text += f"T{hour}:{minute}:{second or '00'}{rest}" if hour else ""
     elif word.isascii() and word.isdigit():
         unit = _SECOND if len(word) <= 11 else 1_000_000 if len(word) <= 14 else 1
         return check_moment(int(word) * unit, text)
-    if word.endswith(" ago"):
-        span = _span(word.removesuffix(" ago"))
+    if word.endswith(" ago") or word.startswith("-"):
+        span = _span(word.removesuffix(" ago") if word.endswith(" ago") else word[1:])
         if span is None:
             raise _unreadable(text)
         return check_moment(now_ns - int(span * _SECOND), text)
     if match := re.fullmatch(_ISO, text.strip()):
         return check_moment(_iso(match, text, zone), text)
+    day, space, hour = word.rpartition(" ")
+    word = f"{day}{space}{_HOURS.get(hour, hour)}"
     if word and (match := re.fullmatch(_ON_DAY, word)):
         return check_moment(_on_day(match, text, now_ns, zone), text)
-    raise _unreadable(text)
+    return check_moment(_written(text, now_ns, zone), text)
 
 
 def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
@@ -192,6 +208,48 @@ def _span(text: str) -> Fraction | None:
     return total if at and at == len(text) else None
 
 
+def _written(text: str, now_ns: int, zone: tzinfo | None) -> int:
+    """A date with the name of its month; without a year, the newest that is not in the future."""
+    parts: dict[str, Any] = {}
+    for word in text.replace(",", " ").split():
+        kind, value = _placed(word)
+        if not kind or kind in parts:
+            raise _unreadable(text)
+        parts[kind] = value
+    if "month" not in parts or "day" not in parts:
+        raise _unreadable(text)
+    tomorrow = datetime(1970, 1, 2) + timedelta(microseconds=now_ns // 1000)
+    years = range(tomorrow.year, tomorrow.year - 9, -1)
+    for year in [int(parts["year"])] if "year" in parts else years:
+        try:
+            date = datetime(year, parts["month"] + 1, int(parts["day"]))
+        except ValueError:  # the 29th of February of another year
+            continue
+        if "year" not in parts and date > tomorrow:
+            continue
+        iso = f"{date.isoformat()[:10]}T{parts.get('time', '00')} {parts.get('zone', '')}".rstrip()
+        match = re.fullmatch(_ISO, iso)
+        if match and parts.get("weekday", date.weekday()) == date.weekday():
+            moment = _iso(match, text, zone)
+            if "year" in parts or moment <= now_ns:
+                return moment
+    raise InvalidTime(f"there is no such time: {printable(text)}", hint=_FORMS)
+
+
+def _placed(word: str) -> tuple[str, Any]:
+    """The part of a date that ``word`` is, and its value; an empty name for none."""
+    for kind, names in (("month", _MONTHS), ("weekday", _WEEKDAYS)):
+        if (place := _abbreviated(word, names)) is not None:
+            return kind, place
+    return next((kind for kind, form in _PLACED.items() if re.fullmatch(form, word)), ""), word
+
+
+def _abbreviated(word: str, names: tuple[str, ...]) -> int | None:
+    """The position of the name that begins with ``word``, of three letters or more."""
+    found = (i for i, name in enumerate(names) if name.startswith(word.lower()))
+    return next(found, None) if len(word) >= 3 else None
+
+
 def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
     *fields, fraction, offset = match.groups()
     try:
@@ -199,6 +257,8 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
     except ValueError as e:
         raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
     nanoseconds = int((fraction or "").ljust(9, "0"))
+    if offset and "/" in offset:
+        zone, offset = _zone(offset, text), None
     shift = _offset_seconds(offset, text) if offset else _unambiguous(wall, zone, text)
     return (_seconds(wall) - shift) * _SECOND + nanoseconds
 
@@ -230,14 +290,26 @@ def _days_back(day: str, today: int, text: str) -> int:
     if day in {"today", "yesterday"}:
         return int(day == "yesterday")
     name = day.split()[-1]
-    for i, weekday in enumerate(_WEEKDAYS):
-        if weekday.startswith(name):
-            return (today - i - 1) % 7 + 1
-    raise _unreadable(text)
+    weekday = _abbreviated(name, _WEEKDAYS)
+    if weekday is None:
+        raise _unreadable(text)
+    return (today - weekday - 1) % 7 + 1
+
+
+def _zone(name: str, text: str) -> tzinfo:
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # also what is no file of the database
+        raise InvalidTime(
+            f"there is no time zone {printable(name)}: {printable(text)}",
+            hint="write it as Europe/Berlin, or an offset from UTC: +01:00",
+        ) from None
 
 
 def _offset_seconds(offset: str, text: str) -> int:
-    if offset in {"Z", "z"}:
+    if offset.upper() in {"Z", "UTC", "GMT"}:
         return 0
     digits = offset[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
@@ -261,9 +333,10 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
         format_time((utc - used) * _SECOND, in_force // 60)
         for used, in_force in zip((first, second), shown, strict=True)
     ]
-    what = "happened twice" if first > second else "never was"
+    place = getattr(zone, "key", None) or os.environ.get("TZ") or "the local time zone"
+    what, how = ("happened twice", "back") if first > second else ("does not exist", "forward")
     raise InvalidTime(
-        f"{printable(text)} {what}, because the clocks changed",
+        f"{printable(text)} {what} in {printable(place)}: the clocks went {how}",
         hint=f"write {readings[0]} or {readings[1]}",
     )
 
