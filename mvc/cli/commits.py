@@ -250,6 +250,24 @@ def tell_deployed(session: Session, done: Deployed, words: str) -> None:
         out.line(f"{words.format(target=target, commit=commit)} at {when}")
 
 
+def warn_of_new_target(session: Session, deployed: Deployed) -> None:
+    """Names a target without earlier deployments, if there are others, and the nearest of these."""
+    repository, target = session.repository, deployed.target
+    if deployed.replaces is not None or len(repository.deployments(target)) > 1:
+        return
+    others = [name for name in repository.targets() if name != target]
+    if not others:
+        return
+    from difflib import get_close_matches
+
+    close = get_close_matches(target, others, n=1)
+    near = f"; did you mean {printable(close[0])}?" if close else ""
+    session.out.warn(
+        f"{printable(target)} is a new target{near} "
+        f"('mvc deploy --retract {deployed.commit.short} {printable(target)}' withdraws this)"
+    )
+
+
 def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
     """Says that a deployment is dated before 1990, or before its version was made."""
     if not deployed.dated:

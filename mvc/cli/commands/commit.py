@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import warn_of_clock
+from mvc.cli.commits import warn_of_clock, warn_of_new_target
 from mvc.cli.completing import complete_files
 from mvc.cli.options import (
     CommandOptions,
@@ -129,6 +129,7 @@ def command(session: Session, args: _CommitOptions) -> None:
         assert run.result is not None
         done = run.result
     if done.deployment is not None:
+        warn_of_new_target(session, done.deployment)
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)
     if not session.as_json and session.verbosity >= 0:

@@ -14,6 +14,7 @@ from mvc.cli.commits import (
     state_json,
     tell_deployed,
     warn_of_clock,
+    warn_of_new_target,
     warn_of_time,
     who,
 )
@@ -79,6 +80,7 @@ def command(session: Session, args: _DeployOptions) -> None:
     )
     warn_of_deploying(session, args.target)
     if not args.retract:
+        warn_of_new_target(session, done)
         warn_of_clock(out, done)
         warn_of_time(out, done, session.commit(done.commit))
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
