@@ -336,7 +336,7 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
 def changing(fs: FileSystem, file: Path) -> Iterator[None]:
     """Keeps other processes from changing a file between a read and a write. Raises Busy."""
     fs.make_dirs(file.parent)
-    with fs.lock(file.with_name(f"{file.name}.lock")):
+    with fs.shared_by(file.parent).lock(file.with_name(f"{file.name}.lock")):
         yield
 
 

@@ -290,7 +290,9 @@ def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
     before = snapshot.deployment_before(made.target, recorded.offset)
     deployed = _deployed(snapshot, recorded, made, before)
-    earlier_ns = stamping.recorded_before(snapshot, made.target, deployed.hybrid_ns)
+    earlier_ns = None
+    with suppress(DamagedData):  # a lost entry before it does not change when it was recorded
+        earlier_ns = stamping.recorded_before(snapshot, made.target, deployed.hybrid_ns)
     back = earlier_ns is not None and deployed.recorded_ns < earlier_ns
     return replace(deployed, clock_back=True) if back else deployed
 

@@ -28,7 +28,7 @@ class NotedVersion(Struct, frozen=True):
 
     commit: _Digest
     root: _Digest
-    time_ns: Annotated[int, Meta(ge=-(1 << 63), lt=1 << 63)]
+    time_ns: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 _T = TypeVar("_T", bound=NotedVersion)

@@ -225,8 +225,11 @@ class TestVerbs:
         with mvc.clone(world.url, tmp_path / "copy") as copy:
             copy.storage.forget(world.first)
             copy.branch("nodes/7/gone", world.main)
-            with pytest.raises(RemoteRefused, match="admin"):
-                copy.push("origin", ["nodes/7/gone"])
+            done = copy.push("origin", ["nodes/7/gone"])
+            assert done.not_forgotten == (world.first,) and done.is_short
+        with mvc.clone(world.url, tmp_path / "again") as again:
+            assert again.storage.receipts() == []
+            again.checkout(world.first)
 
     def test_maintenance_is_the_owners(self, world: World) -> None:
         for verb in (["gc"], ["forget", "HEAD"], ["fsck", "--repair"]):

@@ -208,11 +208,11 @@ def test_opaque_files_of_changing_length(tmp_path: Path):
     base = rng().bytes(300_000)
     texts = [b"%d: a line of a log\n" % i for i in range(4000)]
     versions = [
-        {"f.bin": base, "log": b"".join(texts[:3000])},
-        {"f.bin": base[:1000] + b"inserted" + base[1000:], "log": b"".join(texts)},
-        {"f.bin": base[100:150_000] + b"x" * 777, "log": b"".join(texts[1000:2000])},
-        {"f.bin": b"", "log": b"x"},
-        {"f.bin": b"abc", "log": b""},
+        {"f.dat": base, "log": b"".join(texts[:3000])},
+        {"f.dat": base[:1000] + b"inserted" + base[1000:], "log": b"".join(texts)},
+        {"f.dat": base[100:150_000] + b"x" * 777, "log": b"".join(texts[1000:2000])},
+        {"f.dat": b"", "log": b"x"},
+        {"f.dat": b"abc", "log": b""},
     ]
     commit_files(tmp_path, *versions)
 

@@ -78,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "models"
     with Repository.init(root, clock=FixedClock()) as repo:
         for i in range(3):
-            (root / "f.bin").write_bytes(b"x" * 100 * i)
+            (root / "f.bin").write_bytes(b"x" * 100 * (i + 1))
             repo.commit([root / "f.bin"], deploy="prod")
             repo.commit({"w": np.ones(3) * i}, deploy="prod")
         repo.branch("side", "HEAD~2")

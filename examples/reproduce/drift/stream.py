@@ -134,31 +134,32 @@ def _train(experiment: Experiment, repo: Repository, progress: Progress) -> None
     model = experiment.recipe.build(experiment.data)
     optimizer = experiment.recipe.optimizer(model)
     epoch, batch = _go_on(repo, model, optimizer)
-    with (
-        Recorder(repo, model, optimizer) as whole,
-        Recorder(repo, model, include=["model"]) as weights,
-    ):
-        for number in range(epoch, experiment.epochs):
-            batches = _offline_batches(experiment, number)
-            losses = []
-            for done, rows in enumerate(batches, start=1):
-                losses.append(learn(model, optimizer, tensors_of(experiment.data, rows)))
-                progress(f"epoch {number + 1} of {experiment.epochs}", done, len(batches))
-            position = {"epoch": number + 1, "batch": 0}
+    for number in range(epoch, experiment.epochs):
+        batches = _offline_batches(experiment, number)
+        losses = []
+        for done, rows in enumerate(batches, start=1):
+            losses.append(learn(model, optimizer, tensors_of(experiment.data, rows)))
+            progress(f"epoch {number + 1} of {experiment.epochs}", done, len(batches))
+        position = {"epoch": number + 1, "batch": 0}
+        with Recorder(repo, model, optimizer) as whole:
             whole.step(loss=sum(losses) / len(losses), batch=position, metrics=position)
-            whole.flush()
-        last = experiment.plan.batches - 1  # the last batch is only for evaluation
-        for number in range(batch, last):
-            sample = tensors_of(experiment.data, experiment.drift.online[number])
-            begun = time.perf_counter()
-            loss = learn(model, optimizer, sample)
-            seconds = time.perf_counter() - begun
-            done = number + 1
-            position = {"epoch": experiment.epochs, "batch": done}
-            recorder = whole if done % _WHOLE_STATE == 0 else weights
+    last = experiment.plan.batches - 1  # the last batch is only for evaluation
+    for number in range(batch, last):
+        sample = tensors_of(experiment.data, experiment.drift.online[number])
+        begun = time.perf_counter()
+        loss = learn(model, optimizer, sample)
+        seconds = time.perf_counter() - begun
+        done = number + 1
+        position = {"epoch": experiment.epochs, "batch": done}
+        is_whole = done % _WHOLE_STATE == 0
+        # It is closed before the next step, so that no commit runs beside what is timed.
+        with (
+            Recorder(repo, model, optimizer)
+            if is_whole
+            else Recorder(repo, model, include=["model"])
+        ) as recorder:
             recorder.step(loss=loss, batch=position, metrics={**position, "seconds": seconds})
-            recorder.flush()  # so that no commit runs beside the next step, which is timed
-            progress("online", done, last)
+        progress("online", done, last)
 
 
 def _offline_batches(experiment: Experiment, epoch: int) -> list[NDArray[np.int64]]:
