@@ -11,7 +11,7 @@ The deployments of a target are ordered by their stamps, which are the same in e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -220,8 +220,9 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    found = _down(snapshot, target, low, high, incomplete=incomplete)
-    return _settled(found, lambda deployed: deployed.time_ns, down=True)
+    lost = list[int]()
+    found = _down(snapshot, target, low, high, incomplete=incomplete, lost=lost)
+    return _settled(found, lambda deployed: deployed.time_ns, down=True, lost=lost)
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
@@ -232,11 +233,32 @@ def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
 
 
 def _settled(
-    found: Iterator[Deployed], key: Callable[[Deployed], int], *, down: bool
+    found: Iterator[Deployed],
+    key: Callable[[Deployed], int],
+    *,
+    down: bool,
+    lost: Sequence[int] = (),
 ) -> Iterator[Deployed]:
-    """Deployments in the order of ``key``, equal ones by place, as in every repository."""
-    for _, equal in groupby(found, key):
-        yield from sorted(equal, key=lambda deployed: deployed.place, reverse=down)
+    """Deployments in the order of ``key``, equal ones by place, as in every repository.
+
+    If one cannot be read, those before it are still in order unless the key ``lost`` is theirs.
+    """
+
+    def ordered(equal: Iterable[Deployed]) -> list[Deployed]:
+        return sorted(equal, key=lambda deployed: deployed.place, reverse=down)
+
+    group = list[Deployed]()
+    try:
+        for each in found:
+            if group and key(each) != key(group[0]):
+                yield from ordered(group)
+                group.clear()
+            group.append(each)
+    except DamagedData:
+        if lost and group and key(group[0]) not in lost:
+            yield from ordered(group)
+        raise
+    yield from ordered(group)
 
 
 def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]:
@@ -330,7 +352,9 @@ def _down(
     low: bytes,
     high: bytes,
     incomplete: list[DamagedData] | None = None,
+    lost: list[int] | None = None,
 ) -> Iterator[Deployed]:
+    """``lost``: gets the moment of the key whose entry cannot be read."""
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
 
     def key() -> bytes | None:
@@ -349,6 +373,8 @@ def _down(
         except DamagedData as error:
             there = key()
             if incomplete is None or there is None:
+                if lost is not None and there is not None:
+                    lost.append(keys.moment_of(there))
                 raise
             incomplete.append(error)
             high, last = there, None  # entries are not moved while one is lost
