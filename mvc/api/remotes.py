@@ -28,6 +28,7 @@ from mvc.types import PathName
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
+    from mvc.remote.unsent import Unsent
 
 
 _T = TypeVar("_T")
@@ -136,6 +137,15 @@ class Remotes(Namespace):
             hint="who runs it calls 'mvc gc', 'mvc forget --list' and the like in its folder; in a "
             "clone 'mvc forget --list' says what was forgotten there",
         )
+
+    def unsent(self, target: str | None = None) -> tuple[Unsent, ...]:
+        """Deployments and retractions of this repository that remotes lack, as far as known here.
+
+        By remote and target; none for a target whose record is in step with the remote's.
+        """
+        from mvc.remote.unsent import unsent
+
+        return unsent(self.context, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
         """How a branch, by default the current one, stands to that of a remote, without asking.

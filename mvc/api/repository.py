@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.rollback import RolledBack
+    from mvc.repo.signatures.signing import Send
     from mvc.repo.verification import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
@@ -1120,18 +1121,30 @@ class Repository(Unpicklable):
         reason: Reason = "",
         sign: bool | None = None,
         anyway: bool = False,
+        push: str | bool = False,
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why.
 
         ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
         ``anyway``: also if the setting ``deploy.protect`` names the target; else that raises
-        TargetProtected.
+        TargetProtected. ``push``: sends it to this remote, or the default one, first; nothing is
+        recorded if the remote refuses it. Raises RefConflict if others deployed there meanwhile.
         """
+        from mvc.remote.unsent import against
+
         announce, moment = announcing(self.context, target), self._moment(at)
         done = deploying.deploy(
-            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
-        )
+            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
+            against=against(self.context, target), send=self._sending(push),
+        )  # fmt: skip
         return announce("deploy", done)
+
+    def _sending(self, push: str | bool) -> Send | None:
+        from mvc.remote.push import send_first
+
+        if not push:
+            return None
+        return send_first(self.context, self.remotes.find(None if push is True else push))
 
     def rollback(
         self,
@@ -1142,21 +1155,31 @@ class Repository(Unpicklable):
         reason: Reason = "",
         sign: bool | None = None,
         anyway: bool = False,
+        push: str | bool = False,
+        remote: str | None = None,
     ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks directly before it have left, unless ``to`` names it. ``sign`` and
-        ``anyway`` are as for ``deploy``.
+        that the rollbacks directly before it have left, unless ``to`` names it. ``sign``,
+        ``anyway`` and ``push`` are as for ``deploy``. ``remote``: goes by this remote's
+        record, and sends the rollback there.
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
+        from mvc.remote.unsent import against, apart_from
         from mvc.repo.rollback import rollback
 
         announce = announcing(self.context, target)
+        if remote is not None:
+            self.fetch(remote)
+            there = apart_from(self.context, self.remotes.find(remote), target)
+        else:
+            there = against(self.context, target)
         done = rollback(
-            self.context, target, steps=steps, to=to, reason=reason, sign=sign, anyway=anyway
-        )
+            self.context, target, steps=steps, to=to, reason=reason, sign=sign, anyway=anyway,
+            against=there, send=self._sending(push if remote is None else remote),
+        )  # fmt: skip
         announce("rollback", done)
         return done
 
@@ -1169,16 +1192,21 @@ class Repository(Unpicklable):
         reason: Reason = "",
         sign: bool | None = None,
         anyway: bool = False,
+        push: str | bool = False,
     ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
-        that is recorded for this moment. ``sign`` and ``anyway`` are as for ``deploy``.
+        that is recorded for this moment. ``sign``, ``anyway`` and ``push`` are as for
+        ``deploy``.
         """
+        from mvc.remote.unsent import against
+
         announce, moment = announcing(self.context, target), self._moment(at)
         done = deploying.retract(
-            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway
-        )
+            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
+            against=against(self.context, target), send=self._sending(push),
+        )  # fmt: skip
         return announce("retract", done)
 
     def verify(

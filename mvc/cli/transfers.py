@@ -14,6 +14,7 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import RefUpdate, Transferred
+    from mvc.remote.unsent import Unsent
 
 _PREFIXES = ("heads/", "tags/", "remotes/")
 _MARKS = {"new": "*", "forced": "+", "deleted": "-", "kept": "!", "forward": ""}
@@ -71,6 +72,13 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
         session.out.warn(
             f"not sent: {ids} forgotten here by name; forgetting on {printable(done.remote)} needs "
             "the scope admin. Everything else was sent"
+        )
+    for each in done.refused:
+        from mvc.remote.push import meanwhile
+
+        session.out.warn(
+            f"not sent: what was deployed here to {printable(each.target)}; {meanwhile(each)}. "
+            "Deploy or roll back again to replace it; 'mvc deploy --retract' drops yours"
         )
     for id_ in done.held:
         session.out.warn(
@@ -141,3 +149,27 @@ def _short(name: str) -> str:
 
 def _id(value: CommitId | None) -> str:
     return "" if value is None else value.short
+
+
+def tell_unsent(session: Session, target: str | None = None) -> None:
+    """Says which deployments remotes lack; nothing where all is in step."""
+    for each in session.repository.remotes.unsent(target):
+        session.out.note(unsent_line(each) if target is None else _unsent(each))
+
+
+def unsent_line(unsent: Unsent) -> str:
+    """``prod: not sent yet to origin: 'mvc push'``."""
+    return f"{printable(unsent.target)}: {_unsent(unsent)}"
+
+
+def _unsent(unsent: Unsent) -> str:
+    name = printable(unsent.remote)
+    if unsent.state == "not sent":
+        return f"not sent yet to {name}: 'mvc push {name}' (or --push)"
+    there = unsent.there
+    live = "nothing is live" if there is None else f"{there.commit.short} is live"
+    by = f", deployed by {printable(there.author)}" if there is not None and there.author else ""
+    return (
+        f"conflict: {live} at {name}{by}; deploy or roll back again to replace it, "
+        "or drop what was recorded here with 'mvc deploy REV TARGET --retract'"
+    )

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mvc.ids import CommitId
+from mvc.ids import CommitId, DeploymentId
 from mvc.store.journal.entries import RefValue
 from mvc.types import Bytes
 
@@ -112,6 +112,21 @@ class Slice(Struct):
     features: frozenset[str] = frozenset()
 
 
+class Refused(Struct, frozen=True):
+    """A deployment, or its retraction (``retracts``), that replaces what is not live there now.
+
+    ``id``: of the deployment; ``live``, ``author`` and ``time_ns``: the version that is live there,
+    who deployed it and when; no version if nothing is.
+    """
+
+    target: str
+    id: DeploymentId
+    live: CommitId | None = None
+    author: str = ""
+    time_ns: int = 0
+    retracts: bool = False
+
+
 class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
@@ -119,7 +134,8 @@ class Received(Struct, frozen=True):
     of the first operation of it, 0 for none. ``moved``: the names of the refs that moved.
     ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
     elsewhere and are kept there for now, because something stands on them. ``identity``: of the
-    receiver, where a head without one was no repository yet.
+    receiver, where a head without one was no repository yet. ``refused``: statements that were left
+    out because others deployed meanwhile.
     """
 
     place: Place
@@ -129,6 +145,7 @@ class Received(Struct, frozen=True):
     held: tuple[CommitId, ...] = ()
     begun: int = 0
     identity: bytes = b""
+    refused: tuple[Refused, ...] = ()
 
 
 class Door(Protocol):

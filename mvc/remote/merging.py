@@ -37,7 +37,9 @@ from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import NODES, check_ref, is_report
+from mvc.remote.door import Refused
 from mvc.repo.context import Context
+from mvc.repo.live import live_among
 from mvc.repo.lookup import availability, commits, stamping
 from mvc.repo.lookup.undos import undone_by
 from mvc.repo.times import check_moment, format_time
@@ -351,6 +353,51 @@ def arrived(truths: Truths, now_ns: int, *, gathered: bool = False) -> Truths:
     ahead_ms = (truths.time_ns - now_ns) // 10**6
     noted = tuple(replace(each, ahead_ms=ahead_ms) for each in made)
     return replace(truths, time_ns=now_ns, deployments=noted)
+
+
+def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[Refused, ...]]:
+    """What a push may say: without statements that replace what is not live here any more.
+
+    Only statements count that the sender recorded itself. Under the journal's lock.
+    """
+    refused: list[Refused] = []
+    for target in truths.targets if truths.is_own else ():
+        if is_report(target):
+            continue
+        new = [d for d in truths.deployments if d.target == target and not _has(snapshot, d)]
+        taken = [t for t in truths.retractions if t.target == target and _counts(snapshot, t)]
+        now_ns, at = truths.time_ns, None
+        if new:
+            now_ns, at = new[0].recorded_ns, new[0].time_ns
+        live = live_among(snapshot, target, now_ns, None if at == now_ns else at)
+        expected = dict(truths.replaces).get(target)
+        if not (new or taken) or expected == (None if live is None else live.id):
+            continue
+        seen = Refused(target, DeploymentId(b""))
+        if live is not None:
+            seen = replace(seen, live=live.commit, author=live.author, time_ns=live.time_ns)
+        refused += (replace(seen, id=each.id) for each in new)
+        refused += (replace(seen, id=DeploymentId(each.id), retracts=True) for each in taken)
+    if not refused:
+        return truths, ()
+    targets = {each.target for each in refused}
+    kept = replace(
+        truths,
+        deployments=tuple(d for d in truths.deployments if d.target not in targets),
+        retractions=tuple(t for t in truths.retractions if t.target not in targets),
+        signatures=truths.signatures_but({bytes(each.id) for each in refused}),
+    )
+    return kept, tuple(refused)
+
+
+def _has(snapshot: Snapshot, sent: SentDeployment) -> bool:
+    return stamping.with_id(snapshot, sent.target, sent.hybrid_ns, sent.id) is not None
+
+
+def _counts(snapshot: Snapshot, sent: SentRetraction) -> bool:
+    """Whether a retraction changes anything here."""
+    number = _number(snapshot, sent.target, (sent.id, sent.hybrid_ns))
+    return number is not None and not snapshot.retractions(sent.target, number)
 
 
 def check_clock(time_ns: int, now_ns: int, what: str) -> None:

@@ -33,7 +33,8 @@ class KnownPlace(Struct, frozen=True):
 
     ``tips``: where its branches and tags were after the last push, ``there``: where its journal
     ended. ``passed``: what was said there and not believed (``Remote.disbelieved``). ``kept``:
-    versions of which it was not believed that they are forgotten by name.
+    versions of which it was not believed that they are forgotten by name. ``left``: the operations
+    of this journal before number ``dealt`` whose deployments and retractions the remote lacks.
     """
 
     identity: bytes
@@ -42,6 +43,8 @@ class KnownPlace(Struct, frozen=True):
     passed: tuple[str, ...] = ()
     kept: tuple[bytes, ...] = ()
     there: Place | None = None
+    dealt: int = 0
+    left: tuple[int, ...] = ()
 
     def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
         """The versions that lead to ``tips``, and that the remote did not have at the last push."""

@@ -7,9 +7,9 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -25,9 +25,9 @@ from mvc.errors import (
     UnknownRevision,
     WeightsDropped,
 )
-from mvc.ids import CommitId
+from mvc.ids import CommitId, DeploymentId
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
-from mvc.remote.door import FETCH, Door, Move, Place, Received, Slice, Wanted
+from mvc.remote.door import FETCH, Door, Move, Place, Received, Refused, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.merging import TruthReader
@@ -55,6 +55,7 @@ from mvc.remote.transfer import (
     versions_in,
     with_missing,
 )
+from mvc.remote.unsent import deployed_by, operations, own_keys
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits
@@ -63,6 +64,7 @@ from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.protection import protected
+from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.types import Progress
@@ -95,6 +97,8 @@ class Pushed(Transferred, frozen=True):
     gone along have not. ``not_there``: targets, with the version that is live on them here, whose
     version the remote does not have: their deployments stay here. ``not_forgotten``: versions
     forgotten by name here, which the remote lets nobody forget but a holder of ``admin``.
+    ``refused``: by target a deployment or retraction that was left out, because others deployed
+    there meanwhile.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -103,11 +107,12 @@ class Pushed(Transferred, frozen=True):
     denied: tuple[str, ...] = ()
     not_there: tuple[tuple[str, CommitId], ...] = ()
     not_forgotten: tuple[CommitId, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     @property
     def is_short(self) -> bool:
         """Whether deployments, tags or tombstones were left out."""
-        return bool(self.denied or self.passed_over or self.not_forgotten)
+        return bool(self.denied or self.passed_over or self.not_forgotten or self.refused)
 
 
 def push(
@@ -152,7 +157,7 @@ def push(
             outside=work.outside, at_home=work.at_home,
             denied=denied,
             not_there=plan.not_there(),
-            not_forgotten=kept,
+            not_forgotten=kept, refused=work.refused(),
         )  # fmt: skip
 
 
@@ -178,6 +183,57 @@ def push_states(
         if again:
             work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
         return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
+
+
+def send_first(
+    context: Context, remote: Remote, progress: Progress | None = None
+) -> Callable[[Entry], Callable[[Recorded], None]]:
+    """Sends a deployment or retraction, with its version, before it is recorded here.
+
+    The function raises RefConflict if others deployed there meanwhile; nothing is recorded then.
+    """
+
+    def send(draft: Entry) -> Callable[[Recorded], None]:
+        snapshot = context.fresh()
+        end = snapshot.position
+        due = Recorded(draft, end.offset, end.sequence, end, 2, b"")
+        truths = TruthReader(snapshot).of(due)
+        with closing(open_door(remote, context)) as door:
+            work = _Push(context, remote, door, progress=progress)
+            wanted = work.wanted(deployed_by(snapshot, due))
+            work.needed(wanted, partial=False)
+            work.run(wanted, ())
+            work.note(())
+            got = door.receive(Slice(encode_entries([Sent(truths=truths)]), 0, ()))
+        if got.refused:
+            raise RefConflict(
+                f"{remote.name} refuses it: {meanwhile(got.refused[0])}; nothing was recorded",
+                hint=f"'mvc fetch{remote.typed}' brings what happened there",
+            )
+        return partial(_mark_sent, context, remote)
+
+    return send
+
+
+def meanwhile(refused: Refused) -> str:
+    """Who deployed what meanwhile, so that a deployment was refused."""
+    target = printable(refused.target)
+    if refused.live is None:
+        return f"nothing is live on {target} any more"
+    who, when = printable(refused.author) or "somebody", format_time(refused.time_ns)
+    return f"{refused.live.short} is live on {target} meanwhile, which {who} deployed at {when}"
+
+
+def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:
+    """Notes that the remote has what an operation says."""
+    known = known_place(context, remote, PUSHED)
+    if known is None:
+        return
+    rows = operations(context, remote, recorded.sequence)
+    if known.place.sequence == recorded.sequence:
+        known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
+    left = tuple(each.sequence for each in rows)
+    keep_place(context, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
 # -- which refs move ---------------------------------------------------------------------------
@@ -415,6 +471,9 @@ class _Push:
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
         self._last: Slice | None = None
+        self._accepted = set[tuple[DeploymentId, bool]]()
+        self._refused = dict[tuple[DeploymentId, bool], Refused]()
+        self._left: list[Recorded] = []
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
 
@@ -458,6 +517,8 @@ class _Push:
         if known is None:
             return found
         due = known.untold(context, have)  # others have brought these since
+        for recorded in operations(context, remote, known.dealt):
+            due += deployed_by(context.store.snapshot, recorded)
         return replace(found, after=known.place, due=tuple(due))
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
@@ -595,7 +656,37 @@ class _Push:
         else:
             self._took(got)
             self._counted(given)
+            self._deployed(given, got)
         return got
+
+    def _deployed(self, given: Slice, got: Received) -> None:
+        """Notes which statements of this repository the remote has taken, and which not."""
+        refused = {(each.id, each.retracts): each for each in got.refused}
+        self._refused.update(refused)
+        for sent in decode_entries(given.head):
+            if sent.truths is not None and sent.truths.is_own:
+                self._accepted |= own_keys(sent.truths) - refused.keys()
+
+    def refused(self) -> tuple[Refused, ...]:
+        """What was refused and still counts here, one for each target."""
+        keys = {key for each in self._left for key in self._open(each)} & self._refused.keys()
+        return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())
+
+    def _open(self, recorded: Recorded) -> set[tuple[DeploymentId, bool]]:
+        """The statements of an operation that the remote lacks, and should have."""
+        snapshot, dropped = self._context.store.snapshot, set[tuple[DeploymentId, bool]]()
+        truths = TruthReader(snapshot).of(recorded)
+        for made in recorded.entry.deployments:
+            key = made.id(snapshot.stamp_of(recorded, made)), False
+            if key in self._refused and snapshot.retractions(made.target, recorded.sequence):
+                dropped.add(key)
+        return set() if truths is None else own_keys(truths) - self._accepted - dropped
+
+    def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
+        """With the operations before number ``end`` whose statements were left out."""
+        rows = operations(self._context, self._remote, end)
+        self._left = [recorded for recorded in rows if self._open(recorded)]
+        return replace(known, dealt=end, left=tuple(each.sequence for each in self._left))
 
     def _took(self, got: Received) -> None:
         self.tally.held.update(dict.fromkeys(got.held))
@@ -613,13 +704,17 @@ class _Push:
             return
         noted = _note_refs(context, remote, updates)
         is_told = not self.denied and not self.not_forgotten()
-        if is_told and self._last is not None and (place := self._last.place) is not None:
+        place = None if self._last is None else self._last.place
+        if place is not None and not is_told:
+            known = self._known or KnownPlace(self._identity, Place(0, b""))
+            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
+        elif place is not None:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}
             tips = tuple(map(bytes, tips_of(now)))
             known = KnownPlace(self._identity, place, tips, there=self._end)
-            keep_place(context, remote, PUSHED, known)
+            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here

@@ -26,8 +26,17 @@ from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
-from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
-from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again, hold
+from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Refused, Slice
+from mvc.remote.merging import (
+    Merger,
+    Truths,
+    arrived,
+    by_name,
+    check_clock,
+    compared,
+    here_again,
+    hold,
+)
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
@@ -69,7 +78,8 @@ class _ReceivedEntry(Struct):
 
     ``again``: versions that were here without their states or weights, which have come;
     ``marked`` and ``restored`` say so in the journal. ``lapsed``: versions without weights, and
-    without what makes them again, which count as forgotten by rule.
+    without what makes them again, which count as forgotten by rule. ``truths``: what is taken of
+    those that were sent.
     """
 
     sent: Sent
@@ -82,6 +92,7 @@ class _ReceivedEntry(Struct):
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
+    truths: Truths | None = None
 
     @property
     def is_new(self) -> bool:
@@ -178,18 +189,19 @@ def receive(
                     if context.fresh().generation == generation:
                         raise
                 else:
-                    return _received(store.snapshot, done, work.held)
+                    return _received(store.snapshot, done, work)
     except Missing as missing:
         return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[CommitId]) -> Received:
+def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) -> Received:
     end = done[-1].after if done else snapshot.position
     return Received(
         Place(end.sequence, end.chain),
         moved=tuple(change.name for each in done for change in each.entry.refs),
-        held=tuple(held),
+        held=tuple(work.held),
+        refused=tuple(work.refused),
         # Where others published between them, this is no number at which the sender stopped.
         begun=done[-1].sequence + 1 - len(done) if done else 0,
     )
@@ -388,6 +400,7 @@ class _Publication:
         self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
+        self.refused: list[Refused] = []
 
     def run(self, packs: PackWriter) -> list[Recorded]:
         """Returns what was published. Raises Missing, DamagedData.
@@ -400,6 +413,9 @@ class _Publication:
         store.require(proven.features)
         packs.sync()
         self._merger.prepare()
+        self.refused.clear()
+        for draft in self._drafts:
+            draft.truths = draft.sent.truths
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
@@ -407,6 +423,9 @@ class _Publication:
             for draft in drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in drafts:
+                if draft.truths is not None and not self._local:
+                    draft.truths, refused = compared(store.snapshot, draft.truths)
+                    self.refused += refused
                 if self._entry(draft, draft.own, remember=True) is not None:
                     yield partial(self._made, draft)
 
@@ -455,8 +474,8 @@ class _Publication:
         entry = draft.entry(self._operation, self._context.store.now_ns())
         entry, news = replace(entry, sender=self._sender), draft.is_new
         check_news(self._scopes, (), adds=news)
-        if draft.sent.truths is not None:
-            merged, held = self._merger.merge(draft.sent.truths, entry, own)
+        if draft.truths is not None:
+            merged, held = self._merger.merge(draft.truths, entry, own)
             targets = {made.target for made in merged.deployments}
             targets |= {taken.target for taken in merged.retractions}
             targets |= {signed.target for signed in merged.signatures if signed.target}
@@ -468,7 +487,7 @@ class _Publication:
             check_news(self._scopes, targets, adds=bool(said), forgets=forgets)
             self._check_annotated(said)
             if remember:
-                hold(self._context, draft.sent.truths, held)
+                hold(self._context, draft.truths, held)
             news, entry = news or merged is not entry, merged
             self.held.update(dict.fromkeys(held))
         if draft is self._drafts[-1]:

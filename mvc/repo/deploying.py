@@ -17,11 +17,11 @@ from mvc.repo.deployments import (
     of_commit,
     recorded_as,
 )
-from mvc.repo.live import replaced
+from mvc.repo.live import IN_STEP, Against, replaced
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import publish, signing
+from mvc.repo.signatures.signing import Send, publish, signing
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, Retraction
 from mvc.store.snapshot import Snapshot
@@ -38,11 +38,14 @@ def deploy(
     reason: str = "",
     sign: bool | None = None,
     anyway: bool = False,
+    against: Against = IN_STEP,
+    send: Send | None = None,
 ) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
-    user's settings say. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
+    user's settings say. ``against``: the remote's record that it is to fit; ``send``: see
+    ``signing.publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
     CannotSign, and TargetProtected unless ``anyway``.
     """
     refuse_protected(context, target, anyway=anyway)
@@ -60,10 +63,11 @@ def deploy(
             deployments=(deployment_for(snapshot, target, at, commit, now_ns=now),),
             author=context.author,
             reason=reason,
-            replaces=replaced(snapshot, target, now, at),
+            replaces=replaced(snapshot, target, now, at, against=against),
+            retractions=against.retractions(snapshot, target),
         )
 
-    return recorded_as(snapshot, target, publish(context, make, how).sequence)
+    return recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
 
 
 def retract(
@@ -75,6 +79,8 @@ def retract(
     reason: str = "",
     sign: bool | None = None,
     anyway: bool = False,
+    against: Against = IN_STEP,
+    send: Send | None = None,
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
@@ -89,7 +95,7 @@ def retract(
     how = signing(context, sign, deployment=True)
 
     def make(now: int) -> Entry:
-        sequence = _to_retract(snapshot, target, commit, time_ns).sequence
+        sequence = _to_retract(snapshot, target, commit, time_ns, against).sequence
         return Entry(
             "retract",
             now,
@@ -97,15 +103,19 @@ def retract(
             retractions=(Retraction(target, sequence),),
             author=context.author,
             reason=reason,
-            replaces=replaced(snapshot, target, now),
+            replaces=replaced(snapshot, target, now, against=against),
         )
 
-    sequence = publish(context, make, how).entry.retractions[0].sequence
+    sequence = publish(context, make, how, send=send).entry.retractions[0].sequence
     return recorded_as(snapshot, target, sequence)
 
 
 def _to_retract(
-    snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
+    snapshot: Snapshot,
+    target: str,
+    commit: CommitId | None,
+    time_ns: int | None,
+    against: Against,
 ) -> Deployed:
     if commit is None or is_report(target):
         newest = newest_first(snapshot, target)
@@ -117,7 +127,7 @@ def _to_retract(
             continue
         if time_ns in (None, deployed.time_ns):
             then.append(deployed)
-            if not deployed.retracted:
+            if not deployed.retracted or deployed.sequence in against.counting:
                 return deployed
         elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
             second.append(deployed)  # people are shown seconds

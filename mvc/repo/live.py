@@ -37,12 +37,30 @@ from mvc.repo.deployments import (
 )
 from mvc.repo.lookup import commits
 from mvc.repo.times import check_moment, datetime_of, format_time, nearest
+from mvc.store.journal.entries import Retraction
 from mvc.store.journal.stamps import Replaces
 from mvc.store.snapshot import Snapshot
 
 RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""
 _NEVER = 1 << 64  # ns, later than every time that can be recorded
+
+
+class Against(Struct, frozen=True):
+    """How a remote's record of a target differs: it lacks the deployments of operations
+    ``without``, and the retractions of the deployments with the sequences ``counting``.
+    """
+
+    without: frozenset[int] = frozenset()
+    counting: frozenset[int] = frozenset()
+
+    def retractions(self, snapshot: Snapshot, target: str) -> tuple[Retraction, ...]:
+        """What a new deployment retracts, so that both records agree once it is accepted."""
+        dropped = (n for n in self.without if not snapshot.retractions(target, n))
+        return tuple(Retraction(target, n) for n in sorted({*dropped, *self.counting}))
+
+
+IN_STEP = Against()
 
 
 class Live(Struct, frozen=True):
@@ -217,27 +235,31 @@ def live_among(
     now_ns: int,
     time_ns: int | None = None,
     *,
-    without: Collection[int] = (),
-    counting: Collection[int] = (),
+    against: Against = IN_STEP,
 ) -> Deployed | None:
-    """What is live now, or at a time, had the operations ``without`` deployed nothing.
-
-    Deployments with the sequences ``counting`` count even if they are retracted.
-    """
+    """What is live now, or at a time, as the remote sees it that ``against`` describes."""
     if time_ns is None:
-        found = succession(snapshot, target, now_ns, counting)
+        found = succession(snapshot, target, now_ns, against.counting)
     else:
         every = on_target(snapshot, target, until=time_ns)
-        found = (d for d in every if not d.retracted or d.sequence in counting)
-    return next((d for d in found if d.sequence not in without), None)
+        found = (d for d in every if not d.retracted or d.sequence in against.counting)
+    return next((d for d in found if d.sequence not in against.without), None)
 
 
-def replaced(snapshot: Snapshot, target: str, now_ns: int, time_ns: int | None = None) -> Replaces:
+def replaced(
+    snapshot: Snapshot,
+    target: str,
+    now_ns: int,
+    time_ns: int | None = None,
+    *,
+    against: Against = IN_STEP,
+) -> Replaces:
     """What an operation of now replaces on a target; ``time_ns``: of its deployment.
 
     Valid only under the journal's lock.
     """
-    live = live_among(snapshot, target, now_ns, None if time_ns == now_ns else time_ns)
+    at = None if time_ns == now_ns else time_ns
+    live = live_among(snapshot, target, now_ns, at, against=against)
     return () if live is None else ((target, live.id),)
 
 

@@ -19,11 +19,11 @@ from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_as
-from mvc.repo.live import live_at, succession
+from mvc.repo.live import IN_STEP, Against, live_among, live_at, succession
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import publish, signing
+from mvc.repo.signatures.signing import Send, publish, signing
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 
@@ -43,6 +43,8 @@ def rollback(
     reason: str = "",
     sign: bool | None = None,
     anyway: bool = False,
+    against: Against = IN_STEP,
+    send: Send | None = None,
 ) -> RolledBack:
     """``Repository.rollback``; durable on return."""
     if steps < 1:
@@ -57,7 +59,9 @@ def rollback(
 
     def make(now: int) -> Entry:
         live = live_at(context, None, target)
-        past = _Past(snapshot, target, now)
+        if against != IN_STEP:
+            live = live_among(snapshot, target, now, against=against) or live
+        past = _Past(snapshot, target, now, against)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
         left[:] = [live.commit]
@@ -72,16 +76,18 @@ def rollback(
             author=author,
             reason=reason,
             replaces=((target, live.id),),
+            retractions=against.retractions(snapshot, target),
         )
 
-    done = recorded_as(snapshot, target, publish(context, make, how).sequence)
+    done = recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
     return RolledBack(**asdict(done), left=left[0])
 
 
 class _Past:
     """What was live on a target up to a moment, read as far as it is asked for."""
 
-    def __init__(self, snapshot: Snapshot, target: str, now_ns: int) -> None:
+    def __init__(self, snapshot: Snapshot, target: str, now_ns: int, against: Against) -> None:
+        self._against = against
         self._snapshot = snapshot
         self._target = target
         self._now_ns = now_ns
@@ -127,8 +133,9 @@ class _Past:
         )
 
     def _succession(self, *counting: Deployed) -> Iterator[Deployed]:
-        also = [deployed.sequence for deployed in counting]
-        return succession(self._snapshot, self._target, self._now_ns, also)
+        also = {deployed.sequence for deployed in counting} | self._against.counting
+        line = succession(self._snapshot, self._target, self._now_ns, also)
+        return (each for each in line if each.sequence not in self._against.without)
 
     def _before(self, origin: Deployed, besides: set[CommitId]) -> Iterator[Deployed]:
         """What was live before a deployment, which may be retracted by now."""

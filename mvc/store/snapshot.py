@@ -398,6 +398,16 @@ class Snapshot:
             yield found
             high = keys.OPERATION + keys.number(found.sequence)
 
+    def from_sequence(self, sequence: int) -> list[Recorded]:
+        """The entries with this number and later ones, oldest first."""
+
+        def look() -> list[Recorded]:
+            first = keys.OPERATION + keys.number(sequence)
+            every = self.scan(first, keys.after(keys.OPERATION))
+            return [self.entry(keys.offset_of(key)) for key in every]
+
+        return self.retry_on_rewrite(look)
+
     def offset_of(self, sequence: int) -> int | None:
         """The byte at which the entry with this number stands, readable or not."""
         low = keys.OPERATION + keys.number(sequence)

@@ -34,6 +34,7 @@ from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import one_line
+from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, WrongUsage
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
@@ -50,6 +51,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
     anyway: bool = ANYWAY
+    push: bool = flag("Send it to the remote first; record nothing if it is refused.", needs="rev")
     listed: str | None = option(
         "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
         is_flag=False, flag_value="",
@@ -77,6 +79,7 @@ def command(session: Session, args: _DeployOptions) -> None:
         reason=args.reason or "",
         sign=args.sign,
         anyway=args.anyway,
+        push=args.push,
     )
     warn_of_deploying(session, args.target)
     if not args.retract:
@@ -85,6 +88,7 @@ def command(session: Session, args: _DeployOptions) -> None:
         warn_of_time(out, done, session.commit(done.commit))
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     tell_deployed(session, done, words)
+    tell_unsent(session, args.target)
 
 
 def _print_deployments(session: Session, target: str | None) -> None:

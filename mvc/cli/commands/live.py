@@ -21,6 +21,7 @@ from mvc.cli.restored import stdout, tell, write_model
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import one_line
+from mvc.cli.transfers import tell_unsent
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import Live
@@ -70,6 +71,7 @@ def command(session: Session, args: _LiveOptions) -> None:
         print_ = session.out.note if args.output == "-" else session.out.line
         for line in _lines(session, found[0], is_now):
             print_(line)
+    tell_unsent(session, args.target)
     if writes:
         _write(session, found[0], args)
 

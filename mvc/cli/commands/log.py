@@ -31,6 +31,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import listed, number, one_line
+from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -91,6 +92,8 @@ def command(session: Session, args: _LogOptions) -> None:
     else:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if args.graph else plain, args)
+    if not session.as_json:
+        tell_unsent(session)
     session.tell_incomplete(incomplete)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import ANYWAY, CommandOptions, argument, option, reason, sign
+from mvc.cli.options import ANYWAY, CommandOptions, argument, flag, option, reason, sign
 from mvc.cli.program import verb
 from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
+from mvc.cli.transfers import tell_unsent
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.times import format_time
@@ -26,6 +27,8 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     sign: bool | None = sign()
     steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
     anyway: bool = ANYWAY
+    push: bool = flag("Send it to the remote first; record nothing if it is refused.")
+    remote: str | None = option("REMOTE", "Go by the record of REMOTE, and send it there.")
 
 
 @verb("mvc rollback prod", _RollbackOptions)
@@ -39,6 +42,8 @@ def command(session: Session, args: _RollbackOptions) -> None:
         reason=args.reason or "",
         sign=args.sign,
         anyway=args.anyway,
+        push=args.push,
+        remote=args.remote,
     )
     warn_of_clock(session.out, done)
     warn_of_deploying(session, args.target)
@@ -50,6 +55,7 @@ def command(session: Session, args: _RollbackOptions) -> None:
             f"Rolled back {out.paint(printable(done.target), 'target')} from "
             f"{_titled(session, done.left)} to {now_live} at {format_time(done.time_ns)}"
         )
+    tell_unsent(session, args.target)
 
 
 def _titled(session: Session, commit: CommitId) -> str:

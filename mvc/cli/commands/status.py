@@ -12,6 +12,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
+from mvc.cli.transfers import unsent_line
 from mvc.model.names import printable
 from mvc.repo.worktree.status import FileChange, Status
 
@@ -38,7 +39,12 @@ def command(session: Session, args: _StatusOptions) -> None:
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
         tracking = session.repository.remotes.tracking(found.branch)
-        session.out.json("mvc.status/1", {**fields(found), "tracking": tracking})
+        session.out.json("mvc.status/1", {
+            **fields(found), "tracking": tracking, "unsent": [
+                {"remote": u.remote, "target": u.target, "state": u.state}
+                for u in session.repository.remotes.unsent()
+            ],
+        })  # fmt: skip
     elif args.short:
         _print_short(session, found, changed)
     else:
@@ -81,6 +87,8 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         out.line("\nNothing to commit")
     elif not changed and status.head is not None:
         out.line("\nTracked files are as in HEAD")
+    unsent = [f"  {unsent_line(each)}" for each in session.repository.remotes.unsent()]
+    _print_section(session, "Deployments that remotes lack:", unsent)
 
 
 def _apart(session: Session) -> str:

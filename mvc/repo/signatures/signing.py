@@ -26,6 +26,8 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.journal.signatures import Signature
 from mvc.store.snapshot import Snapshot
 
+Send = Callable[[Entry], Callable[[Recorded], None]]
+"""Sends an entry to a remote; the result is called once it is recorded here."""
 _KEY = "sign.key"
 _TRIES = 3
 
@@ -83,13 +85,23 @@ def publish(
     how: Signing | None,
     *,
     release: Callable[[], None] | None = None,
+    send: Send | None = None,
 ) -> Recorded:
     """Publishes the entry that ``make`` returns for a moment, with its signatures.
 
     ``make`` runs again under the journal's lock; if another entry is due by then, that is signed.
     Where others are faster each time, it is signed under the lock in the end.
+    ``send``: gives the entry to a remote first. If that raises, nothing is recorded.
     """
     store = context.store
+    if send is not None:
+        context.fresh()
+        draft = make(store.now_ns())
+        draft = draft if how is None else _signed(store.snapshot, draft, how)
+        after = send(draft)
+        recorded = store.publish(lambda: _following(store.snapshot, draft))
+        after(recorded)
+        return recorded
     if how is None:
         return store.publish(lambda: make(store.now_ns()), release=release)
     for _ in range(_TRIES):
@@ -108,6 +120,15 @@ def publish(
     return store.publish(
         lambda: _signed(store.snapshot, make(store.now_ns()), how), release=release
     )
+
+
+def _following(snapshot: Snapshot, draft: Entry) -> Entry:
+    """The entry behind what others recorded meanwhile."""
+    made = []
+    for each in draft.deployments:
+        before = snapshot.newest_deployment(each.target)
+        made.append(replace(each, previous=None if before is None else before.sequence))
+    return replace(draft, deployments=tuple(made))
 
 
 def _signed(snapshot: Snapshot, entry: Entry, how: Signing) -> Entry:

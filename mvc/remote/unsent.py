@@ -1,0 +1,148 @@
+"""Deployments and retractions that were recorded here and that a remote lacks.
+
+Whether the remote would accept them follows from what is known of it: all that is on record here
+but these. It compares what each of them replaces with what is live there, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from mvc.ids import CommitId, DeploymentId
+from mvc.model.names import is_report
+from mvc.remote.merging import Truths
+from mvc.remote.places import PUSHED, known_place
+from mvc.remote.remotes import Remote, remotes
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import IN_STEP, Against, live_among
+from mvc.repo.lookup import stamping
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
+
+
+class Unsent(Struct, frozen=True):
+    """What ``remote`` lacks of this repository's record of ``target``.
+
+    ``conflict``: others deployed there meanwhile, and ``there`` is live at the remote, as far as is
+    known here. ``against``: what a new deployment has to retract to be accepted.
+    """
+
+    remote: str
+    target: str
+    state: Literal["not sent", "conflict"]
+    there: Deployed | None
+    against: Against = IN_STEP
+
+
+def own_targets(recorded: Recorded) -> set[str]:
+    """The targets of which an operation of this repository says something."""
+    entry = recorded.entry
+    if entry.origin_ns is not None:
+        return set()
+    made = {each.target for each in entry.deployments if not is_report(each.target)}
+    return made | {each.target for each in entry.retractions}
+
+
+def own_keys(truths: Truths) -> set[tuple[DeploymentId, bool]]:
+    """Names of deployments, and of retractions (True), without reports."""
+    made = {(each.id, False) for each in truths.deployments if not is_report(each.target)}
+    return made | {(DeploymentId(each.id), True) for each in truths.retractions}
+
+
+def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
+    """The versions of an operation's deployments, and of those that it retracts."""
+    found = [each.commit for each in recorded.entry.deployments]
+    for taken in recorded.entry.retractions:
+        there = snapshot.by_sequence(taken.sequence)
+        made = None if there is None else stamping.on(there, taken.target)
+        found += [] if made is None else [made.commit]
+    return found
+
+
+def operations(context: Context, remote: Remote, until: int | None = None) -> list[Recorded]:
+    """Operations before number ``until`` whose statements the remote lacks, as far as known."""
+    snapshot = context.fresh()
+    known = known_place(context, remote, PUSHED)
+    dealt, left = (0, ()) if known is None else (known.dealt, known.left)
+    found = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
+    found += snapshot.from_sequence(dealt)
+    return [
+        each for each in found if own_targets(each) and (until is None or each.sequence < until)
+    ]
+
+
+def unsent(context: Context, target: str | None = None) -> tuple[Unsent, ...]:
+    """What each remote lacks, by remote and target; nothing for what is in step."""
+    found: list[Unsent] = []
+    for remote in remotes(context).values():
+        rows = operations(context, remote)
+        names = {name for recorded in rows for name in own_targets(recorded)}
+        for name in sorted(names if target is None else names & {target}):
+            mine = [recorded for recorded in rows if name in own_targets(recorded)]
+            found += _compared(context.store.snapshot, remote.name, name, mine)
+    return tuple(found)
+
+
+def against(context: Context, target: str) -> Against:
+    """What a deployment on a target has to drop, because a remote would refuse it."""
+    conflicts = (each for each in unsent(context, target) if each.state == "conflict")
+    return next((each.against for each in conflicts), IN_STEP)
+
+
+def apart_from(context: Context, remote: Remote, target: str) -> Against:
+    """All that the remote lacks of this repository's record of a target."""
+    snapshot = context.fresh()
+    rows = [each for each in operations(context, remote) if target in own_targets(each)]
+    numbers = {each.sequence for each in rows}
+    without = {each.sequence for each in rows if stamping.on(each, target) is not None}
+    taken = {number for each in rows for number in _retracted(each, target)} - without
+    counting = {
+        n for n in taken if all(r.sequence in numbers for r in snapshot.retractions(target, n))
+    }
+    return Against(frozenset(without), frozenset(counting))
+
+
+def _compared(
+    snapshot: Snapshot, remote: str, target: str, rows: list[Recorded]
+) -> Iterator[Unsent]:
+    """What the remote would do with operations on a target."""
+    deployed = {each.sequence for each in rows if stamping.on(each, target) is not None}
+    taken = {each.sequence: _retracted(each, target) for each in rows}
+    counting = {
+        number
+        for numbers in taken.values()
+        for number in numbers
+        if all(r.sequence in taken for r in snapshot.retractions(target, number))
+    }
+    is_sent = False
+    for recorded in rows:
+        made, now_ns, at = stamping.on(recorded, target), recorded.entry.time_ns, None
+        if made is not None and made.time_ns != now_ns:
+            at = made.time_ns
+        changes = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
+        if made is None and not changes:
+            continue
+        live = live_among(
+            snapshot, target, now_ns, at, against=Against(frozenset(deployed), frozenset(counting))
+        )
+        expected = dict(recorded.entry.replaces).get(target)
+        if expected == (None if live is None else live.id):
+            is_sent = True
+            deployed.discard(recorded.sequence)
+            counting -= {n for n in taken[recorded.sequence] if n not in deployed}
+    refused = {n for n in deployed if not snapshot.retractions(target, n)}
+    open_ = {n for n in counting if n not in deployed}
+    against = Against(frozenset(deployed), frozenset(open_))
+    there = live_among(snapshot, target, rows[-1].entry.time_ns, against=against)
+    if refused or open_:
+        yield Unsent(remote, target, "conflict", there, against)
+    elif is_sent:
+        yield Unsent(remote, target, "not sent", there)
+
+
+def _retracted(recorded: Recorded, target: str) -> list[int]:
+    return [each.sequence for each in recorded.entry.retractions if each.target == target]

@@ -1,0 +1,163 @@
+"""Deployments that a remote lacks are named, and one that replaces what is not live is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc import Repository, clone
+from mvc.errors import RefConflict
+
+Pair = tuple[Repository, Repository, Repository]
+
+
+def version(repo: Repository, seed: int) -> str:
+    state = {"w": np.random.default_rng(seed).standard_normal(8)}
+    return str(repo.commit(state, message=f"v{seed}").id)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Pair:
+    """A server, and two clones that both know versions 1 and 2, of which 1 is live."""
+    server = Repository.init(tmp_path / "server", bare=True)
+    ada = Repository.init(tmp_path / "ada")
+    ada.remotes.add("origin", tmp_path / "server")
+    first = version(ada, 1)
+    ada.deploy(first, "prod")
+    version(ada, 2)
+    ada.push()
+    return server, ada, clone(tmp_path / "server", tmp_path / "bob")
+
+
+def state(repo: Repository, target: str = "prod") -> str:
+    found = [each.state for each in repo.remotes.unsent(target)]
+    assert len(found) < 2
+    return found[0] if found else "in step"
+
+
+def test_a_deployment_is_not_sent_until_it_is_pushed(three: Pair) -> None:
+    server, ada, bob = three
+    assert (state(ada), state(bob)) == ("in step", "in step")
+    made = bob.deploy("HEAD", "prod")
+    assert state(bob) == "not sent" and state(ada) == "in step"
+    done = bob.push()
+    assert not done.refused and state(bob) == "in step"
+    assert server.live("prod").deployment.id == made.id
+    bob.retract("HEAD", "prod")
+    assert state(bob) == "not sent"
+    bob.push()
+    assert state(bob) == "in step" and server.live("prod").commit == ada.find("HEAD~1")
+
+
+def test_a_deployment_that_replaces_what_is_not_live_is_refused_for_its_target(three: Pair) -> None:
+    server, ada, bob = three
+    theirs = ada.deploy("HEAD", "prod", reason="better")
+    ada.push()
+    bob.deploy("HEAD", "prod")
+    bob.deploy("HEAD", "edge")
+    done = bob.push()
+    (refused,) = done.refused
+    assert (refused.target, refused.live) == ("prod", theirs.commit) and done.is_short
+    assert refused.author == ada.deployments("prod")[-1].author
+    assert server.live("prod").deployment.id == theirs.id
+    assert server.live("edge").commit == bob.find("HEAD")
+    assert state(bob, "edge") == "in step"
+    bob.fetch()
+    (conflict,) = bob.remotes.unsent("prod")
+    assert conflict.state == "conflict" and conflict.there is not None
+    assert conflict.there.id == theirs.id
+    assert bob.push().refused and state(bob) == "conflict"  # until somebody decides
+
+
+@pytest.mark.parametrize("how", ["deploy", "rollback", "retract"])
+def test_a_conflict_ends_with_a_decision(three: Pair, how: str) -> None:
+    server, ada, bob = three
+    mine = bob.deploy("HEAD", "prod")
+    theirs = ada.deploy("HEAD", "prod")
+    ada.push()
+    bob.fetch()
+    assert state(bob) == "conflict"
+    if how == "deploy":
+        made = bob.deploy("HEAD", "prod")
+        assert made.replaces == theirs.id
+    elif how == "rollback":
+        made = bob.rollback("prod")
+        assert made.replaces == theirs.id and made.commit == bob.find("HEAD~1")
+    else:
+        bob.retract("HEAD", "prod", at=mine.time_ns)
+        made = theirs
+        assert state(bob) == "in step"
+    assert not bob.push().refused
+    assert state(bob) == "in step" and server.live("prod").deployment.id == made.id
+    ada.fetch()
+    assert all(each.live("prod").deployment.id == made.id for each in (ada, bob))
+    assert mine.id not in {each.id for each in server.deployments("prod")}
+    assert not bob.push().refused and state(bob) == "in step"
+
+
+def test_what_is_pushed_at_once_is_recorded_only_if_it_is_accepted(three: Pair) -> None:
+    server, ada, bob = three
+    made = ada.deploy("HEAD", "prod", push=True)
+    assert server.live("prod").deployment.id == made.id and state(ada) == "in step"
+    before = bob.deployments()
+    with pytest.raises(RefConflict, match="is live on prod meanwhile"):
+        bob.rollback("prod", push=True) if len(before) > 1 else bob.deploy(
+            "HEAD", "prod", push=True
+        )
+    assert bob.deployments() == before and state(bob) == "in step"
+    back = bob.rollback("prod", remote="origin")
+    assert back.commit == server.find("main~1") == server.live("prod").commit
+    assert back.replaces == made.id and state(bob) == "in step"
+    assert not bob.push().refused and not ada.push().refused
+
+
+def run(repo: Repository, *words: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "mvc", *words], cwd=repo.root, capture_output=True, text=True,
+        env=os.environ | {"MVC_AUTHOR": repo.root.name},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_scene_rollback_in_a_clone(three: Pair) -> None:
+    """It says that production goes on until it is sent, and where; then production is back."""
+    server, ada, bob = three
+    run(ada, "deploy", "HEAD", "prod", "--push")
+    run(bob, "fetch")
+    assert "not sent yet to origin: 'mvc push origin'" in run(bob, "rollback", "prod")
+    assert server.live("prod").commit == ada.find("HEAD")
+    for words in (["status"], ["live", "prod"], ["log"]):
+        assert "not sent yet to origin" in run(bob, *words)
+    run(bob, "push")
+    assert server.live("prod").commit == ada.find("HEAD~1")
+    for words in (["status"], ["live", "prod"], ["log"]):
+        assert "not sent" not in run(bob, *words)
+
+
+def test_scene_stale_rollback(three: Pair) -> None:
+    """A clone that has not heard of the last deployment cannot send production elsewhere."""
+    server, ada, bob = three
+    run(bob, "deploy", "HEAD", "prod", "--push")
+    run(ada, "fetch")
+    run(ada, "switch", "-c", "next")
+    made = ada.commit({"w": np.zeros(8)}, message="v3", deploy="prod")
+    run(ada, "push", "origin", "next")
+    refused = run(bob, "rollback", "prod", "--push", code=3)
+    assert (
+        f"{made.id.short} is live on prod meanwhile" in refused
+        and "nothing was recorded" in refused
+    )
+    run(bob, "rollback", "prod")
+    assert f"{made.id.short} is live on prod meanwhile" in run(bob, "push", code=3)
+    assert server.live("prod").commit == made.id
+    run(bob, "fetch")
+    assert "conflict" in run(bob, "status")
+    assert "Rolled back" in run(bob, "rollback", "prod", "--remote", "origin")
+    assert server.live("prod").commit == ada.find("HEAD~1")
+    assert "conflict" not in run(bob, "status")
