@@ -357,8 +357,8 @@ def test_tracking(team: Team) -> None:
 
 
 def test_only_what_is_new_travels(team: Team) -> None:
-    for repo, value in ((team.ada, 2), (team.bob, 3)):
-        repo.commit(state(value), deploy="prod")
+    for repo, value, target in ((team.ada, 2, "prod"), (team.bob, 3, "edge")):
+        repo.commit(state(value), deploy=target)
     team.ada.push()
     assert not team.ada.fetch().is_news
     team.bob.branch("mine")
@@ -367,7 +367,7 @@ def test_only_what_is_new_travels(team: Team) -> None:
     fetched = team.ada.fetch()
     assert (fetched.versions, fetched.operations) == (1, 1)
     assert not team.ada.push().is_news
-    assert len(team.ada.deployments("prod")) == 2
+    assert [len(team.ada.deployments(target)) for target in ("prod", "edge")] == [1, 1]
     team.bob.fetch()
     assert not team.bob.push(refs=["mine"]).is_news
 

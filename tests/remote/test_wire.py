@@ -9,9 +9,9 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
-from mvc.ids import CommitId
+from mvc.ids import CommitId, DeploymentId
 from mvc.remote import wire
-from mvc.remote.door import Place, Received, RemoteHead, Wanted
+from mvc.remote.door import Place, Received, Refused, RemoteHead, Wanted
 from mvc.remote.wire import Broken
 
 ID = CommitId(bytes(range(32)))
@@ -31,6 +31,7 @@ MESSAGES = {
     Received: {
         "place": PLACE, "missing": (b"o" * 32,), "moved": ("heads/main",),
         "without": frozenset({ID}), "held": (ID,),
+        "refused": (Refused("prod", DeploymentId(b"d" * 16), live=ID, author="ada", time_ns=7),),
     },
 }  # fmt: skip
 

@@ -115,7 +115,11 @@ def test_a_folder_is_deployed_to_where_it_is(tmp_path: Path, source: Repository)
         assert [ref.name for ref in repo.branches()] == ["main"] and not repo.targets()
         repo.deploy("main", "prod", anyway=True)
     protect(shared, "other")
-    assert source.push("origin").denied == ()
+    done = source.push("origin")
+    assert done.denied == () and [each.target for each in done.refused] == ["prod"]
+    source.fetch("origin")
+    source.deploy("HEAD", "prod")
+    assert not source.push("origin").is_short
     with Repository.open(shared) as repo:
         assert len(repo.deployments("prod")) == 2
 
