@@ -43,7 +43,13 @@ TOPICS = {
             "10:00, today 10:00, yesterday 10:00": "that local time of today or yesterday",
             "last tuesday 10:00, last tue 10:00": "that local time of the newest Tuesday before "
             "today",
-            "now, 2 hours ago, 1h30m ago": "this moment, or a moment before it",
+            "noon, yesterday midnight": "12:00 and 00:00, for any `10:00` above",
+            "2026-11-20 10:00 UTC, ... Europe/Berlin": "in that time zone, also in the next two "
+            "forms",
+            "20261120T100000Z": "the same without `-` and `:`",
+            "20 Nov 2026 10:00:00 +0000, Nov 20 10:00:00": "as mail, `date` and logs write it, in "
+            "any order; without a year the newest that is not in the future",
+            "now, 2 hours ago, 1h30m ago, -5m": "this moment, or a moment before it",
             "yesterday, last tuesday": "24 hours ago; as many times 24 hours ago as that day is "
             "days ago",
             "20261120": "eight digits are a date, as `2026-11-20`",
@@ -52,7 +58,7 @@ TOPICS = {
         },
         (
             "If a clock change makes a local time ambiguous or skips it, mvc refuses it and shows "
-            "both readings.",
+            "both readings. It refuses a date whose weekday is wrong.",
             "`--at TIME` selects the last deployment at or before TIME. Without `--at`, the rule "
             "for what is live *now* also covers clocks that were set back and records made late "
             "(`mvc help targets`).",
