@@ -73,14 +73,11 @@ show HEAD~2
 show --code
 diff HEAD~2 HEAD
 diff HEAD~1
-log --tree
 ls HEAD~1
 show HEAD steps
 identify model.safetensors
 identify other.txt
 stats
-report --text acc
-report --text --bytes --distance
 report -o page.html
 report -o page.html
 show --id HEAD main
@@ -104,7 +101,6 @@ import old --time name:%Y%m%d.npz
 probe net.py --save run.json
 repack -n --interval 2
 repack --interval 2
-repack --curve
 undo --list --max-count 5
 forget HEAD~3 -n
 forget HEAD~3 -f
