@@ -122,6 +122,8 @@ def _to_retract(
     else:
         newest = reversed(of_commit(snapshot, commit))
     then, second = list[Deployed](), list[Deployed]()
+    if against.without:  # what a remote refuses is dropped first
+        newest = iter(sorted(newest, key=lambda each: each.sequence not in against.without))
     for deployed in newest:
         if deployed.target != target or commit not in (None, deployed.commit):
             continue

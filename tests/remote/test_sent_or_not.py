@@ -89,7 +89,7 @@ def test_a_conflict_ends_with_a_decision(three: Pair, how: str) -> None:
         made = bob.rollback("prod")
         assert made.replaces == theirs.id and made.commit == bob.find("HEAD~1")
     else:
-        bob.retract("HEAD", "prod", at=mine.time_ns)
+        assert bob.retract("HEAD", "prod").id == mine.id
         made = theirs
         assert state(bob) == "in step"
     assert not bob.push().refused
