@@ -581,26 +581,29 @@ class _Push:
             yield self._allowed(each)
 
     def _allowed(self, given: Slice) -> Slice:
-        """The slice without tombstones, and deployments that were made here, that the remote would
-        refuse.
+        """The slice without tombstones, and deployments and retractions that were recorded here,
+        that the remote would refuse.
 
         What came from elsewhere is known there already, or is refused by name.
         """
-        scopes, own = self.head.scopes, self._context.store.snapshot.node
-        if not scopes and not self.head.protected:
+        if not self.head.scopes and not self.head.protected:
             return given
-        entries = list[Sent]()
+        own, entries = self._context.store.snapshot.node, list[Sent]()
         for sent in decode_entries(given.head):
-            made = () if sent.truths is None else sent.truths.deployments
-            out = [d for d in made if d.node == own and not self._takes(d.target)]
-            self.denied |= {f"deploy:{each.target}" for each in out}
-            if sent.truths is not None and (out or not self._may_forget):
-                ids = {d.id for d in out}
+            if (truths := sent.truths) is not None:
+                denied = {target for target in truths.targets if not self._takes(target)}
+                made = [d for d in truths.deployments if d.node == own and d.target in denied]
+                retracted = truths.retractions if truths.is_own else ()
+                taken = [r for r in retracted if r.target in denied]
+                self.denied |= {f"deploy:{d.target}" for d in made}
+                self.denied |= {f"deploy:{r.target}" for r in taken}
+                ids = {d.id for d in made}
                 kept = replace(
-                    sent.truths,
-                    deployments=tuple(d for d in made if d not in out),
-                    tombstones=sent.truths.tombstones if self._may_forget else (),
-                    signatures=sent.truths.signatures_but(ids) if out else sent.truths.signatures,
+                    truths,
+                    deployments=tuple(d for d in truths.deployments if d not in made),
+                    retractions=tuple(r for r in truths.retractions if r not in taken),
+                    tombstones=truths.tombstones if self._may_forget else (),
+                    signatures=truths.signatures_but(ids) if ids else truths.signatures,
                 )
                 sent = replace(sent, truths=kept or None)
             if sent != Sent():

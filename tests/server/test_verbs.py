@@ -149,3 +149,29 @@ def test_what_goes_along_unasked_is_left_out_where_a_scope_lacks(
             assert sorted(live.target for live in remote.live()) == ["lab", "prod"]
             assert [ref.name for ref in remote.tags()] == ["v1"]
         assert not ada.push().is_news
+
+
+def test_a_retraction_that_a_scope_lacks_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = served_folder(tmp_path / "served")
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="wider"))
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        for target in ("prod", "lab"):
+            ada.deploy("HEAD", target)
+        ada.push()
+        record(ada, 2)
+        for target in ("prod", "lab"):
+            ada.retract(None, target)
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*,deploy:lab"))
+        for _ in range(2):
+            assert ada.push().denied == ("deploy:prod",)
+            with Repository.open(folder / "models") as remote:
+                assert remote.branches()[0].commit == ada.head().commit
+                assert [live.target for live in remote.live()] == ["prod"]
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="again"))
+        assert ada.push().denied == ()
+        with Repository.open(folder / "models") as remote:
+            assert not remote.live()
