@@ -67,7 +67,7 @@ from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
 _TRIES = 8
-_AT_ONCE = 16  # entries that are published before others may take the journal's lock
+_AT_ONCE = 4  # entries that are published before others may take the journal's lock
 _MEMBERS = 1 << 21  # objects and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE

@@ -120,7 +120,7 @@ def test_statements_on_one_thing_are_linear_work(kind: Statement, tmp_path: Path
     assert_linear(work)
 
 
-@pytest.mark.parametrize("count", [16, 17, 300])
+@pytest.mark.parametrize("count", [4, 5, 300])
 def test_the_journal_is_locked_for_few_entries_at_a_time(count: int, tmp_path: Path) -> None:
     fs = Holds()
     with receiver(tmp_path / "r", fs) as repo:
@@ -128,7 +128,7 @@ def test_the_journal_is_locked_for_few_entries_at_a_time(count: int, tmp_path: P
         fs.entries.clear()
         take(repo, truths)
         assert sum(fs.entries) >= count
-        assert max(fs.entries) <= 16
+        assert max(fs.entries) <= 4
         assert len(repo.annotations(repo.log()[0].id)) == count
 
 
