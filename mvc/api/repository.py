@@ -19,6 +19,7 @@ from mvc.errors import (
     AlreadyARepository,
     DamagedData,
     InvalidTime,
+    MvcError,
     NoDeployment,
     NotARepository,
     UnknownRevision,
@@ -360,6 +361,7 @@ class Repository(Unpicklable):
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
+        push: str | bool = False,
         pipeline: str | Requirements | None = None,
         options: CommitOptions | None = None,
         **rarer: Unpack[_Rarer],
@@ -373,7 +375,8 @@ class Repository(Unpicklable):
         a ``mvc.Architecture`` that says how it is built: the version then carries its source code
         and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
-        on which the version goes live. ``pipeline`` is text, or
+        on which the version goes live; ``push`` sends the deployment as ``Repository.deploy`` does,
+        and if the remote refuses it, only the version is recorded. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
         ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
         be given by themselves. A mapping is committed even if nothing changed.
@@ -429,14 +432,39 @@ class Repository(Unpicklable):
             attachments=carried,
             options=chosen,
         )
-        announce = announcing(self.context, deploy)
+        if push:
+            self._check_sending(request, push)
+            request = replace(request, deploy=None, deploy_time_ns=None)
+        announce = announcing(self.context, request.deploy)
         if files:
             done = self._commit_files(state, given, request)
         else:
             done = self._commit_states(given, path, request)
         if done.deployment is not None:
             announce("deploy", done.deployment)
-        return done
+        return done if not push or deploy is None else self._deployed(done, deploy, chosen, push)
+
+    def _check_sending(self, request: CommitRequest, push: str | bool) -> None:
+        from mvc.repo.commit.request import check_request
+        from mvc.repo.protection import refuse_protected
+
+        if request.deploy is None:
+            raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
+        check_request(request)
+        refuse_protected(self.context, request.deploy)
+        self._sending(push)
+
+    def _deployed(
+        self, done: CommitResult, target: str, options: CommitOptions, push: str | bool
+    ) -> CommitResult:
+        try:
+            made = self.deploy(done.id, target, at=options.at, sign=options.sign, push=push)
+        except MvcError as error:
+            raise type(error)(
+                f"{done.id.short} is committed, its deployment to {target} is not: {error.message}",
+                hint=error.hint,
+            ) from error
+        return replace(done, deployment=made)
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions

@@ -207,7 +207,8 @@ def send_first(
             got = door.receive(Slice(encode_entries([Sent(truths=truths)]), 0, ()))
         if got.refused:
             raise RefConflict(
-                f"{remote.name} refuses it: {meanwhile(got.refused[0])}; nothing was recorded",
+                f"{remote.name} refuses it: {meanwhile(got.refused[0])}; "
+                "nothing was recorded of it",
                 hint=f"'mvc fetch{remote.typed}' brings what happened there",
             )
         return partial(_mark_sent, context, remote)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mvc import Repository, clone
-from mvc.errors import RefConflict
+from mvc.errors import MvcError, RefConflict
 
 Pair = tuple[Repository, Repository, Repository]
 
@@ -161,3 +161,35 @@ def test_scene_stale_rollback(three: Pair) -> None:
     assert "Rolled back" in run(bob, "rollback", "prod", "--remote", "origin")
     assert server.live("prod").commit == ada.find("HEAD~1")
     assert "conflict" not in run(bob, "status")
+
+
+def test_a_commit_that_deploys_says_what_is_not_sent(three: Pair) -> None:
+    server, _, bob = three
+    (bob.root / "m.bin").write_bytes(b"one")
+    assert "not sent yet to origin: 'mvc push origin' (or --push)" in run(
+        bob, "commit", "m.bin", "--deploy", "prod"
+    )
+    run(bob, "push")
+    (bob.root / "m.bin").write_bytes(b"two")
+    assert "not sent" not in run(bob, "commit", "-a", "--deploy", "prod", "--push")
+    assert server.live("prod").commit == bob.find("HEAD") and state(bob) == "in step"
+    assert "not sent" not in run(bob, "commit", "--allow-empty", "-m", "no deployment")
+    assert "--push goes with --deploy" in run(bob, "commit", "-a", "--push", code=2)
+
+
+def test_a_commit_stays_without_the_deployment_that_a_remote_refuses(three: Pair) -> None:
+    server, ada, bob = three
+    theirs = ada.deploy("HEAD", "prod", push=True)
+    with pytest.raises(RefConflict, match="is committed, its deployment to prod is not: origin"):
+        bob.commit({"w": np.zeros(8)}, deploy="prod", push=True)
+    head, before = bob.find("HEAD"), bob.deployments()
+    assert bob.version(head).parents == (server.find("main"),) and len(before) == 1
+    assert server.live("prod").deployment.id == theirs.id
+    for wrong in ({"push": True}, {"deploy": "prod", "push": "nowhere"}):
+        with pytest.raises(MvcError):
+            bob.commit({"w": np.ones(8)}, **wrong)  # type: ignore[arg-type]
+    assert bob.find("HEAD") == head and bob.deployments() == before
+    bob.fetch()
+    done = bob.commit({"w": np.ones(8)}, deploy="prod", push="origin")
+    assert done.deployment is not None and done.deployment.replaces == theirs.id
+    assert server.live("prod").deployment.id == done.deployment.id and state(bob) == "in step"

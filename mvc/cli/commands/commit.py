@@ -41,6 +41,7 @@ from mvc.cli.retraining import training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
+from mvc.cli.transfers import tell_unsent
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
-    "every at pipeline output in_place exact reset_point author date opaque force allow_empty run "
-    "patch sign"
+    "every at push pipeline output in_place exact reset_point author date opaque force allow_empty "
+    "run patch sign"
 )
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
@@ -77,6 +78,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     patch: bool = flag("Keep what the code differs by from its git commit.")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
+    push: bool = flag("Send the deployment at once; if refused, only commit.", needs="deploy")
     sign: bool | None = sign()
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
     output: str | None = option(
@@ -138,6 +140,8 @@ def command(session: Session, args: _CommitOptions) -> None:
             _tell_of_setting(session, done)
         if args.output is not None:
             session.out.note(f"the production weights are in {printable(args.output)}")
+    if done.deployment is not None:
+        tell_unsent(session, done.deployment.target)
     if failure is not None:
         raise failure
     if session.as_json:
@@ -186,7 +190,9 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             ),
         )
         paths = list(args.paths) or None
-        return session.repository.commit(paths, options=options, pipeline=args.pipeline, **recorded)
+        return session.repository.commit(
+            paths, options=options, pipeline=args.pipeline, push=args.push, **recorded
+        )
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
