@@ -1,14 +1,15 @@
 """Matches paths against ``.mvcignore``, in the syntax and with the results of gitignore(5).
 
 A pattern is matched one path part at a time. Within a part, a regular expression never
-backtracks behind a ``*`` that it has matched, so that no pattern is slow. The last matching
-pattern decides. Whoever walks a tree skips ignored folders, so that no path inside one can be
-included again.
+backtracks behind a ``*`` that it has matched, so that no pattern is slow. Patterns and paths are
+compared in Unicode form NFC. The last matching pattern decides. Whoever walks a tree skips ignored
+folders, so that no path inside one can be included again.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -77,7 +78,7 @@ class Ignore:
 
     def __init__(self, lines: Iterable[str] = (), base: str = "") -> None:
         """``base``: the folder the file lies in, relative and with '/' between its parts."""
-        folder = tuple(base.split("/")) if base else ()
+        folder = tuple(unicodedata.normalize("NFC", base).split("/")) if base else ()
         self._rules = tuple(r for r in (_rule(line, folder) for line in lines) if r is not None)
 
     def within(self, base: str, lines: Iterable[str]) -> Ignore:
@@ -88,7 +89,7 @@ class Ignore:
 
     def match(self, path: str, is_dir: bool = False) -> bool:
         """Whether ``path`` (relative, '/' between parts) is ignored, if no folder above it is."""
-        parts = tuple(path.split("/"))
+        parts = tuple(unicodedata.normalize("NFC", path).split("/"))
         for rule in reversed(self._rules):
             if rule.matches(parts, is_dir):
                 return not rule.negated
@@ -97,7 +98,7 @@ class Ignore:
 
 def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     """The rule of one line; None for a comment, an empty or a malformed line."""
-    text = line.rstrip("\r\n")
+    text = unicodedata.normalize("NFC", line.rstrip("\r\n"))
     while text.endswith(" ") and not _escapes(text[:-1]):
         text = text[:-1]
     if not text or text.startswith("#"):

@@ -40,7 +40,8 @@ def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | No
 
     ``path`` is relative to ``cwd`` or absolute. Symbolic links inside the repository are not
     resolved; with ``fs``, those on the way to the repository are. Raises InvalidName for a path
-    outside the repository and for a name that cannot be tracked.
+    outside the repository, for a name that cannot be tracked, and with ``fs`` for a file whose name
+    is tracked as that of another one.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -53,6 +54,17 @@ def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | No
             hint="only files inside the repository's folder can be tracked",
         )
     name = unicodedata.normalize("NFC", inside)
+    if fs is not None and name != inside:
+        spelled, tracked = fs.stat(absolute), fs.stat(root / name)
+        if (
+            spelled
+            and tracked
+            and (spelled.device, spelled.inode) != (tracked.device, tracked.inode)
+        ):
+            raise InvalidName(
+                f"{shown} and another file have one name in Unicode form NFC",
+                hint="rename one of the two: mvc tracks files by names in this form",
+            )
     return check_path(name) if name else ""
 
 

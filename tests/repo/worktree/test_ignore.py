@@ -3,6 +3,8 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Literal
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +72,18 @@ def ignored(rules: Ignore, path: str, is_dir: bool = False) -> bool:
 )
 def test_known_answers(pattern: str, path: str, expected: bool) -> None:
     assert match(pattern, path) is expected
+
+
+@pytest.mark.parametrize("pattern", ["NFC", "NFD"])
+@pytest.mark.parametrize("name", ["NFC", "NFD"])
+def test_unicode_forms_of_a_name_are_one(
+    pattern: Literal["NFC", "NFD"], name: Literal["NFC", "NFD"]
+) -> None:
+    rules = Ignore([normalize(pattern, "caf[é].*"), normalize(pattern, "née/")])
+    rules = rules.within(normalize(name, "thé"), [normalize(pattern, "/à*")])
+    for path in ("café.tmp", "née/x", "thé/à.pt"):
+        assert ignored(rules, normalize(name, path))
+    assert not ignored(rules, normalize(name, "à.pt"))
 
 
 def test_a_folder_rule_needs_a_folder() -> None:

@@ -71,6 +71,19 @@ def test_a_folder_means_its_files(context: Context) -> None:
     assert expand(context, "..", cwd=context.root / "sub" / "keep") == names[3:]
 
 
+def test_a_file_is_not_taken_for_one_whose_name_has_another_unicode_form(context: Context) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
+    touch(context, f"{composed}.txt", f"{decomposed}.txt", f"{composed}/a", f"{decomposed}/a", "b")
+    if not os.path.samefile(context.root / composed, context.root / decomposed):
+        for path in (f"{decomposed}.txt", f"{decomposed}/a", decomposed):
+            with pytest.raises(InvalidName, match="have one name"):
+                expand(context, path)
+    (context.root / f"{decomposed}.txt").unlink(missing_ok=True)
+    (context.root / f"{composed}.txt").write_bytes(b"")
+    for path in (f"{composed}.txt", f"{decomposed}.txt"):
+        assert expand(context, path) == [f"{composed}.txt"]
+
+
 def test_a_named_file_is_taken_even_if_ignored(context: Context) -> None:
     touch(context, "x.tmp", "out/y.tmp", "out/z")
     (context.root / ".mvcignore").write_text("*.tmp\nout/\n.mvcignore\n")
