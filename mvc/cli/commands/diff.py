@@ -1,10 +1,10 @@
 """``mvc diff``.
 
 A and B are revisions or files on disk. Without B, A is compared with the files of the
-working folder; without A, HEAD is. A state recorded from Python that has no file is
-compared as HEAD has it. Only tensors whose hashes differ are read, and 40 of
-them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
-bits differ, L2 and max |d| are of the difference, cosine is between old and new.
+working folder; without A, HEAD is. A state recorded from Python, or imported, that was
+never written as a file is compared as HEAD has it. Only tensors whose hashes differ are
+read, and 40 of them are listed; -v lists all, unchanged ones too. 'changed' is the share of
+elements whose bits differ, L2 and max |d| are of the difference, cosine is between old and new.
 With --environment, the environment of A is compared with that of B, or of this machine:
 fields that must be equal (exact) and that should not matter (compatible); -v also lists
 ignored and equal ones.
@@ -90,7 +90,7 @@ def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
     if not found.from_head:
         return
     paths = listed([session.from_here(path) for path in found.from_head], 3)
-    text = f"{paths}: recorded from Python and not written as a file, taken as in HEAD"
+    text = f"{paths}: no file here, taken as in HEAD"
     if named is None:
         text += "; for what it changed: mvc diff HEAD~1"
     session.out.note(text)

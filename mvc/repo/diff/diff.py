@@ -37,7 +37,7 @@ from mvc.repo.context import Context
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
 from mvc.types import Progress
@@ -52,7 +52,8 @@ _V = TypeVar("_V")
 class Diff(Struct, frozen=True):
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
-    ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
+    ``from_head``: Python states and imported files that were never written; for them the working
+    tree is taken to equal HEAD.
     ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
     None where a version lacks it. ``relations``: what each model of the new side is to the old
     side's, by the path of ``files``; for two versions that share nothing it is *base*.
@@ -94,9 +95,9 @@ def diff(
     Each is a revision, or else a file or folder on disk. A file is compared with the path of the
     same name on the other side, or with its only state; the files of a folder have their names in
     it. A file or folder alone is compared with HEAD. ``paths`` limits the comparison to these files
-    or folders. A Python state that was never written as a file equals HEAD. Raises UnknownRevision
-    if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that neither side
-    has, WrongUsage for a file with ``paths``.
+    or folders. A Python state or an imported file that was never written equals HEAD. Raises
+    UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that
+    neither side has, WrongUsage for a file with ``paths``.
     """
     context.fresh()
     old, new = _sides(context, a, b, paths)
@@ -285,9 +286,11 @@ def working_folder(
 ) -> DiffSource:
     """Those of the ``tracked`` paths of HEAD that are files in the working tree now.
 
-    A Python state without a file equals HEAD, as it does for commit.
+    A Python state without a file equals HEAD, as it does for commit. So does what was imported and
+    never checked out.
     """
     context.check_worktree()
+    imported = _is_as_imported(context)
     found: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):
@@ -296,7 +299,7 @@ def working_folder(
         identity = context.store.fs.stat(context.root / name)
         if identity is not None and identity.is_file:
             found[name] = worktree.entry_of(context, name)
-        elif identity is None and worktree.is_python_state(entry):
+        elif identity is None and (imported or worktree.is_python_state(entry)):
             from_head[name] = entry
     return DiffSource(
         context,
@@ -305,6 +308,13 @@ def working_folder(
         {name: context.root / name for name in found},
         from_head=tuple(from_head),
     )
+
+
+def _is_as_imported(context: Context) -> bool:
+    """Whether HEAD and its branch have not moved since an import, which writes no files."""
+    names = [HEAD, f"{BRANCH}{head(context).branch}"]
+    moves = [m for n in names if (m := context.store.snapshot.newest_ref_change(n)) is not None]
+    return max(moves, key=lambda move: move.sequence).entry.operation == "import"
 
 
 def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:

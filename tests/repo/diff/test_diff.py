@@ -284,3 +284,33 @@ def test_the_comparisons_of_mmlib(tmp_path: Path, changed: set[int], comparisons
     assert set(rows) == changed
     kind = {0: "equal", 64: "fully updated"}.get(len(changed), "fine-tuned version")
     assert found.relations["model.safetensors"].kind == kind
+
+
+def test_what_was_imported_and_never_written_is_as_in_head(tmp_path: Path) -> None:
+    runs, repo = tmp_path / "runs", Repository.init(tmp_path / "repo")
+    runs.mkdir()
+    for i in range(3):
+        np.save(runs / f"m{i}.npy", np.full(4, i))
+        os.utime(runs / f"m{i}.npy", (1_700_000_000 + i,) * 2)
+    repo.import_checkpoints([runs], path="m.npy")
+    found = repo.diff("HEAD~2")
+    assert (found.a, found.b, found.from_head) == ("HEAD~2", "HEAD", ("m.npy",))
+    assert only(found).kind == "changed" and only(found).tensors[0].max_abs == 2.0
+    assert only(repo.diff()).kind == "unchanged"
+    repo.checkout("HEAD~1", path=["m.npy"], to=repo.root)
+    assert only(repo.diff("HEAD~2")).tensors[0].max_abs == 1.0
+    repo.commit(repo.root / "m.npy")
+    (repo.root / "m.npy").unlink()
+    assert only(repo.diff("HEAD~2")).kind == "removed"
+
+
+def test_what_a_switch_has_written_is_removed_with_its_file(tmp_path: Path) -> None:
+    repo = Repository.init(tmp_path / "repo")
+    for i in range(2):
+        np.save(tmp_path / "m.npy", np.full(4, i))
+        repo.import_checkpoints([tmp_path / "m.npy"], path="m.npy")
+    repo.branch("other", "HEAD~1")
+    repo.switch("other")
+    repo.switch("main")
+    (repo.root / "m.npy").unlink()
+    assert only(repo.diff()).kind == "removed"
