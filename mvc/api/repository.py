@@ -1028,9 +1028,10 @@ class Repository(Unpicklable):
 
         storage = None
         if prices:
+            from mvc.recipes.recipe import recipe_base
             from mvc.report.stats import by_version
 
-            storage = by_version(self.context)[1]
+            storage = by_version(self.context, recipe_base)[1]
         entries = log(
             self.context,
             rev,
@@ -1119,6 +1120,7 @@ class Repository(Unpicklable):
         spent on the distances between layers; ``unfold`` adds those of optimizers, schedulers and
         random generators.
         """
+        from mvc.recipes.recipe import recipe_base
         from mvc.repo.checkout.outputs import refuse_store
         from mvc.report.page import page
 
@@ -1126,7 +1128,7 @@ class Repository(Unpicklable):
         if path is not None:
             refuse_store(fs, Path(path))
         view = self._view(since, until, by)
-        text = page(self.context, view, seconds=layer_seconds, unfold=unfold)
+        text = page(self.context, view, recipe_base, seconds=layer_seconds, unfold=unfold)
         if path is not None:
             data = text.encode()
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)

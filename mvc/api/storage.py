@@ -40,9 +40,10 @@ class Storage(Namespace):
 
     def stats(self) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times."""
+        from mvc.recipes.recipe import recipe_base
         from mvc.report import stats
 
-        return stats.stats(self.context)
+        return stats.stats(self.context, recipe_base)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path the tensors of a version that are stored as an optimizer's step from another."""

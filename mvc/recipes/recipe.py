@@ -23,11 +23,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, convert
 
-from mvc.errors import DamagedData, InvalidName, UnknownPath
+from mvc.errors import DamagedData, InvalidName, StateForgotten, UnknownPath, UnknownRevision
 from mvc.ids import CommitId, Root
 from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.manifest import FileEntry
@@ -221,6 +222,13 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
     if set(recipe.needs) != set(commits.get(context, commit).needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
+
+
+def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
+    """The version that the recipe of this one trains; None where there is none that can be read."""
+    with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
+        return recipe_of(context, commit).base.version
+    return None
 
 
 def is_made_whole(entry: FileEntry) -> bool:

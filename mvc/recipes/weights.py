@@ -27,7 +27,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.recipes import dataset
-from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.recipe import Recipe, recipe_base, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
 from mvc.repo.commit.commit import store_file
 from mvc.repo.commit.storage_policy import layout_of
@@ -35,7 +35,6 @@ from mvc.repo.content.contents import write_file
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
-from mvc.report.stats import recipe_base
 from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite

@@ -24,7 +24,7 @@ from mvc.report.axis import Axis, ByteAxis
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
-from mvc.report.stats import by_version
+from mvc.report.stats import BaseOf, by_version
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
@@ -57,13 +57,13 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, view: Excerpt, *, seconds: float, unfold: bool) -> str:
+def page(context: Context, view: Excerpt, base_of: BaseOf, *, seconds: float, unfold: bool) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers.
 
     ``unfold``: the layers of optimizers, schedulers and random generators, too.
     """
     check_seconds("layer_seconds", seconds)
-    found, (total, stats) = overview(context, view), by_version(context)
+    found, (total, stats) = overview(context, view), by_version(context, base_of)
     listed = _listed(found)
     charts = Charts(found, {commit.id for commit in listed})
     axis = charts.axis

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,7 +19,6 @@ from mvc.maintenance.inventory import Contents, Inventory, inventory_and_content
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.tensor import TensorSpec
-from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.display import html_table, size
 from mvc.repo.lookup.availability import all_dropped
@@ -30,6 +29,9 @@ from mvc.store.packs.records import Coding
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.writing.full_or_delta import BasePiece, choose
+
+BaseOf: TypeAlias = Callable[[Context, CommitId], CommitId | None]
+"""The version that the recipe of a version trains; None where that is not known."""
 
 _KINDS = ("full", "delta", "metadata")
 _TRIED = 3  # predicted pieces of each kind that are coded as deltas, too, to see what that takes
@@ -103,27 +105,18 @@ class Stats(Struct, frozen=True):
         return html_table(("", ""), [row for row in rows if row[1]])
 
 
-def stats(context: Context) -> Stats:
+def stats(context: Context, base_of: BaseOf) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return retry_on_rewrite(context.store.snapshot, lambda: _look(context))[0]
+    return retry_on_rewrite(context.store.snapshot, lambda: _look(context, base_of))[0]
 
 
-def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
+def by_version(context: Context, base_of: BaseOf) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context))
+    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context, base_of))
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
-def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
-    """The version that the recipe of this one trains; None if it carries none that says so."""
-    try:
-        recipe = json.loads(attached.read(context, commit, "recipe.json"))
-        return CommitId(bytes.fromhex(recipe["base"]["version"]))
-    except (MvcError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _look(context: Context) -> tuple[Stats, _Figures]:
+def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
     found, contents = inventory_and_contents(context.store)
     for damage in found.damaged:
@@ -136,7 +129,7 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
     found.graph.price(seconds)
     groups = _SharedPayloads(found, seconds) if any(found.groups) else None
     recipes = {
-        commit: (gone.seconds, recipe_base(context, commit))
+        commit: (gone.seconds, base_of(context, commit))
         for commit, gone in all_dropped(context).items()
     }
     held = _hold(found, contents, context.store.timing, groups=groups, recipes=recipes)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import mvc
+from mvc.recipes.recipe import recipe_base
 from mvc.report.stats import by_version
 from tests.benchmarks.measuring import bytes_below
 from tests.repo.commit import networks
@@ -63,7 +64,7 @@ def show(name: str, folder: Path, states: States) -> None:
             grown = bytes_below(folder) - before
         (file,) = repo.diff("HEAD~1", "HEAD").files
         changed = sum(t.new_spec.nbytes for t in file.tensors if t.kind != "unchanged")
-        held = by_version(repo.context)[1][repo.find()].bytes
+        held = by_version(repo.context, recipe_base)[1][repo.find()].bytes
         (relation,) = repo.log(limit=1, relations=True)[0].relations
         beside = grown - held["full"] - held["delta"]
         print(f"{name}: {relation}: changed {changed:,} B, stored {grown:,} B, ", end="")

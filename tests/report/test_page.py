@@ -131,9 +131,10 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
 
 
 def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
+    from mvc.recipes.recipe import recipe_base
     from mvc.report.stats import by_version
 
-    total, stats = by_version(repo.context)
+    total, stats = by_version(repo.context, recipe_base)
     assert total.bytes == repo.storage.stats().bytes
     assert repo.find("HEAD~9") not in stats
     first = stats[repo.find("HEAD~11")]

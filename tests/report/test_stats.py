@@ -3,6 +3,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.model.tensor import TensorSpec
+from mvc.recipes.recipe import recipe_base
 from mvc.report.stats import by_version
 from mvc.store.packs.records import BLOB, Member, RecordHeader
 from mvc.store.recovery.timing import Timing
@@ -69,7 +70,7 @@ def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
     )
     assert found.deltas_worst == planned.worst_deltas > 1
     assert found.deltas_mean == pytest.approx(planned.mean_deltas)
-    by_hand = [each.deltas for each in by_version(repo.context)[1].values()]
+    by_hand = [each.deltas for each in by_version(repo.context, recipe_base)[1].values()]
     assert found.deltas_mean == pytest.approx(sum(by_hand) / len(by_hand))
 
 
@@ -93,7 +94,7 @@ def test_figures_of_each_version(repo: Repository) -> None:
         write_model(path, layers=0, w=weights)
         ids.append(repo.commit(path, reset_point=i == 3).id)
     repo.tag("v1")  # an operation without a version
-    total, found = by_version(repo.context)
+    total, found = by_version(repo.context, recipe_base)
     for kind in ("full", "delta", "metadata"):
         assert sum(each.bytes[kind] for each in found.values()) == total.bytes[kind]
     assert list(found) == ids
