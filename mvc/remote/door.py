@@ -112,7 +112,7 @@ class Slice(Struct):
     features: frozenset[str] = frozenset()
 
 
-class Refused(Struct, frozen=True):
+class RefusedDeployment(Struct, frozen=True):
     """A deployment, or its retraction (``retracts``), that replaces what is not live there now.
 
     ``id``: of the deployment; ``live``, ``author`` and ``time_ns``: the version that is live there,
@@ -145,7 +145,7 @@ class Received(Struct, frozen=True):
     held: tuple[CommitId, ...] = ()
     begun: int = 0
     identity: bytes = b""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedDeployment, ...] = ()
 
 
 class Door(Protocol):

@@ -37,7 +37,7 @@ from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import NODES, check_ref, is_report
-from mvc.remote.door import Refused
+from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
 from mvc.repo.live import live_among
 from mvc.repo.lookup import availability, commits, stamping
@@ -294,7 +294,7 @@ class Merger:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known = _Known(context)
+        self._known = _OnRecord(context)
 
     def prepare(self) -> None:
         """Forgets what was kept for others so far. Not under the journal's lock."""
@@ -355,12 +355,12 @@ def arrived(truths: Truths, now_ns: int, *, gathered: bool = False) -> Truths:
     return replace(truths, time_ns=now_ns, deployments=noted)
 
 
-def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[Refused, ...]]:
+def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[RefusedDeployment, ...]]:
     """What a push may say: without statements that replace what is not live here any more.
 
     Only statements count that the sender recorded itself. Under the journal's lock.
     """
-    refused: list[Refused] = []
+    refused: list[RefusedDeployment] = []
     for target in truths.targets if truths.is_own else ():
         if is_report(target):
             continue
@@ -373,7 +373,7 @@ def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[Refused,
         expected = dict(truths.replaces).get(target)
         if not (new or taken) or expected == (None if live is None else live.id):
             continue
-        seen = Refused(target, DeploymentId(b""))
+        seen = RefusedDeployment(target, DeploymentId(b""))
         if live is not None:
             seen = replace(seen, live=live.commit, author=live.author, time_ns=live.time_ns)
         refused += (replace(seen, id=each.id) for each in new)
@@ -477,7 +477,7 @@ def _number(snapshot: Snapshot, target: str, name: tuple[bytes, int] | None) -> 
     return None if there is None else there.sequence
 
 
-def _retractions(snapshot: Snapshot, truths: Truths, known: _Known) -> Iterator[Retraction]:
+def _retractions(snapshot: Snapshot, truths: Truths, known: _OnRecord) -> Iterator[Retraction]:
     for sent in truths.retractions:
         target = check_ref("deployment target", sent.target)
         number = _number(snapshot, target, (sent.id, sent.hybrid_ns))
@@ -489,7 +489,7 @@ def _retractions(snapshot: Snapshot, truths: Truths, known: _Known) -> Iterator[
 
 
 def _evidence(
-    context: Context, truths: Truths, own: Collection[CommitId], known: _Known
+    context: Context, truths: Truths, own: Collection[CommitId], known: _OnRecord
 ) -> Iterator[Evidence]:
     if not truths.annotations:
         return
@@ -503,7 +503,7 @@ def _evidence(
 
 
 def _signatures(
-    context: Context, truths: Truths, own: Collection[CommitId], known: _Known
+    context: Context, truths: Truths, own: Collection[CommitId], known: _OnRecord
 ) -> Iterator[Signature]:
     """Those of versions that are here; what they are worth is found out where it is asked for."""
     if not truths.signatures:
@@ -520,7 +520,7 @@ def _signatures(
             yield each
 
 
-class _Known:
+class _OnRecord:
     """Statements on record. Each entry is read once, however many are about one subject."""
 
     def __init__(self, context: Context) -> None:
@@ -562,7 +562,7 @@ def _origin(truths: Truths) -> tuple[int, str, str]:
 
 
 def _forgotten(
-    context: Context, truths: Truths, known: _Known
+    context: Context, truths: Truths, known: _OnRecord
 ) -> tuple[tuple[Forgotten, ...], tuple[Weights, ...], tuple[CommitId, ...]]:
     """Marks of what is to be forgotten here as well, and what is kept for now."""
     marks: list[Forgotten] = []
@@ -623,7 +623,7 @@ def bury(context: Context) -> tuple[CommitId, ...]:
     for truths in waiting:
 
         def make(truths: Truths = truths) -> Entry:
-            marks, weights, held = _forgotten(context, truths, _Known(context))
+            marks, weights, held = _forgotten(context, truths, _OnRecord(context))
             if not marks:  # what was published before is durable by now
                 _write_held(context, [each for each in _held(context) if each != truths])
                 hold(context, truths, held)

@@ -129,9 +129,9 @@ def ask(door: Door, context: Context, remote: Remote) -> Known:
     head = door.head(None if pushed is None else pushed.there)
     check_identity(remote, fetched, head)
     if pushed is None or pushed.identity != head.identity:
-        return Known(head, own, fetched, reports, None)
+        return Known(head, own, fetched, reports, pushed=None)
     is_back = not head.leads_on and head.place != pushed.there
-    return Known(head, own, fetched, reports, None if is_back else pushed, is_back)
+    return Known(head, own, fetched, reports, pushed=None if is_back else pushed, is_back=is_back)
 
 
 def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:

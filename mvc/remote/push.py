@@ -27,7 +27,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId, DeploymentId
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
-from mvc.remote.door import FETCH, Door, Move, Place, Received, Refused, Slice, Wanted
+from mvc.remote.door import FETCH, Door, Move, Place, Received, RefusedDeployment, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.merging import TruthReader
@@ -107,7 +107,7 @@ class Pushed(Transferred, frozen=True):
     denied: tuple[str, ...] = ()
     not_there: tuple[tuple[str, CommitId], ...] = ()
     not_forgotten: tuple[CommitId, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedDeployment, ...] = ()
 
     @property
     def is_short(self) -> bool:
@@ -196,7 +196,7 @@ def send_first(
     def send(draft: Entry) -> Callable[[Recorded], None]:
         snapshot = context.fresh()
         end = snapshot.position
-        due = Recorded(draft, end.offset, end.sequence, end, 2, b"")
+        due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
         truths = TruthReader(snapshot).of(due)
         with closing(open_door(remote, context)) as door:
             work = _Push(context, remote, door, progress=progress)
@@ -216,7 +216,7 @@ def send_first(
     return send
 
 
-def meanwhile(refused: Refused) -> str:
+def meanwhile(refused: RefusedDeployment) -> str:
     """Who deployed what meanwhile, so that a deployment was refused."""
     target = printable(refused.target)
     if refused.live is None:
@@ -473,7 +473,7 @@ class _Push:
         self._may_forget = allows(self.head.scopes, "admin")
         self._last: Slice | None = None
         self._accepted = set[tuple[DeploymentId, bool]]()
-        self._refused = dict[tuple[DeploymentId, bool], Refused]()
+        self._refused = dict[tuple[DeploymentId, bool], RefusedDeployment]()
         self._left: list[Recorded] = []
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
@@ -671,7 +671,7 @@ class _Push:
             if sent.truths is not None and sent.truths.is_own:
                 self._accepted |= own_keys(sent.truths) - refused.keys()
 
-    def refused(self) -> tuple[Refused, ...]:
+    def refused(self) -> tuple[RefusedDeployment, ...]:
         """What was refused and still counts here, one for each target."""
         keys = {key for each in self._left for key in self._open(each)} & self._refused.keys()
         return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())

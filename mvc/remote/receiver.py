@@ -26,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
-from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Refused, Slice
+from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
 from mvc.remote.merging import (
     Merger,
     Truths,
@@ -400,7 +400,7 @@ class _Publication:
         self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedDeployment] = []
 
     def run(self, packs: PackWriter) -> list[Recorded]:
         """Returns what was published. Raises Missing, DamagedData.

@@ -139,7 +139,7 @@ def _compared(
     against = Against(frozenset(deployed), frozenset(open_))
     there = live_among(snapshot, target, rows[-1].entry.time_ns, against=against)
     if refused or open_:
-        yield Unsent(remote, target, "conflict", there, against)
+        yield Unsent(remote, target, "conflict", there, against=against)
     elif is_sent:
         yield Unsent(remote, target, "not sent", there)
 

@@ -498,7 +498,7 @@ _Name = tuple[bytes, int]
 """First bytes of an object's id, and where one of its pieces begins."""
 
 
-class _Node(Struct, frozen=True):
+class _Together(Struct, frozen=True):
     """Codings that are made together; ``grouped``: they share a payload."""
 
     units: list[list[PathStep]]
@@ -509,15 +509,15 @@ class _Node(Struct, frozen=True):
     grouped: bool = False
 
 
-def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Node:
+def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Together:
     members = [step.member for unit in units for step in unit]
     makes = {(member.id[:BASE_BYTES], member.start) for member in members}
     needs = {(name, member.start) for member in members for name in member.needs}
     size, start = sum(member.nbytes for member in members), min(m.start for m in members)
-    return _Node(units, makes, needs - makes, size, start, grouped)
+    return _Together(units, makes, needs - makes, size, start=start, grouped=grouped)
 
 
-def _nodes(records: Iterable[Placed]) -> Iterator[_Node]:
+def _nodes(records: Iterable[Placed]) -> Iterator[_Together]:
     """The codings of an entry. Raises DamagedData for a group of more than any has."""
     predicted: list[PathStep] = []
     for pack, at, header in records:
@@ -535,7 +535,7 @@ def _nodes(records: Iterable[Placed]) -> Iterator[_Node]:
     yield from (_node([unit]) for unit in _units(predicted))
 
 
-def _after_bases(nodes: Sequence[_Node]) -> Iterator[list[_Node]]:
+def _after_bases(nodes: Sequence[_Together]) -> Iterator[list[_Together]]:
     """Batches of nodes, each node after those that make what it needs; first pieces first.
 
     Depth first, so that few pieces wait for others. Where nodes need each other any comes first.

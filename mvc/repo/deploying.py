@@ -95,7 +95,7 @@ def retract(
     how = signing(context, sign, deployment=True)
 
     def make(now: int) -> Entry:
-        sequence = _to_retract(snapshot, target, commit, time_ns, against).sequence
+        sequence = _to_retract(snapshot, target, commit, time_ns, against=against).sequence
         return Entry(
             "retract",
             now,
@@ -115,6 +115,7 @@ def _to_retract(
     target: str,
     commit: CommitId | None,
     time_ns: int | None,
+    *,
     against: Against,
 ) -> Deployed:
     if commit is None or is_report(target):

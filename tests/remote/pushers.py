@@ -1,9 +1,9 @@
 """Processes that push at once, each from a clone of its own, while the remote is collected.
 
 ``python -m tests.remote.pushers FOLDER KIND PUSHERS ROUNDS`` prints counters as JSON. Each pusher
-commits to a branch of its own and to ``main``, deploys, and pushes both: its own branch is taken,
-``main`` is taken or refused by name. In the end what was acknowledged is at the remote, and all
-readers list the deployments in one order.
+commits to a branch of its own and to ``main``, deploys to a target of its own, and pushes both: its
+own branch is taken, ``main`` is taken or refused by name. In the end what was acknowledged is at
+the remote, and all readers list the deployments in one order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def push(root: Path, pusher: int, rounds: int, send: Send) -> None:
     with open_quietly(root) as repo:
         repo.switch(f"p{pusher}", create=True, force=True)
         for number in range(rounds):
-            made = repo.commit(state(pusher, number), deploy="prod")
+            made = repo.commit(state(pusher, number), deploy=f"prod{pusher}")
             counted["tried_again"] += _until_taken(repo, f"p{pusher}")
             send(("acknowledged", pusher, made.id.hex()))
             counted["pushes"] += 1

@@ -11,7 +11,7 @@ from msgspec.structs import FieldInfo, fields
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
 from mvc.ids import CommitId, DeploymentId
 from mvc.remote import wire
-from mvc.remote.door import Place, Received, Refused, RemoteHead, Wanted
+from mvc.remote.door import Place, Received, RefusedDeployment, RemoteHead, Wanted
 from mvc.remote.wire import Broken
 
 ID = CommitId(bytes(range(32)))
@@ -31,7 +31,9 @@ MESSAGES = {
     Received: {
         "place": PLACE, "missing": (b"o" * 32,), "moved": ("heads/main",),
         "without": frozenset({ID}), "held": (ID,),
-        "refused": (Refused("prod", DeploymentId(b"d" * 16), live=ID, author="ada", time_ns=7),),
+        "refused": (
+            RefusedDeployment("prod", DeploymentId(b"d" * 16), live=ID, author="ada", time_ns=7),
+        ),
     },
 }  # fmt: skip
 

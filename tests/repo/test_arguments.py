@@ -292,7 +292,7 @@ def test_short_texts_for_the_console(repo: Any) -> None:
 
 def test_signatures_are_those_of_the_methods() -> None:
     parameters = inspect.signature(mvc.Repository.deploy).parameters
-    assert " ".join(parameters) == "self rev target at reason sign anyway"
+    assert " ".join(parameters) == "self rev target at reason sign anyway push"
     assert inspect.getdoc(mvc.Repository.commit).startswith("Keeps a version")
 
 

@@ -174,7 +174,8 @@ def test_the_deployment_stands_and_one_line_says_so(
     assert repo.live("prod").deployment == deployed
     monkeypatch.chdir(repo.root)
     assert Mvc(repo.root, capsys)("deploy", "HEAD", "edge").err == (
-        f"mvc: warning: {line}\n".replace("prod", "edge")
+        f"mvc: warning: {line}\n".replace("prod", "edge") + "mvc: warning: edge is a new target "
+        f"('mvc deploy --retract {made.id.short} edge' withdraws this)\n"
     )
     assert repo.live("edge").commit == made.id
 

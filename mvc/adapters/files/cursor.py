@@ -15,7 +15,7 @@ _WINDOW = 1 << 16
 _READS = 4_000_000
 
 
-class Cursor:
+class FileCursor:
     """``at`` is the next byte; ``end`` is where the file ends; numbers have the byte ``order``."""
 
     def __init__(self, source: Source, order: Literal["little", "big"] = "little") -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from mvc.adapters.files.cursor import Cursor
+from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.numpy_files import MAGIC
 from mvc.adapters.files.pickle_nodes import read_pickles
 from mvc.adapters.files.safetensors import naturals, parse_header
@@ -51,7 +51,7 @@ _MSGPACK = {
 _EXTENSIONS = range(0xC7, 0xCA)  # one byte more, which is their type
 
 
-def check_safetensors(file: Cursor) -> None:
+def check_safetensors(file: FileCursor) -> None:
     """Raises ValueError for a header of another kind."""
     length = file.number(8)
     if length > MAX_SAFETENSORS_HEADER:
@@ -67,7 +67,7 @@ def check_safetensors(file: Cursor) -> None:
     file.skip(max(ends, default=0))
 
 
-def check_zip(file: Cursor) -> None:
+def check_zip(file: FileCursor) -> None:
     """A cut at the end loses the directory, one in the middle moves it."""
     try:
         read_directory(file.source, "it")
@@ -75,7 +75,7 @@ def check_zip(file: Cursor) -> None:
         raise BadModelFile("it is cut off: a zip file ends in a directory") from error
 
 
-def check_npy(file: Cursor) -> None:
+def check_npy(file: FileCursor) -> None:
     """The header is matched, not evaluated: fields that it does not understand count nothing."""
     file.skip(len(MAGIC))
     version = file.number(2)
@@ -92,13 +92,13 @@ def _product(shape: bytes) -> int:
     return math.prod(map(int, re.findall(rb"\d+", shape)))
 
 
-def check_pickle(file: Cursor) -> None:
+def check_pickle(file: FileCursor) -> None:
     """Its last byte ends it; of one that another library reads, no more is known."""
     if file.source.read(file.end - 1, 1) != b".":
         raise BadModelFile("it is cut off: a pickle ends in a full stop")
 
 
-def check_legacy_torch(file: Cursor) -> None:
+def check_legacy_torch(file: FileCursor) -> None:
     """Five pickles, of which the fourth names the storages, and then the storages."""
     for most in (MIB, 16 * MIB, MAX_PICKLE):
         try:
@@ -113,7 +113,7 @@ def check_legacy_torch(file: Cursor) -> None:
     file.skip(end + sum(8 + sizes.get(key, 0) for key in keys if isinstance(key, str)))
 
 
-def check_hdf5(file: Cursor) -> None:
+def check_hdf5(file: FileCursor) -> None:
     """The superblock may follow a block of the user's, and says where the file ends."""
     head = file.source.read(0, 8192)
     at = next(at for at in (0, 512, 1024, 2048, 4096) if head.startswith(_HDF5, at))
@@ -126,7 +126,7 @@ def check_hdf5(file: Cursor) -> None:
     file.skip(end)
 
 
-def check_gguf(file: Cursor) -> None:
+def check_gguf(file: FileCursor) -> None:
     """Settings by name, then the places of the tensors, then their numbers."""
     file.skip(4)
     if file.number(4) >> 16:  # a file of the other byte order
@@ -148,7 +148,7 @@ def check_gguf(file: Cursor) -> None:
     file.skip(size)
 
 
-def _skip_value(file: Cursor, kind: int) -> None:
+def _skip_value(file: FileCursor, kind: int) -> None:
     count = 1
     if kind == 9:
         kind, count = file.number(4), file.number(8)
@@ -159,14 +159,14 @@ def _skip_value(file: Cursor, kind: int) -> None:
         file.skip(count * _GGUF_VALUES[kind])
 
 
-def check_tar(file: Cursor) -> None:
+def check_tar(file: FileCursor) -> None:
     """A header of 512 bytes states the length of each member; a header of zeros ends it."""
     while any(header := file.take(512)):
         size = int(header[124:136].strip(b" \0") or b"0", 8)  # beyond 8 GiB it has another form
         file.skip(-(-size // 512) * 512)
 
 
-def check_msgpack(file: Cursor) -> None:
+def check_msgpack(file: FileCursor) -> None:
     """One value, however nested."""
     file.order, waiting = "big", 1
     while waiting:

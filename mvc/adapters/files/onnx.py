@@ -6,7 +6,7 @@ Format: https://github.com/onnx/onnx (onnx.proto).
 
 from __future__ import annotations
 
-from mvc.adapters.files.cursor import Cursor
+from mvc.adapters.files.cursor import FileCursor
 from mvc.errors import BadModelFile
 
 _DEEPEST = 500
@@ -23,7 +23,7 @@ _FIELDS = {
 }
 
 
-def external_data(file: Cursor) -> set[str]:
+def external_data(file: FileCursor) -> set[str]:
     """The names of files in which tensors of the graph lie, as it spells them.
 
     Raises BadModelFile for a file that is cut off or no message, LookupError after too many fields.
@@ -55,7 +55,7 @@ def external_data(file: Cursor) -> set[str]:
     return found
 
 
-def _varint(file: Cursor) -> int:
+def _varint(file: FileCursor) -> int:
     value = 0
     for shift in range(0, 70, 7):
         byte = file.take(1)[0]

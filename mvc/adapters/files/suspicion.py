@@ -10,7 +10,7 @@ import re
 import struct
 
 from mvc.adapters.files import lengths
-from mvc.adapters.files.cursor import Cursor
+from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.onnx import external_data
 from mvc.adapters.parsed import Source
 from mvc.errors import BadModelFile
@@ -85,7 +85,7 @@ def suspicion(source: Source, name: str) -> str | None:
     if kind is None:
         return named
     try:
-        _CHECKS[kind](Cursor(source))
+        _CHECKS[kind](FileCursor(source))
     except BadModelFile as error:
         return error.message
     except (ValueError, struct.error):
