@@ -394,7 +394,8 @@ class Repository(Unpicklable):
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import CommitOptions, CommitRequest
+        from mvc.repo.commit.request import CommitOptions, CommitRequest, check_request
+        from mvc.repo.protection import refuse_protected
         from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
@@ -433,7 +434,11 @@ class Repository(Unpicklable):
             options=chosen,
         )
         if push:
-            self._check_sending(request, push)
+            if deploy is None:
+                raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
+            check_request(request)
+            refuse_protected(self.context, deploy)
+            self._sending(push)
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, request.deploy)
         if files:
@@ -443,16 +448,6 @@ class Repository(Unpicklable):
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done if not push or deploy is None else self._deployed(done, deploy, chosen, push)
-
-    def _check_sending(self, request: CommitRequest, push: str | bool) -> None:
-        from mvc.repo.commit.request import check_request
-        from mvc.repo.protection import refuse_protected
-
-        if request.deploy is None:
-            raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
-        check_request(request)
-        refuse_protected(self.context, request.deploy)
-        self._sending(push)
 
     def _deployed(
         self, done: CommitResult, target: str, options: CommitOptions, push: str | bool

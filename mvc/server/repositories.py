@@ -213,10 +213,10 @@ class Repositories:
                 served.close()
 
 
-def names_in(fs: FileSystem, folder: Path) -> Iterator[str]:
+def names_in(fs: FileSystem, folder: Path, looks: float = _LOOKS) -> Iterator[str]:
     """Names of the repositories that would be served, among the first folders; '' is the folder."""
     top = fs.realpath(folder)
-    waiting, looks = [top], _LOOKS
+    waiting = [top]
     while waiting and looks:
         here, looks = waiting.pop(0), looks - 1
         if fs.stat(here / FOLDER) is not None:

@@ -28,9 +28,9 @@ from mvc.store.store import FOLDER
 
 DAYS = 90
 """How long a token is good for, unless said otherwise."""
-_FILE, _FILE_INSIDE = ".mvc-tokens", "tokens"
+FILE, _FILE_INSIDE = ".mvc-tokens", "tokens"
 _BY_OTHERS = 0o077
-_LARGEST = 1 << 20
+LARGEST = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}", re.ASCII)
 _SECOND = 1_000_000_000
 _DAY = 86_400
@@ -54,7 +54,7 @@ class Tokens:
         self._fs, self._clock = fs, clock or Clock()
         inside = folder / FOLDER
         refuse_foreign(fs, inside)
-        self._file = inside / _FILE_INSIDE if fs.stat(inside) is not None else folder / _FILE
+        self._file = inside / _FILE_INSIDE if fs.stat(inside) is not None else folder / FILE
         self._identity: FileIdentity | None = None
         self._known: tuple[Token, ...] = ()
 
@@ -75,7 +75,7 @@ class Tokens:
             )
         try:
             known = msgspec.json.decode(
-                self._fs.read_bytes(self._file, _LARGEST), type=tuple[Token, ...]
+                self._fs.read_bytes(self._file, LARGEST), type=tuple[Token, ...]
             )
             for token in known:
                 parse_scopes(token.scopes)

@@ -2,17 +2,22 @@
 
 Others may commit meanwhile. Every byte that is new is read back and checked before the copy counts;
 what was interrupted goes on with the same command. 'mvc restore' makes a repository of the copy.
+In a served folder, each repository below it and the tokens are copied.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from mvc.api.repository import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.session import Session, load
 from mvc.cli.text import count, size
+from mvc.errors import WrongUsage
 from mvc.model.names import printable
+from mvc.server.repositories import names_in
+from mvc.server.tokens import FILE, LARGEST
 
 
 class _BackupOptions(CommandOptions, frozen=True, kw_only=True):
@@ -21,12 +26,25 @@ class _BackupOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc backup /backup/models", _BackupOptions)
 def command(session: Session, args: _BackupOptions) -> None:
+    fs = session.fs
+    if fs.stat(Path(FILE)) is None:
+        _back_up(session, args.folder)
+        return
+    if fs.realpath(args.folder).is_relative_to(fs.realpath(Path())):
+        raise WrongUsage(f"{args.folder} lies in the served folder", hint="name one outside of it")
+    for name in names_in(fs, Path(), looks=float("inf")):
+        with Repository.open(name, discover=False, config=load) as one, session.working_on(one):
+            _back_up(session, args.folder / name, one_line=True)
+    fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)
+
+
+def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
     with session.progress("copying") as progress:
-        done = session.repository.storage.backup(args.folder, progress=progress)
+        done = session.repository.storage.backup(folder, progress=progress)
     if session.as_json:
-        session.out.json("mvc.backup/1", done)
+        session.out.json("mvc.backup/1", done, one_line=one_line)
     else:
         session.out.note(
-            f"{printable(str(args.folder))} holds {count(done.versions, 'version')}, "
+            f"{printable(str(folder))} holds {count(done.versions, 'version')}, "
             f"{size(done.bytes)}; {size(done.copied)} were copied and checked"
         )
