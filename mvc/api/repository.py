@@ -442,7 +442,8 @@ class Repository(Unpicklable):
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, request.deploy)
         if files:
-            done = self._commit_files(state, given, request)
+            whole = deploy is not None and not chosen.anyway
+            done = self._commit_files(state, given, request, whole=whole)
         else:
             done = self._commit_states(given, path, request)
         if done.deployment is not None:
@@ -453,7 +454,9 @@ class Repository(Unpicklable):
         self, done: CommitResult, target: str, options: CommitOptions, push: str | bool
     ) -> CommitResult:
         try:
-            made = self.deploy(done.id, target, at=options.at, sign=options.sign, push=push)
+            made = self.deploy(  # the target and the files were checked before the commit
+                done.id, target, at=options.at, sign=options.sign, anyway=True, push=push
+            )
         except MvcError as error:
             raise type(error)(
                 f"{done.id.short} is committed, its deployment to {target} is not: {error.message}",
@@ -514,13 +517,21 @@ class Repository(Unpicklable):
         paths: object,
         given: Mapping[str, Mapping[str, Any]],
         request: CommitRequest,
+        *,
+        whole: bool,
     ) -> CommitResult:
         from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_state
         from mvc.repo.commit.reduced_file import approximating
+        from mvc.repo.whole import refuse_incomplete
 
         options = request.options
         changes = of_files(self.context, paths, options)
+        if whole:
+            at = lookup_refs.tip(self.context, options.branch, new=options.new_branch)
+            files = {c.path: None if c.open is None else self.root / c.path for c in changes}
+            removed = dict.fromkeys(lookup_refs.staged_removals(self.context))
+            refuse_incomplete(self.context, at.commit, {**removed, **files})
         further = [of_state(each, name, cached=True) for name, each in given.items()]
         if options.output is not None:
             refuse_slash(options.output)
@@ -822,6 +833,7 @@ class Repository(Unpicklable):
         taken: Callable[[Imported], object] | None = None,
         left_out: list[Path] | None = None,
         broken: list[Path] | None = None,
+        anyway: bool = False,
     ) -> list[Imported]:
         """Commits existing checkpoints, files or folders, each with its own time.
 
@@ -833,9 +845,10 @@ class Repository(Unpicklable):
         added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
         the run of a training: its versions go onto a branch of its name. Metrics are read from
         ``trainer_state.json`` and from names. Checkpoints that are no sound models are
-        skipped and added to ``broken``; without it the first raises BadModelFile. One operation
-        moves all branches at the end. Raises WrongUsage, InvalidTime and UnknownPath, before
-        anything is committed; RefConflict where a branch has moved meanwhile.
+        skipped and added to ``broken``; without it the first raises BadModelFile. With ``deploy``
+        a model that lacks a file is none, unless ``anyway``. One operation moves all branches at
+        the end. Raises WrongUsage, InvalidTime and UnknownPath, before anything is committed;
+        RefConflict where a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -850,6 +863,7 @@ class Repository(Unpicklable):
             taken=taken,
             left_out=left_out,
             broken=broken,
+            anyway=anyway,
         )
 
     # -- finding versions --------------------------------------------------------------------
@@ -1151,9 +1165,10 @@ class Repository(Unpicklable):
         """Records that a version went live on a target, now or at a given moment; who, and why.
 
         ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
-        ``anyway``: also if the setting ``deploy.protect`` names the target; else that raises
-        TargetProtected. ``push``: sends it to this remote, or the default one, first; nothing is
-        recorded if the remote refuses it. Raises RefConflict if others deployed there meanwhile.
+        ``anyway``: also if the setting ``deploy.protect`` names the target, or if a model lacks a
+        file; else that raises TargetProtected or BadModelFile. ``push``: sends it to this remote,
+        or the default one, first; nothing is recorded if the remote refuses it. Raises RefConflict
+        if others deployed there meanwhile.
         """
         from mvc.remote.unsent import against
 

@@ -167,7 +167,6 @@ def given(options: CommandOptions, names: str) -> str | None:
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
-ANYWAY = flag("Also if the target is protected (deploy.protect).")
 UNFOLD = flag("Tensors of optimizers, schedulers and random generators, too.")
 REMOTE = option("REMOTE", "Work on the repository of this remote.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))

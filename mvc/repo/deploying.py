@@ -46,11 +46,15 @@ def deploy(
     A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
     user's settings say. ``against``: the remote's record that it is to fit; ``send``: see
     ``signing.publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
-    CannotSign, and TargetProtected unless ``anyway``.
+    CannotSign, and unless ``anyway`` TargetProtected, and BadModelFile if a file is missing.
     """
     refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
     commit, how = resolve(context, rev), signing(context, sign, deployment=True)
+    if not anyway:
+        from mvc.repo.whole import refuse_incomplete  # which loads what reads files
+
+        refuse_incomplete(context, commit, {})
 
     def make(now: int) -> Entry:
         if time_ns is None or time_ns > now:

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
-    "every at push pipeline output in_place exact reset_point author date opaque force allow_empty "
-    "run patch sign"
+    "every at push anyway pipeline output in_place exact reset_point author date opaque force "
+    "allow_empty run patch sign"
 )
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
@@ -79,6 +79,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     push: bool = flag("Send the deployment at once; if refused, only commit.", needs="deploy")
+    anyway: bool = flag("Deploy it although a file of its model is missing.", needs="deploy")
     sign: bool | None = sign()
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
     output: str | None = option(
@@ -185,8 +186,8 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             patch=args.patch or None,
             **fields(
                 args,
-                "time=date at output in_place exact opaque force allow_empty author reset_point "
-                "run sign",
+                "time=date at anyway output in_place exact opaque force allow_empty author "
+                "reset_point run sign",
             ),
         )
         paths = list(args.paths) or None

@@ -19,7 +19,6 @@ from mvc.cli.commits import (
     who,
 )
 from mvc.cli.options import (
-    ANYWAY,
     CommandOptions,
     argument,
     check_alone,
@@ -50,7 +49,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     retract: bool = flag("Record that this deployment did not happen.", needs="rev")
     reason: str | None = reason("rev")
     sign: bool | None = sign("rev")
-    anyway: bool = ANYWAY
+    anyway: bool = flag("Also if the target is protected, or the model lacks a file.")
     push: bool = flag("Send it to the remote first; record nothing if it is refused.", needs="rev")
     listed: str | None = option(
         "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import ANYWAY, CommandOptions, argument, flag, option, reason, sign
+from mvc.cli.options import CommandOptions, argument, flag, option, reason, sign
 from mvc.cli.program import verb
 from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
@@ -26,7 +26,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     reason: str | None = reason()
     sign: bool | None = sign()
     steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
-    anyway: bool = ANYWAY
+    anyway: bool = flag("Also if the target is protected (deploy.protect).")
     push: bool = flag("Send it to the remote first; record nothing if it is refused.")
     remote: str | None = option("REMOTE", "Go by the record of REMOTE, and send it there.")
 

@@ -49,12 +49,13 @@ def in_memory(
 
 
 class StoredBytes(Source):
-    """An opaque file of a version; decodes the piece that is asked for."""
+    """An opaque file of a version; decodes the piece that is asked for, and keeps the last one."""
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._recovery = context.store.recovery
         (self._content,) = entry.contents
         self._size = entry.size
+        self._last = (-1, memoryview(b""))
 
     def size(self) -> int:
         return self._size
@@ -63,9 +64,11 @@ class StoredBytes(Source):
         out = bytearray()
         end = min(offset + length, self._size)
         for start in range(offset // PIECE * PIECE, end, PIECE):
-            piece = np.empty(min(PIECE, self._size - start), np.uint8).data
-            self._recovery.piece(self._content.id, start, piece)
-            out += piece[max(offset - start, 0) : end - start]
+            if start != self._last[0]:
+                piece = np.empty(min(PIECE, self._size - start), np.uint8).data
+                self._recovery.piece(self._content.id, start, piece)
+                self._last = start, piece
+            out += self._last[1][max(offset - start, 0) : end - start]
         return bytes(out)
 
 

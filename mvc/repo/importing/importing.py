@@ -27,6 +27,8 @@ from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, tip
+from mvc.repo.protection import refuse_protected
+from mvc.repo.whole import refuse_incomplete
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange
@@ -64,6 +66,7 @@ def import_checkpoints(
     taken: Callable[[Imported], object] | None = None,
     left_out: list[Path] | None = None,
     broken: list[Path] | None = None,
+    anyway: bool = False,
 ) -> list[Imported]:
     """See ``Repository.import_checkpoints``. All sources are listed before the first commit.
 
@@ -71,6 +74,8 @@ def import_checkpoints(
     them. A run with the name of a tag is a RefConflict, too.
     """
     context.fresh()
+    if deploy is not None:
+        refuse_protected(context, deploy)
     histories = find_histories(context.store.fs, sources, time, path, left_out=left_out)
     if not histories:
         named = ", ".join(str(source) for source in sources[:3])
@@ -81,7 +86,9 @@ def import_checkpoints(
                 f"there is a tag {history.branch}, and the run would be a branch of that name",
                 hint="rename its folder, or import it by itself: 'mvc import FOLDER'",
             )
-    options = _Options(deploy=deploy, message=message, progress=progress, broken=broken)
+    options = _Options(
+        deploy=deploy, message=message, progress=progress, broken=broken, anyway=anyway
+    )
     fresh = context.store.snapshot.position.sequence <= 1  # nothing but init
     total = sum(c.size for history in histories for c in history.checkpoints)
     lines: list[_Line] = []
@@ -112,6 +119,7 @@ class _Options(Struct, frozen=True, kw_only=True):
     message: str | None
     progress: Progress | None
     broken: list[Path] | None
+    anyway: bool
     too_long: list[Path] = field(default_factory=list)
 
 
@@ -156,7 +164,8 @@ class _Line:
         if self._options.broken is None:
             raise BadModelFile(
                 f"{printable(str(checkpoint.source))}: {error.message}",
-                hint="mend or move it, or skip such checkpoints with --skip-broken",
+                hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
+                "with --deploy, --anyway takes models that lack files",
             ) from error
         self._options.broken.append(checkpoint.source)
 
@@ -170,7 +179,10 @@ class _Line:
             Change(name, partial(open_file, fs, place, name, strict=True))
             for name, place in checkpoint.files.items()
         ]
-        changes += [Change(name, None) for name in sorted(self._before - checkpoint.files.keys())]
+        gone = dict.fromkeys(sorted(self._before - checkpoint.files.keys()))
+        changes += [Change(name, None) for name in gone]
+        if deploy is not None and not self._options.anyway:
+            refuse_incomplete(self._context, self.end, {**checkpoint.files, **gone})
         request = CommitRequest(
             changes,
             self._options.message or f"import {checkpoint.source.name}",
@@ -214,7 +226,8 @@ class _Line:
         if target is not None:
             known = of_commit(self._context.store.snapshot, commit)
             if not any(d.time_ns == time_ns and d.target == target for d in known):
-                record_deployment(self._context, commit, target, time_ns)
+                anyway = self._options.anyway
+                record_deployment(self._context, commit, target, time_ns, anyway=anyway)
         return self._imported(checkpoint, commit, checkpoint.size, None)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:

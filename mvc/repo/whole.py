@@ -1,0 +1,111 @@
+"""Whether a version has every file of its models, as far as names, indexes and graphs tell.
+
+A download that was interrupted, or the commit of a part of a model, must not go live by accident.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+
+from msgspec import Struct, ValidationError, json
+
+from mvc.adapters.files.cursor import FileCursor
+from mvc.adapters.files.onnx import external_data
+from mvc.adapters.parsed import MemorySource, Source
+from mvc.errors import BadModelFile, DamagedData, StateForgotten
+from mvc.ids import CommitId
+from mvc.limits import MAX_SAFETENSORS_HEADER
+from mvc.model.names import printable
+from mvc.repo.content.contents import StoredBytes
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+
+_INDEX = re.compile(r".+\.index(?:\.\w+)?\.json")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<total>\d{5,})(?P<suffix>.*)")
+_UNFINISHED = re.compile(r".+\.(?:incomplete|part|partial|crdownload|tmp)", re.IGNORECASE)
+
+
+_Open = Callable[[str], AbstractContextManager[Source]]
+
+
+class _Index(Struct):
+    """The index of a model in several files: which of them holds which tensor."""
+
+    weight_map: dict[str, str]
+
+
+def refuse_incomplete(
+    context: Context, commit: CommitId | None, files: Mapping[str, Path | None]
+) -> None:
+    """Raises BadModelFile if the version ``commit``, changed by ``files``, lacks a file of a model.
+
+    ``files`` are files on disk by path; None takes a path out. A version that was forgotten passes.
+    """
+    with suppress(DamagedData, StateForgotten):
+        entries = manifests.of_commit(context, commit).by_path
+
+        def source(path: str) -> AbstractContextManager[Source]:
+            if (place := files.get(path)) is not None:
+                return context.store.fs.open_read(place)
+            entry = entries[path]  # a state of Python is no index, whatever its name
+            stored = entry.format == "opaque"
+            return nullcontext(StoredBytes(context, entry) if stored else MemorySource(b"{}"))
+
+        _check({p for p in {*entries, *files} if files.get(p, Path()) is not None}, source)
+
+
+def _check(paths: Set[str], source: _Open) -> None:
+    """Raises BadModelFile if something is missing in a version with these paths.
+
+    A model may be there in several formats, of which one was asked for: an index without any of its
+    files does not count in a folder with another index.
+    """
+    named = {path: _named(path, source) for path in sorted(paths)}
+    indexes = {path for path in named if _INDEX.fullmatch(path)}
+    begun = {posixpath.dirname(path) for path in indexes if named[path] & paths}
+    for path, names in named.items():
+        if path in indexes and not names & paths and posixpath.dirname(path) in begun:
+            continue
+        if missing := min(names - paths, default=None):
+            raise _incomplete(f"{missing} is missing, which {path} names")
+    series = defaultdict[tuple[str, ...], set[int]](set)
+    for shard in filter(None, map(_SHARD.fullmatch, paths)):
+        series[shard["stem"], shard["total"], shard["suffix"]].add(int(shard["number"]))
+    for (stem, total, suffix), numbers in sorted(series.items()):
+        first = min(1, *numbers)  # some count from 0
+        for number in range(first, first + int(total)):
+            if number not in numbers:
+                raise _incomplete(f"{stem}-{number:0{len(total)}}-of-{total}{suffix} is missing")
+    for path in filter(_UNFINISHED.fullmatch, named):
+        raise _incomplete(f"{path} is the beginning of a download")
+
+
+def _named(path: str, source: _Open) -> set[str]:
+    """The paths of the files that belong to an index, or to an ONNX graph."""
+    names: Iterable[str] = ()
+    if _INDEX.fullmatch(path):
+        try:
+            with source(path) as file:
+                data = file.read(0, MAX_SAFETENSORS_HEADER)
+            names = json.decode(data, type=_Index).weight_map.values()
+        except (ValidationError, RecursionError):  # an index of something else
+            pass
+        except ValueError:
+            raise _incomplete(f"{path} is cut off or no JSON") from None
+    elif path.lower().endswith(".onnx"):
+        with suppress(BadModelFile, LookupError), source(path) as file:
+            names = external_data(FileCursor(file))
+    return {posixpath.normpath(posixpath.join(path, "..", name)) for name in names}
+
+
+def _incomplete(problem: str) -> BadModelFile:
+    return BadModelFile(
+        f"the model is not whole: {printable(problem)}",
+        hint="finish the download, or commit the whole folder; --anyway, in Python anyway=True, "
+        "deploys it as it is",
+    )
