@@ -79,10 +79,10 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         session.out.json("mvc.fsck/1", fields(report) | told)
     else:
         _print(session, report)
-        if not (args.repair or report.sound):
+        if not (report.sound or args.other):
             session.out.note(
                 "'mvc fsck --repair' heals what another record or copy here still holds, "
-                "with --from BACKUP also what a backup has"
+                "with --from DIR also what a backup or a new clone has"
             )
     return 0 if report.sound else _DAMAGED
 

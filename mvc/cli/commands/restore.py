@@ -38,8 +38,8 @@ def command(session: Session, args: _RestoreOptions) -> None:
         session.out.json("mvc.restore/1", done)
     else:
         with Repository.open(done.folder, discover=False) as restored:
-            head = None if restored.context.bare else restored.head(if_known=True).commit
-            step = "log --all" if head is None else "checkout HEAD -f"
+            has_files = not restored.context.bare and restored.head(if_known=True).commit
+        step = "checkout HEAD -f" if has_files else "log --all"
         folder = quote(str(done.folder))
         then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""
         session.out.note(

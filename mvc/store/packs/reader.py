@@ -164,7 +164,7 @@ class PackReader:
                 raise DamagedData(
                     f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
                     "match its checksum",
-                    hint="run 'mvc fsck --repair' first",
+                    hint="the repository that sends it is damaged: run 'mvc fsck' in it",
                 )
         return head, body
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
+import pytest
+
+from tests.cli.program import Mvc
 
 
 def test_damage_is_named_and_exits_with_four(mvc) -> None:
@@ -125,3 +129,34 @@ def test_repair_of_what_cannot_be_opened(mvc) -> None:
     assert "healed journal entry 0 from its other copy" in said
     assert "healed format from " in said
     mvc("log")
+
+
+def test_a_clone_is_repaired_from_a_new_clone(mvc: Mvc, tmp_path: Path) -> None:
+    mvc.commit(1, big=np.random.default_rng(0).standard_normal(50_000).astype(np.float32))
+    mvc("init", "--bare", tmp_path / "server")
+    mvc("remote", "add", "origin", tmp_path / "server")
+    mvc("push")
+    (pack,) = (mvc.folder / ".mvc/packs").glob("*.pack")
+    smash(pack, pack.stat().st_size // 2)
+    (mvc.folder / "model.safetensors").unlink()
+    for words in ([], ["--repair"], ["--repair"]):
+        said = mvc("fsck", *words, code=4).err
+        assert "with --from DIR also what a backup or a new clone has" in said
+    mvc("clone", tmp_path / "server", tmp_path / "new")
+    assert "healed object" in mvc("fsck", "--repair", "--from", tmp_path / "new").out
+    assert mvc("fsck", "--full").code == 0
+
+
+@pytest.mark.parametrize("verb", ["clone", "fetch"])
+def test_damage_in_a_remote_is_not_to_be_repaired_here(mvc: Mvc, tmp_path: Path, verb: str) -> None:
+    mvc.commit(1, big=np.random.default_rng(0).standard_normal(50_000).astype(np.float32))
+    (pack,) = (mvc.folder / ".mvc/packs").glob("*.pack")
+    smash(pack, pack.stat().st_size // 2)
+    here = tmp_path / "here"
+    if verb == "fetch":
+        mvc("init", here)
+        mvc("-C", here, "remote", "add", "origin", mvc.folder)
+        said = mvc("-C", here, "fetch", code=4).err
+    else:
+        said = mvc("clone", mvc.folder, here, code=4).err
+    assert "the repository that sends it is damaged: run 'mvc fsck' in it" in said
