@@ -13,7 +13,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
+from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
@@ -49,6 +49,8 @@ from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
 from mvc.types import Progress
 
+IN_VAIN = 10_000
+"""Slices in a row of which nothing is new, after which a remote sends no more of use."""
 _NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
@@ -308,7 +310,7 @@ class _Fetch:
 
     def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> Wanted | None:
         """What to want next if something is missing here; None if all came."""
-        waiting = list(updates)
+        waiting, in_vain = list(updates), 0
         with closing(self._door.send(wanted)) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
@@ -332,6 +334,12 @@ class _Fetch:
                     return with_missing(wanted, got, then)
                 self.tally.held.update(dict.fromkeys(got.held))
                 self.tally.entries(each.head, entries, lacks)
+                in_vain = 0 if got.begun else in_vain + 1
+                if in_vain > IN_VAIN:
+                    raise RemoteRefused(
+                        f"{self.tally.remote} sends slices without end, and nothing new",
+                        hint="ask its owner whether this is 'mvc serve'",
+                    )
                 waiting = [u for u in waiting if u not in ready]
                 self._keep(each.place)
         is_whole = wanted.after is None or _all_here(self._context, updates)

@@ -29,7 +29,7 @@ from urllib3.response import BaseHTTPResponse
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.remote import slices, wire
+from mvc.remote import slices, waiting, wire
 from mvc.remote.credentials import is_here, read_token, variable_of
 from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.remotes import Remote
@@ -42,8 +42,6 @@ _SILENCE = 4 * wire.ALIVE
 """Seconds without a byte after which a connection counts as broken."""
 PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each new try after a connection broke; progress begins them anew."""
-_PATIENCE = 600.0
-"""Seconds for which a server that is busy is asked again."""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
@@ -64,6 +62,8 @@ class Client:
         """``login``: how to get in, for a client without a token."""
         self.url = url
         self._login = login
+        bounded = type("_Bounded", (pool.ConnectionCls,), {"response_class": waiting.Response})
+        pool.ConnectionCls = bounded
         self._pool, self._prefix = pool, prefix
         self._headers = {"Accept": wire.CONTENT, **(headers or {})}
         self._explain = explain or (lambda error: _unreachable(url, error))
@@ -71,24 +71,30 @@ class Client:
 
     @contextmanager
     def ask(
-        self, method: str, path: str, body: Bytes | None = None, *, silence: float = _SILENCE
-    ) -> Iterator[BaseHTTPResponse]:
+        self, tries: Try, method: str, path: str, body: Bytes | None = None,
+        *, silence: float = _SILENCE,
+    ) -> Iterator[BaseHTTPResponse]:  # fmt: skip
         """One request. Raises Broken where the connection breaks, in the block too; the errors of
         the server; _Later if it is busy.
         """
-        timeout = urllib3.Timeout(connect=_CONNECT, read=silence)
-        headers = self._headers if body is None else {**self._headers, "Content-Type": wire.CONTENT}
+        most = max(tries.left, 0.001)
+        timeout = urllib3.Timeout(connect=min(_CONNECT, most), read=min(silence, most))
+        headers, pieces = self._headers, None
+        if body is not None:
+            size = {"Content-Type": wire.CONTENT, "Content-Length": str(len(body))}
+            headers, pieces = {**headers, **size}, tries.pieces(body)
         try:
-            answer = self._pool.urlopen(
-                method,
-                f"{self._prefix}/v1/{path}",
-                body,  # type: ignore[arg-type]  # it takes any buffer
-                headers,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                timeout=timeout,
-            )
+            with tries.waiting():
+                answer = self._pool.urlopen(
+                    method,
+                    f"{self._prefix}/v1/{path}",
+                    pieces,  # type: ignore[arg-type]  # it takes any buffers
+                    headers,
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                    timeout=timeout,
+                )
             try:
                 self._reached = True
                 _refuse(self.url, answer, self._login)
@@ -108,14 +114,17 @@ class Client:
     def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
         """The whole answer to a question, within so many seconds; None if there is nothing new."""
         for tries in self.tries():
-            with tries, self.ask("GET", path, silence=seconds + _SILENCE) as answer:
+            with tries, self.ask(tries, "GET", path, silence=seconds + _SILENCE) as answer:
                 data = _bounded(answer, most)
                 return None if answer.status == 304 else data
         raise AssertionError("tries end with an error")
 
-    def tries(self) -> Iterator[Try]:
-        """Tries, until one of them ends its block without Broken or _Later."""
-        tries = Try(self._explain)
+    def tries(self, *, works: bool = False) -> Iterator[Try]:
+        """Tries, until one of them ends its block without Broken or _Later.
+
+        ``works``: whether the server has to read or to prove versions.
+        """
+        tries = Try(self._explain, waiting.WORK if works else waiting.PATIENCE)
         while not tries.done:
             yield tries
 
@@ -123,38 +132,41 @@ class Client:
         self._pool.close()
 
 
-class Try:
+class Try(waiting.Allowance):
     """As a context manager, one try; what can be tried again waits at the end of the block."""
 
-    def __init__(self, explain: Explain) -> None:
+    def __init__(self, explain: Explain, seconds: float) -> None:
+        super().__init__(seconds)
         self.done = False
         self._explain = explain
         self._failed = 0
-        self._busy_since: float | None = None
 
-    def progress(self) -> None:
+    def progress(self, size: int) -> None:
         """The connection works: what breaks next is a new beginning."""
-        self._failed, self._busy_since = 0, None
+        self._failed = 0
+        self.earn(size)
 
     def __enter__(self) -> Try:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> bool:
         if isinstance(error, _Later):
-            now = time.monotonic()
-            self._busy_since = now if self._busy_since is None else self._busy_since
-            if now - self._busy_since > _PATIENCE:
+            if self.spent + error.seconds >= waiting.PATIENCE:
                 raise Busy(error.text, hint="try again later") from error
-            _pause(error.seconds)
+            self._pause(error.seconds)
             return True
         if isinstance(error, Broken | urllib3.exceptions.HTTPError | OSError):
-            if self._failed >= len(PAUSES):
+            if self.left <= 0 or self._failed >= len(PAUSES):
                 raise self._explain(error) from error
-            _pause(PAUSES[self._failed])
+            self._pause(PAUSES[self._failed])
             self._failed += 1
             return True
         self.done = True
         return False
+
+    def _pause(self, seconds: float) -> None:
+        with self.waiting():
+            time.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311 - spreads clients
 
 
 class _Later(Exception):
@@ -163,14 +175,10 @@ class _Later(Exception):
         self.text, self.seconds = text, seconds
 
 
-def _pause(seconds: float) -> None:
-    time.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311 - spreads clients, hides nothing
-
-
 def _finish(answer: BaseHTTPResponse) -> None:
     """Keeps the connection for the next request, if there is not much left to read."""
-    for _ in range(2):
-        if not answer.read(_LEFT_OVER, decode_content=False):
+    for _ in range(8):
+        if not answer.read1(_LEFT_OVER, decode_content=False):
             answer.release_conn()
             return
     answer.close()
@@ -183,7 +191,7 @@ def _reader(answer: BaseHTTPResponse) -> Callable[[int], bytes]:
 
 def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
     parts = list[bytes]()
-    while part := answer.read(1 << 16, decode_content=False):
+    while part := answer.read1(1 << 16, decode_content=False):
         parts.append(part)
         limit -= len(part)
         if limit < 0:
@@ -313,13 +321,13 @@ class _Incoming:
         self._pieces.close()
 
     def _all(self) -> Generator[bytes]:
-        for tries in self._client.tries():
+        for tries in self._client.tries(works=True):
             # Bytes that were not handed on yet are thrown away: they are asked for again.
             path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
             body = wire.encode(self._wanted)
-            with tries, self._client.ask("POST", path, body) as answer:
+            with tries, self._client.ask(tries, "POST", path, body) as answer:
                 for _, piece in wire.read_frames(_reader(answer)):
-                    tries.progress()
+                    tries.progress(len(piece))
                     yield piece
 
 
@@ -332,10 +340,10 @@ class _PartedSlice:
     def add(self, part: bytearray, *, last: bool) -> Received | None:
         """Sends a part; what became of the slice, if this was the last one."""
         sent = 0
-        for tries in self._client.tries():
+        for tries in self._client.tries(works=last):
             with tries:
                 if sent < 0:
-                    sent = self._held() - self._start
+                    sent = self._held(tries) - self._start
                     if not 0 <= sent <= len(part):
                         raise RemoteUnreachable(
                             f"{self._client.url} gave up an upload that was interrupted",
@@ -343,17 +351,18 @@ class _PartedSlice:
                         )
                 at, body = self._start + sent, memoryview(part)[sent:]
                 sent = -1  # unless this ends well, nobody knows
-                received = self._give(f"upload={self._id}&at={at}&last={int(last)}", body)
+                query = f"upload={self._id}&at={at}&last={int(last)}"
+                received = self._give(tries, query, body)
         self._start += len(part)
         return received
 
-    def _held(self) -> int:
-        with self._client.ask("GET", f"receive?upload={self._id}") as answer:
+    def _held(self, tries: Try) -> int:
+        with self._client.ask(tries, "GET", f"receive?upload={self._id}") as answer:
             text = _bounded(answer, 20)
         return int(text) if text.isdigit() else 0
 
-    def _give(self, query: str, body: Bytes) -> Received | None:
-        with self._client.ask("POST", f"receive?{query}", body) as answer:
+    def _give(self, tries: Try, query: str, body: Bytes) -> Received | None:
+        with self._client.ask(tries, "POST", f"receive?{query}", body) as answer:
             for kind, payload in wire.read_frames(_reader(answer)):
                 if kind == wire.ANSWER:
                     return wire.decode(Received, payload)

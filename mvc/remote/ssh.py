@@ -125,8 +125,11 @@ class _Call:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
             self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
 
 class _Calls:

@@ -140,3 +140,22 @@ def test_no_process_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for pid in pids.read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
+
+
+def test_a_process_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tmp_path / "pid"
+    fake = program(
+        tmp_path,
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"open({str(pid)!r}, 'w').write(str(os.getpid())); os.write(1, b'no'); time.sleep(60)",
+    )
+    monkeypatch.setenv("MVC_SSH", fake)
+    monkeypatch.setattr("mvc.remote.waiting.PATIENCE", 1.0)
+    door = ssh.open_door(Remote("ssh://lab/srv/x"), None)
+    with pytest.raises(RemoteUnreachable):
+        door.head()
+    door.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)

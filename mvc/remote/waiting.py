@@ -1,0 +1,112 @@
+"""How long a client waits for a server.
+
+A server can send bytes without end that bring nothing, or a byte a minute. So an operation has an
+allowance of seconds for all of its tries together, and only useful bytes give any of them back.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http.client import HTTPResponse
+from socket import socket
+from typing import Any
+
+from mvc.remote import wire
+from mvc.types import Bytes
+
+PATIENCE = 600.0
+"""Seconds that an operation waits for its server."""
+WORK = 3600.0
+"""The same, where the server has to read or to prove versions."""
+RATE = 1 << 10
+"""Useful bytes that give a second back."""
+PIECE = 1 << 14
+"""Bytes of a request after which the server must have taken some."""
+_LONGEST = 4 * wire.WAIT  # of a single wait: more passes only while this process is stopped
+
+
+class Allowance:
+    """The seconds for which an operation may still wait for its server."""
+
+    def __init__(self, seconds: float) -> None:
+        self.spent = 0.0
+        self._seconds, self._since = seconds, 0.0
+        self._unsent = math.inf
+
+    @property
+    def left(self) -> float:
+        return self._seconds - self.spent
+
+    def earn(self, size: float) -> None:
+        """So many useful bytes have passed."""
+        self.spent = max(0.0, self.spent - size / RATE)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time of the block; a ``Response`` that reads in it raises TimeoutError."""
+        self._since = time.monotonic()
+        before = _waiting.set(self)
+        try:
+            yield
+        finally:
+            _waiting.reset(before)
+            self._count()
+
+    def check(self) -> None:
+        """Raises TimeoutError once it is over."""
+        self._count()
+        if self.left <= 0:
+            raise TimeoutError("the server brought nothing for too long")
+
+    def pieces(self, body: Bytes) -> Iterator[memoryview]:
+        """A body to send. What an earlier try has sent is of no use again."""
+        left = memoryview(body)
+        self._unsent = min(self._unsent, len(left))
+        while left:
+            self.check()
+            yield left[:PIECE]
+            left = left[PIECE:]
+            self.earn(max(0, self._unsent - len(left)))
+            self._unsent = min(self._unsent, len(left))
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        self.spent += min(now - self._since, _LONGEST)
+        self._since = now
+
+
+_waiting: ContextVar[Allowance] = ContextVar("_waiting")
+
+
+class Response(HTTPResponse):
+    """An answer, of a proxy too, to a request within ``waiting``; ``read1`` counts as well."""
+
+    def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Line(self.fp.detach()))
+        self._allowance = _waiting.get()
+
+    def read1(self, n: int = -1) -> bytes:
+        with self._allowance.waiting():
+            return super().read1(n)
+
+
+class _Line(io.RawIOBase):
+    def __init__(self, line: io.RawIOBase) -> None:
+        self._line = line
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        _waiting.get().check()
+        return self._line.readinto(buffer)
+
+    def close(self) -> None:
+        self._line.close()
+        super().close()
