@@ -11,7 +11,8 @@ The comment ``<!-- clock: 2026-11-02T09:00:00Z -->`` sets the clock that mvc see
 stands still, but for ``time.sleep`` in the page's own code, which sets it forward at once.
 
 Ids differ from run to run, so an id of the page stands for the one that is printed in its place,
-also in later commands, and ``/home/ada/models`` stands for the folder. Numbers with a fraction or
+also in later commands, ``/home/ada/models`` stands for the folder, and the account
+``ada`` for this process's. Numbers with a fraction or
 a unit may differ by a quarter, because they depend on versions of libraries and on the processor;
 times in seconds are not compared. After the comment ``<!-- about -->`` this holds for all numbers
 of the next block: how often a delta saves enough depends on the bits of the weights.
@@ -36,6 +37,7 @@ import pytest
 
 from mvc.cli.main import run
 from mvc.io.clock import Clock
+from mvc.io.process import user_name
 from mvc.repo.times import parse_time
 
 _FENCE = re.compile(
@@ -123,7 +125,8 @@ class Page:
         else:
             done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
             out.write(done.stdout + done.stderr)
-        return out.getvalue().replace(str(Path.cwd()), _FOLDER)
+        printed = out.getvalue().replace(str(Path.cwd()), _FOLDER)
+        return printed.replace(f"account {user_name()}", "account ada")
 
     def compare(self, what: str, shown: str, actual: str) -> None:
         """Raises AssertionError if ``actual`` is not what the page shows."""
