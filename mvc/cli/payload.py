@@ -21,8 +21,8 @@ OWN_FIELDS = {
     "Annotation": "number author time@ metrics params note",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
-    "Deployed": "target commit time@ recorded@ sequence author reason returns_to retracted "
-    "retracted_ns retracted_by retracted_reason id sent_by",
+    "Deployed": "target commit time@ recorded@ sequence author reason returns_to replaces "
+    "retracted retracted_ns retracted_by retracted_reason id sent_by",
     "Deployment": "target commit time_ns returns_to",
     "Dropped": "path seconds where time@ proven@",
     "FileChange": "path kind detail not_written same_as",
@@ -30,7 +30,8 @@ OWN_FIELDS = {
     "records objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
-    "author=who sent_by=deployment.sent_by reason=why message metrics params annotations",
+    "replaces=deployment.replaces author=who sent_by=deployment.sent_by reason=why message metrics "
+    "params annotations",
     "LateStamp": "target operation=sequence recorded_ns=stamp.recorded_ns "
     "hybrid_ns=stamp.hybrid_ns",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
@@ -45,8 +46,8 @@ OWN_FIELDS = {
     "Receipt": "number time@ author reason rules states",
     "Followed": "target commit time@ file path previous received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",
-    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
-    "retracted_ns retracted_by retracted_reason id",
+    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to replaces "
+    "retracted retracted_ns retracted_by retracted_reason id",
     "Short": "metric=best.metric keep=best.count have without",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
