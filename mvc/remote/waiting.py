@@ -88,7 +88,7 @@ class Response(HTTPResponse):
 
     def __init__(self, sock: socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Line(self.fp.detach()))
+        self.fp = io.BufferedReader(_Watched(self.fp.detach()))
         self._allowance = _waiting.get()
 
     def read1(self, n: int = -1) -> bytes:
@@ -96,7 +96,7 @@ class Response(HTTPResponse):
             return super().read1(n)
 
 
-class _Line(io.RawIOBase):
+class _Watched(io.RawIOBase):
     def __init__(self, line: io.RawIOBase) -> None:
         self._line = line
 

@@ -101,16 +101,16 @@ class Proxy:
                 upward.join()
                 self._open -= {client, server}
 
-    def may_send(self, direction: str, count: int) -> int:
-        """How many of these bytes may go on; fewer: then all is cut."""
+    def may_send(self, direction: str, count: int) -> tuple[int, bool]:
+        """How many of these bytes may go on, and whether all is cut behind them."""
         with self._lock:
             limit, sent = getattr(self.faults, direction), getattr(self, direction)
             may = count if limit is None else max(0, min(count, limit - sent))
             setattr(self, direction, sent + may)
-            if may < count or (limit is not None and sent + may >= limit):
+            is_last = may < count or (limit is not None and sent + may >= limit)
+            if is_last:
                 setattr(self.faults, direction, None)
-                threading.Thread(target=self.cut, daemon=True).start()
-            return may
+            return may, is_last
 
     def asked(self) -> tuple[bool, bool]:
         """A request begins: whether it is refused, and whether its answer gets lost."""
@@ -134,30 +134,32 @@ class _Connection:
     def downward(self) -> None:
         self._copy(self._server, self._client, self._take_down)
 
-    def _take_up(self, data: bytes) -> bytes:
+    def _take_up(self, data: bytes) -> tuple[int, bool]:
         if self._answering:
             self._answering = False
             refused, self._losing = self._proxy.asked()
             if refused:
                 self._client.sendall(_REFUSAL)
-                return b""
-        return data[: self._proxy.may_send("up", len(data))]
+                return 0, False
+        return self._proxy.may_send("up", len(data))
 
-    def _take_down(self, data: bytes) -> bytes:
+    def _take_down(self, data: bytes) -> tuple[int, bool]:
         self._answering = True
         if self._losing:
-            return b""
-        return data[: self._proxy.may_send("down", len(data))]
+            return 0, False
+        return self._proxy.may_send("down", len(data))
 
     def _copy(
-        self, source: socket.socket, to: socket.socket, take: Callable[[bytes], bytes]
+        self, source: socket.socket, to: socket.socket, take: Callable[[bytes], tuple[int, bool]]
     ) -> None:
         """Until either side ends; what may not go on ends both."""
         try:
             while data := source.recv(_CHUNK):
-                passed = take(data)
-                self._send(to, passed)
-                if len(passed) < len(data):
+                size, is_last = take(data)
+                self._send(to, data[:size])
+                if is_last:
+                    self._proxy.cut()
+                if size < len(data):
                     break
         except OSError:
             pass
