@@ -39,7 +39,7 @@ class RemoteHead(Struct, frozen=True):
 
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
     (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
-    may do there; empty where everything is allowed. ``unnamed``: versions that it has and that no
+    may do there; empty where everything is allowed. ``unnamed``: what is live, and versions that no
     ref leads to yet, because a push was interrupted. ``protected``: targets, with ``*`` for any
     characters, on which it takes only deployments of who has a scope that names them.
     ``leads_on``: whether its journal continues the place that was asked about.

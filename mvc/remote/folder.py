@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.io.process import user_name
 from mvc.remote.door import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
+from mvc.repo.live import live_now
 from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
 from mvc.repo.protection import protecting
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
-from mvc.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from mvc.remote.live import LiveMark
@@ -48,7 +50,7 @@ class FolderDoor:
             time_ns=store.now_ns(),
             bare=self.context.bare,
             scopes=self._scopes,
-            unnamed=_unnamed(snapshot),
+            unnamed=_unnamed(self.context),
             protected=protecting(self.context),
             leads_on=leads_on(snapshot, after),
         )
@@ -80,17 +82,22 @@ def account() -> str:
     return f"account {user_name()}"
 
 
-def _unnamed(snapshot: Snapshot) -> tuple[CommitId, ...]:
-    """The newest versions of a push that was interrupted before its refs moved, if it came last."""
-    found, behind = dict[CommitId, None](), set[CommitId]()
-    for recorded in snapshot.newest_first():
+def _unnamed(context: Context) -> tuple[CommitId, ...]:
+    """What is live, and the newest versions of a push that was interrupted before its refs moved,
+    if it came last.
+    """
+    found, behind = set[CommitId](), set[CommitId]()
+    for recorded in context.store.snapshot.newest_first():
         entry = recorded.entry
         if entry.operation != BROUGHT or entry.refs:
             break
         for commit in entry.commits:
-            found[commit.id] = None
+            found.add(commit.id)
             behind.update((*commit.parents, *commit.needs))
-    return tuple(sorted(found.keys() - behind))
+    unnamed = found - behind
+    with suppress(DamagedData):  # what is live may be lost
+        unnamed.update(live_now(context))
+    return tuple(sorted(unnamed))
 
 
 def open_door(remote: Remote, context: Context | None) -> FolderDoor:

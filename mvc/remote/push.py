@@ -55,7 +55,7 @@ from mvc.remote.transfer import (
     versions_in,
     with_missing,
 )
-from mvc.remote.unsent import deployed_by, operations, own_keys
+from mvc.remote.unsent import deployed_by, operations, own_keys, own_targets, without
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits
@@ -65,7 +65,7 @@ from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.protection import protected
 from mvc.repo.times import format_time
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, Retraction
 from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.types import Progress
 
@@ -199,8 +199,8 @@ def send_first(
         due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
         truths = TruthReader(snapshot).of(due)
         with closing(open_door(remote, context)) as door:
-            work = _Push(context, remote, door, progress=progress)
-            wanted = work.wanted(deployed_by(snapshot, due))
+            work = _Push(context, remote, door, due, progress=progress)
+            wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
             work.note(())
@@ -230,10 +230,12 @@ def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:
     known = known_place(context, remote, PUSHED)
     if known is None:
         return
-    rows = operations(context, remote, recorded.sequence)
+    taken = recorded.entry.retractions  # of what was refused: it is not there
+    rows = [without(each, taken) for each in operations(context, known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
-    left = tuple(each.sequence for each in rows)
+    before = (each for each in rows if each.sequence < recorded.sequence)
+    left = tuple(each.sequence for each in before if own_targets(each))
     keep_place(context, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
@@ -459,11 +461,14 @@ class _Push:
     """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
 
     def __init__(
-        self, context: Context, remote: Remote, door: Door, *, progress: Progress | None
-    ) -> None:
+        self, context: Context, remote: Remote, door: Door, *due: Recorded,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
         self._context, self._remote, self._door = context, remote, door
         before = ask(door, context, remote)
         self.head, self._known, self.is_back = before.head, before.pushed, before.is_back
+        rows = operations(context, self._known, *due)
+        self._said = {each.sequence: each for each in rows}
         self.forgot = False
         self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
@@ -518,9 +523,15 @@ class _Push:
         if known is None:
             return found
         due = known.untold(context, have)  # others have brought these since
-        for recorded in operations(context, remote, known.dealt):
-            due += deployed_by(context.store.snapshot, recorded)
+        for number, recorded in self._said.items():
+            due += deployed_by(context.store.snapshot, recorded) if number < known.dealt else ()
         return replace(found, after=known.place, due=tuple(due))
+
+    def due(self, targets: set[str]) -> Iterator[CommitId]:
+        """The versions of what is to be sent of these targets."""
+        for each in self._said.values():
+            if own_targets(each) & targets:
+                yield from deployed_by(self._context.store.snapshot, each)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
@@ -578,8 +589,16 @@ class _Push:
             return
         from mvc.remote.sender import send
 
-        for each in send(self._context, wanted, without=self._without):
+        for each in send(self._context, wanted, without=self._without, said=self._told):
             yield self._allowed(each)
+
+    def _told(self, recorded: Recorded) -> Recorded:
+        """An operation without what the remote was told of it, or need not hear any more."""
+        entry, known = recorded.entry, self._known
+        if known is not None and recorded.sequence < known.dealt and own_targets(recorded):
+            made = (Retraction(each.target, recorded.sequence) for each in entry.deployments)
+            recorded = without(recorded, {*made, *entry.retractions})
+        return self._said.get(recorded.sequence, recorded)
 
     def _allowed(self, given: Slice) -> Slice:
         """The slice without tombstones, and deployments and retractions that were recorded here,
@@ -688,8 +707,8 @@ class _Push:
 
     def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
         """With the operations before number ``end`` whose statements were left out."""
-        rows = operations(self._context, self._remote, end)
-        self._left = [recorded for recorded in rows if self._open(recorded)]
+        rows = operations(self._context, self._known)
+        self._left = [each for each in rows if each.sequence < end and self._open(each)]
         return replace(known, dealt=end, left=tuple(each.sequence for each in self._left))
 
     def _took(self, got: Received) -> None:

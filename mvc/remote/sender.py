@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -40,14 +40,15 @@ def send(
     *,
     without: Container[CommitId] = frozenset(),
     most: int = SLICE,
+    said: Callable[[Recorded], Recorded] = lambda recorded: recorded,
 ) -> Generator[Slice]:
     """The slices that a receiver lacks, oldest first; at least one.
 
     ``without``: versions whose states do not leave. ``most``: bytes of records in a slice of
-    several entries. Each slice names the place in the journal up to which it leads; its records may
-    be read until the next slice is asked for. Raises UnknownRevision for a wanted version that is
-    not here, StateForgotten for a wanted state that is not, HistoryMissing for a receiver that has
-    what this journal lacks, Busy.
+    several entries. ``said``: an entry with what is told of it. Each slice names the place in the
+    journal up to which it leads; its records may be read until the next one is asked for. Raises
+    UnknownRevision for a wanted version that is not here, StateForgotten for a wanted state that is
+    not, HistoryMissing for a receiver that has what this journal lacks, Busy.
     """
     snapshot = context.fresh()
     for _ in range(_TRIES):
@@ -57,7 +58,7 @@ def send(
             if wanted.live:
                 sending = LiveSending(context, wanted)
             else:
-                sending = Sending(context, wanted, without)
+                sending = Sending(context, wanted, without, said)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -99,9 +100,14 @@ class Sending:
     """
 
     def __init__(
-        self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
+        self,
+        context: Context,
+        wanted: Wanted,
+        without: Container[CommitId] = frozenset(),
+        said: Callable[[Recorded], Recorded] = lambda recorded: recorded,
     ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
+        self._said = said
         self._buried = Buried(context, wanted.without)
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
@@ -314,7 +320,8 @@ class Sending:
             for commit in recorded.entry.commits
             if self._new.get(commit.id) == recorded.offset
         ]
-        truths = self._truths.of(recorded, self._is_there if self._wanted.versions else None)
+        among = self._is_there if self._wanted.versions else None
+        truths = self._truths.of(self._said(recorded), among)
         if not versions and truths is None:
             return None, NOTHING
         encoded = tuple(version.commit.encoded for version in versions)

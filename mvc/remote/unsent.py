@@ -6,20 +6,22 @@ but these. It compares what each of them replaces with what is live there, in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.ids import CommitId, DeploymentId
 from mvc.model.names import is_report
 from mvc.remote.merging import Truths
-from mvc.remote.places import PUSHED, known_place
+from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import IN_STEP, Against, live_among
 from mvc.repo.lookup import stamping
+from mvc.store.journal.entries import Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -63,23 +65,60 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
     return found
 
 
-def operations(context: Context, remote: Remote, until: int | None = None) -> list[Recorded]:
-    """Operations before number ``until`` whose statements the remote lacks, as far as known."""
+def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
+    """Operations whose statements a remote lacks, by what is ``known`` of it, and those ``due``.
+
+    As they are to be sent: without deployments and retractions in whose place a later operation is
+    that goes by the remote's record. They are given up: their sending could only undo it.
+    """
     snapshot = context.fresh()
-    known = known_place(context, remote, PUSHED)
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
-    found = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
-    found += snapshot.from_sequence(dealt)
-    return [
-        each for each in found if own_targets(each) and (until is None or each.sequence < until)
-    ]
+    rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
+    rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
+    own, made = dict[DeploymentId, DeploymentId | None](), dict[Retraction, DeploymentId]()
+    for each in rows:
+        for new in each.entry.deployments:
+            id_ = new.id(snapshot.stamp_of(each, new))
+            own[id_] = dict(each.entry.replaces).get(new.target)
+            if new.time_ns == each.entry.time_ns:
+                made[Retraction(new.target, each.sequence)] = id_
+    given_up, found = set[Retraction](), list[Recorded]()
+    for each in reversed(rows):
+        given, ends = dict(each.entry.replaces), list[Retraction]()
+        for taken in each.entry.retractions:
+            there, dropped = given.get(taken.target), made.get(taken) if known else None
+            while dropped is not None and there != dropped and there in own:
+                there = own[there]
+            if dropped not in (None, there) or stamping.on(each, taken.target) is not None:
+                ends.append(taken)
+        first = {taken for taken in ends if _is_first(snapshot, each, taken)}
+        found.append(without(each, given_up | first if first else given_up))
+        given_up.update(ends)
+    return found[::-1]
+
+
+def _is_first(snapshot: Snapshot, recorded: Recorded, taken: Retraction) -> bool:
+    """Whether no operation before this one retracts the same."""
+    there = snapshot.retractions(taken.target, taken.sequence)
+    return not there or there[0].sequence == recorded.sequence
+
+
+def without(recorded: Recorded, gone: Container[Retraction]) -> Recorded:
+    """An operation without these retractions, and without the deployments that they retract."""
+    entry, number = recorded.entry, recorded.sequence
+    made = tuple(d for d in entry.deployments if Retraction(d.target, number) not in gone)
+    taken = tuple(each for each in entry.retractions if each not in gone)
+    targets = {"", *(d.target for d in made), *(t.target for t in taken)}
+    signed = tuple(each for each in entry.signatures if each.target in targets)
+    entry = replace(entry, deployments=made, retractions=taken, signatures=signed)
+    return replace(recorded, entry=entry)
 
 
 def unsent(context: Context, target: str | None = None) -> tuple[Unsent, ...]:
     """What each remote lacks, by remote and target; nothing for what is in step."""
     found: list[Unsent] = []
     for remote in remotes(context).values():
-        rows = operations(context, remote)
+        rows = operations(context, known_place(context, remote, PUSHED))
         names = {name for recorded in rows for name in own_targets(recorded)}
         for name in sorted(names if target is None else names & {target}):
             mine = [recorded for recorded in rows if name in own_targets(recorded)]
@@ -96,14 +135,26 @@ def against(context: Context, target: str) -> Against:
 def apart_from(context: Context, remote: Remote, target: str) -> Against:
     """All that the remote lacks of this repository's record of a target."""
     snapshot = context.fresh()
-    rows = [each for each in operations(context, remote) if target in own_targets(each)]
+    known = known_place(context, remote, PUSHED)
+    rows = [each for each in operations(context, known) if target in own_targets(each)]
+    made = {each.sequence for each in rows if stamping.on(each, target) is not None}
+    return Against(frozenset(made), frozenset(_counting(snapshot, target, rows) - made))
+
+
+def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[int]:
+    """Deployments that are retracted here and not at a remote that lacks these operations."""
     numbers = {each.sequence for each in rows}
-    without = {each.sequence for each in rows if stamping.on(each, target) is not None}
-    taken = {number for each in rows for number in _retracted(each, target)} - without
-    counting = {
-        n for n in taken if all(r.sequence in numbers for r in snapshot.retractions(target, n))
+
+    def is_lacking(recorded: Recorded, until: int) -> bool:  # or one in its place is
+        is_given_up = recorded.sequence < until and recorded.entry.origin_ns is None
+        return is_given_up or recorded.sequence in numbers
+
+    return {
+        number
+        for each in rows
+        for number in _retracted(each, target)
+        if all(is_lacking(r, each.sequence) for r in snapshot.retractions(target, number))
     }
-    return Against(frozenset(without), frozenset(counting))
 
 
 def _compared(
@@ -112,12 +163,7 @@ def _compared(
     """What the remote would do with operations on a target."""
     deployed = {each.sequence for each in rows if stamping.on(each, target) is not None}
     taken = {each.sequence: _retracted(each, target) for each in rows}
-    counting = {
-        number
-        for numbers in taken.values()
-        for number in numbers
-        if all(r.sequence in taken for r in snapshot.retractions(target, number))
-    }
+    counting = _counting(snapshot, target, rows)
     is_sent = False
     for recorded in rows:
         made, now_ns, at = stamping.on(recorded, target), recorded.entry.time_ns, None

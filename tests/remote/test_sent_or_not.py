@@ -116,6 +116,87 @@ def test_what_is_pushed_at_once_is_recorded_only_if_it_is_accepted(three: Pair) 
     assert not bob.push().refused and not ada.push().refused
 
 
+@pytest.mark.parametrize("how", ["retract", "deploy"])
+def test_what_was_given_up_in_a_conflict_never_goes_live(three: Pair, how: str) -> None:
+    """Also if the remote went back to what it replaces, and its version travels later."""
+    server, ada, bob = three
+    first = server.live("prod").commit
+    bob.switch("next", create=True)
+    version(bob, 3)
+    mine = bob.deploy("HEAD", "prod")
+    ada.deploy("HEAD", "prod")
+    ada.push()
+    bob.fetch()
+    assert state(bob) == "conflict"
+    bob.retract("HEAD", "prod") if how == "retract" else bob.deploy("HEAD~1", "prod")
+    ada.retract("HEAD", "prod")
+    ada.push()
+    bob.switch("main")
+    bob.push()
+    for _ in range(2):
+        assert bool(bob.push("origin", ["next"]).refused) == (how == "deploy")
+        assert server.live("prod").commit == first
+    bob.fetch()
+    assert state(bob) == ("in step" if how == "retract" else "conflict")
+    assert mine.id not in {each.id for each in server.deployments("prod")}
+
+
+@pytest.mark.parametrize("how", ["retract", "deploy", "rollback"])
+def test_a_rollback_by_the_record_of_a_remote_gives_up_what_was_not_sent(
+    three: Pair, how: str
+) -> None:
+    server, ada, bob = three
+    ada.deploy("HEAD", "prod", push=True)
+    bob.fetch()
+    bob.rollback("prod") if how == "rollback" else getattr(bob, how)("HEAD", "prod")
+    assert state(bob) == "not sent"
+    made = bob.rollback("prod", remote="origin")
+    assert server.live("prod").deployment.id == made.id and made.commit == ada.find("HEAD~1")
+    assert state(bob) == "in step" and not bob.push().refused
+
+
+def test_a_deployment_that_is_sent_at_once_brings_those_that_it_builds_on(three: Pair) -> None:
+    """Else it replaces what the remote has never heard of, and is refused."""
+    server, _, bob = three
+    bob.switch("next", create=True)
+    bob.commit({"w": np.zeros(8)}, deploy="prod")
+    made = bob.rollback("prod", push=True)
+    assert server.live("prod").deployment.id == made.id and state(bob) == "in step"
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_a_version_that_is_live_and_on_no_branch_is_known_to_be_there(
+    three: Pair, who: int
+) -> None:
+    server, ada, bob = three
+    ada.switch("next", create=True)
+    version(ada, 3)
+    ada.deploy("HEAD", "prod", push=True)
+    ada.switch("main")
+    version(ada, 4)
+    ada.push()
+    bob.pull()
+    three[who].retract(None, "prod")
+    three[who].push()
+    assert state(three[who]) == "in step" and server.live("prod").commit == ada.find("main~2")
+
+
+def test_a_retraction_that_is_sent_at_once_settles_what_was_refused(three: Pair) -> None:
+    """Its subject is not there, and must not come afterwards."""
+    server, _, bob = three
+    first = server.live("prod").commit
+    bob.switch("next", create=True)
+    version(bob, 3)
+    bob.deploy("HEAD", "prod")
+    bob.switch("main")
+    bob.deploy("HEAD", "prod")
+    bob.push()
+    bob.retract("HEAD", "prod", push=True)
+    bob.push("origin", ["next"])
+    live = server.live("prod").commit
+    assert state(bob) == "in step" and live == bob.live("prod").commit != first
+
+
 def run(repo: Repository, *words: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "mvc", *words], cwd=repo.root, capture_output=True, text=True,
