@@ -91,7 +91,7 @@ def test_deployments_in_any_order_with_retractions(
             (d.target, d.time_ns, d.sequence, d.commit, d.retracted) for d in repo.deployments()
         ] == [
             (d.target, d.time, d.sequence, d.commit, d.dead)
-            for d in sorted(oracle.deployments, key=lambda d: (d.time, d.sequence))
+            for d in sorted(oracle.deployments, key=lambda d: (d.time, d.order))
         ]
         for target in {d.target for d in oracle.deployments}:
             made = [d for d in oracle.deployments if d.target == target]
