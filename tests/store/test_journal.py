@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import DamagedData, MvcError
+from mvc.io.files import FileSystem
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import (
     GENESIS,
@@ -67,6 +68,15 @@ def test_round_trip(texts: list[str]) -> None:
     for i, recorded in enumerate(found):
         assert read_entry(source, recorded.offset) == recorded
         assert notes(source, recorded.after) == texts[i + 1 :]
+
+
+def test_a_place_behind_the_end_is_of_another_journal(tmp_path: Path) -> None:
+    source, at = journal("first")  # as if maintenance has put a shorter journal in the place
+    (tmp_path / "journal").write_bytes(source.data)
+    with FileSystem().open_read(tmp_path / "journal") as file:
+        for behind in (0, 1, 5000):
+            with pytest.raises(DamagedData, match="damaged in both copies"):
+                read_entry(file, at[1].offset + behind)
 
 
 def test_a_long_entry_between_short_ones() -> None:

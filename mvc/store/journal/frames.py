@@ -189,7 +189,7 @@ def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | Non
     """The entry at ``offset`` from whichever copy is sound."""
     window = 4096
     while True:
-        data = source.read(offset, min(window, size - offset))
+        data = source.read(offset, max(0, min(window, size - offset)))
         if found := _parse(data, offset):
             return found
         if offset + window >= size or window > 4 * MAX_ENTRY:
