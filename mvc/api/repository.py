@@ -95,6 +95,7 @@ class _Rarer(TypedDict, total=False):
     """Fields of ``CommitOptions`` that ``commit`` takes by themselves, too."""
 
     at: Time | None
+    push: str | bool
     reset_point: bool
     run: str
 
@@ -361,7 +362,6 @@ class Repository(Unpicklable):
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
-        push: str | bool = False,
         pipeline: str | Requirements | None = None,
         options: CommitOptions | None = None,
         **rarer: Unpack[_Rarer],
@@ -375,11 +375,10 @@ class Repository(Unpicklable):
         a ``mvc.Architecture`` that says how it is built: the version then carries its source code
         and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
-        on which the version goes live; ``push`` sends the deployment as ``Repository.deploy`` does,
-        and if the remote refuses it, only the version is recorded. ``pipeline`` is text, or
-        Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
-        be given by themselves. A mapping is committed even if nothing changed.
+        on which the version goes live. ``pipeline`` is text, or Requirements, whose
+        ``max_recovery`` then bounds the recovery of this version. ``options`` are the rarer
+        arguments, of which ``at``, ``push``, ``reset_point`` and ``run`` may also be given by
+        themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -433,12 +432,12 @@ class Repository(Unpicklable):
             attachments=carried,
             options=chosen,
         )
-        if push:
+        if chosen.push:
             if deploy is None:
                 raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
             check_request(request)
             refuse_protected(self.context, deploy)
-            self._sending(push)
+            self._sending(chosen.push)
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, request.deploy)
         if files:
@@ -448,14 +447,12 @@ class Repository(Unpicklable):
             done = self._commit_states(given, path, request)
         if done.deployment is not None:
             announce("deploy", done.deployment)
-        return done if not push or deploy is None else self._deployed(done, deploy, chosen, push)
+        return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
 
-    def _deployed(
-        self, done: CommitResult, target: str, options: CommitOptions, push: str | bool
-    ) -> CommitResult:
+    def _deployed(self, done: CommitResult, target: str, options: CommitOptions) -> CommitResult:
         try:
             made = self.deploy(  # the target and the files were checked before the commit
-                done.id, target, at=options.at, sign=options.sign, anyway=True, push=push
+                done.id, target, at=options.at, sign=options.sign, anyway=True, push=options.push
             )
         except MvcError as error:
             raise type(error)(

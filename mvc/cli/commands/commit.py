@@ -187,13 +187,11 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             **fields(
                 args,
                 "time=date at anyway output in_place exact opaque force allow_empty author "
-                "reset_point run sign",
+                "push reset_point run sign",
             ),
         )
         paths = list(args.paths) or None
-        return session.repository.commit(
-            paths, options=options, pipeline=args.pipeline, push=args.push, **recorded
-        )
+        return session.repository.commit(paths, options=options, pipeline=args.pipeline, **recorded)
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:

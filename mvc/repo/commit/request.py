@@ -46,6 +46,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     if the patch cannot be had; the setting warns.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
+    ``push`` sends the deployment as ``Repository.deploy`` does; if the remote refuses it, only the
+    version is recorded.
     ``anyway`` deploys files that are a part of a model, instead of raising BadModelFile.
     ``sign``: whether the version, and its deployment, are signed with your SSH key, by default as
     your settings say (docs/signatures.md).
@@ -75,6 +77,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     branch: str | None = None
     new_branch: bool = False
     at: int | str | datetime | None = None
+    push: str | bool = False
     anyway: bool = False
     reset_point: bool = False
     environment: bool | None = None
