@@ -100,7 +100,8 @@ def fetch_from(
     told = before.reports if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, before, progress=progress)
-    buried, after = by_name(context.store.snapshot), None if told is None else told.place
+    place = Place(0, b"") if told is None else told.place
+    buried, after = by_name(context.store.snapshot), place if place.sequence else None
     if known is not None:
         work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
     if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now

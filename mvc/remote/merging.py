@@ -19,6 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -36,7 +37,7 @@ from mvc.errors import (
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.model.canonical import decode_text, encode_text
-from mvc.model.names import NODES, check_ref, is_report
+from mvc.model.names import NODES, check_ref, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
 from mvc.repo.live import live_among
@@ -65,7 +66,9 @@ HELD = "held"
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
 
-_RECEIVED = "a signature that was received"
+_AT_ONE_TIME = 16  # deployments on a target: all of one hybrid time are read to find one by its id
+_NOTE, _RECEIVED = "an annotation that was received", "a signature that was received"
+_PART = 50  # statements that are merged at once, under the journal's lock
 _Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -355,6 +358,32 @@ def arrived(truths: Truths, now_ns: int, *, gathered: bool = False) -> Truths:
     return replace(truths, time_ns=now_ns, deployments=noted)
 
 
+def in_parts(truths: Truths) -> Iterator[Truths]:
+    """The same in parts of few statements, those on one target one after the other.
+
+    Raises DamagedData.
+    """
+    every: list[Struct] = [*truths.deployments, *truths.retractions]
+    every.sort(key=attrgetter("target"))
+    every += truths.tombstones
+    every += read_evidence(truths.annotations, _NOTE) if truths.annotations else ()
+    every += read_signatures(truths.signatures, _RECEIVED) if truths.signatures else ()
+    if len(every) <= _PART:
+        yield truths
+        return
+    for begin in range(0, len(every), _PART):
+        part = every[begin : begin + _PART]
+        evidence = [each for each in part if isinstance(each, Evidence)]
+        yield replace(
+            truths,
+            deployments=tuple(each for each in part if isinstance(each, SentDeployment)),
+            retractions=tuple(each for each in part if isinstance(each, SentRetraction)),
+            tombstones=tuple(each for each in part if isinstance(each, Tombstone)),
+            annotations=evidence_bytes(evidence) if evidence else b"",
+            signatures=_signed([each for each in part if isinstance(each, Signature)]),
+        )
+
+
 def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[RefusedDeployment, ...]]:
     """What a push may say: without statements that replace what is not live here any more.
 
@@ -452,6 +481,11 @@ def _deployments(
         seen.add(target)
         if stamping.with_id(snapshot, target, sent.hybrid_ns, sent.id) is not None:
             continue
+        if len(snapshot.stamped_at(target, sent.hybrid_ns)) >= _AT_ONE_TIME:
+            raise RemoteRefused(
+                f"{_AT_ONE_TIME} deployments on {printable(target)} have one hybrid time already",
+                hint="no clock makes so many: ask who sends them",
+            )
         if commit not in own and not context.store.has_commit(commit):
             raise HistoryMissing(
                 f"version {commit.short} was deployed on {target}, and is not here",
@@ -493,7 +527,7 @@ def _evidence(
 ) -> Iterator[Evidence]:
     if not truths.annotations:
         return
-    for each in read_evidence(truths.annotations, "an annotation that was received"):
+    for each in read_evidence(truths.annotations, _NOTE):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         check_values(each.metrics, each.params)

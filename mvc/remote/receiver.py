@@ -36,6 +36,7 @@ from mvc.remote.merging import (
     compared,
     here_again,
     hold,
+    in_parts,
 )
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
@@ -166,7 +167,7 @@ def receive(
     context.fresh()
     check_features(given.features)
     check_moves(scopes, given.moves)
-    sent = decode_entries(given.head)
+    sent = [part for each in decode_entries(given.head) for part in _parts(each)]
     # What a server has gathered comes without scopes.
     drafts = _drafts(context, sent, given.size, local=local, gathered=not scopes)
     if given.size > (room := store.fs.free_bytes(store.folder)):
@@ -208,6 +209,13 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
 
 
 # -- what was sent ---------------------------------------------------------------------------
+
+
+def _parts(sent: Sent) -> Iterator[Sent]:
+    """An entry, and others with the rest of what it says if that is much."""
+    first, *more = (None,) if sent.truths is None else in_parts(sent.truths)
+    yield replace(sent, truths=first)
+    yield from (Sent(truths=each) for each in more)
 
 
 def _drafts(

@@ -84,16 +84,17 @@ def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> li
                 made[Retraction(new.target, each.sequence)] = id_
     given_up, found = set[Retraction](), list[Recorded]()
     for each in reversed(rows):
-        given, ends = dict(each.entry.replaces), list[Retraction]()
+        given, ends, firsts = dict(each.entry.replaces), set[Retraction](), set[Retraction]()
         for taken in each.entry.retractions:
             there, dropped = given.get(taken.target), made.get(taken) if known else None
             while dropped is not None and there != dropped and there in own:
                 there = own[there]
-            if dropped not in (None, there) or stamping.on(each, taken.target) is not None:
-                ends.append(taken)
-        first = {taken for taken in ends if _is_first(snapshot, each, taken)}
-        found.append(without(each, given_up | first if first else given_up))
-        given_up.update(ends)
+            is_first = _is_first(snapshot, each, taken)
+            if not is_first or dropped not in (None, there) or stamping.on(each, taken.target):
+                ends.add(taken)
+                firsts |= {taken} if is_first else set()
+        found.append(without(each, given_up | firsts if firsts else given_up))
+        given_up |= ends
     return found[::-1]
 
 

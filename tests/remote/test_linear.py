@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.codecs.payload import pack_chunks
+from mvc.errors import RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import CHUNK
@@ -130,6 +132,52 @@ def test_the_journal_is_locked_for_few_entries_at_a_time(count: int, tmp_path: P
         assert sum(fs.entries) >= count
         assert max(fs.entries) <= 4
         assert len(repo.annotations(repo.log()[0].id)) == count
+
+
+WHAT = ["annotations", "signatures", "retractions", "tombstones", "deployments"]
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_an_entry_that_says_much_is_merged_in_parts(what: str, tmp_path: Path) -> None:
+    fs, count = Holds(), 1000
+    with receiver(tmp_path / "r", fs) as repo:
+        (version,) = repo.log()
+        made = deployment(version.id)
+        notes = [Evidence(version.id, note=f"note {i}") for i in range(count)]
+        signed = [Signature("version", version.id, START + i, b"s") for i in range(count)]
+        every: dict[str, Any] = {
+            "annotations": evidence_bytes(notes),
+            "signatures": write_signatures(signed),
+            "retractions": (SentRetraction("prod", bytes(made.id), START),) * count,
+            "tombstones": tuple(Tombstone(i.to_bytes(32, "big")) for i in range(count)),
+            "deployments": tuple(replace(made, target=f"t{i}") for i in range(count)),
+        }
+        truths = Truths(START, **{what: every[what]})
+        before = [*repo.context.fresh().entries()]
+        fs.entries.clear()
+        take(repo, [truths])
+        assert max(fs.entries) <= 4
+        new = [each.entry for each in repo.context.fresh().entries()][len(before) :]
+        said = [(e.evidence, e.signatures, e.retractions, e.forgotten, e.deployments) for e in new]
+        sizes = [sum(map(len, each)) for each in said]
+        # The same retraction is recorded until it is on record.
+        assert max(sizes) <= 50 and (sum(sizes) == count or what == "retractions")
+        take(repo, [truths])
+        assert len([*repo.context.fresh().entries()]) == len(before) + len(new)
+
+
+def test_deployments_of_one_hybrid_time_are_few(tmp_path: Path) -> None:
+    """All of them are read to find one by its id, which is done under the journal's lock."""
+    with receiver(tmp_path / "r") as repo:
+        (version,) = repo.log()
+        first = deployment(version.id)
+        many = [replace(first, time_ns=START + i) for i in range(20)]
+        with pytest.raises(RemoteRefused, match="16 deployments on prod have one hybrid time"):
+            take(repo, [Truths(START, deployments=(each,)) for each in many])
+        assert len(repo.deployments("prod")) == 16
+        later = replace(first, hybrid_ns=START + 1)
+        take(repo, [Truths(START, deployments=(later,))])
+        assert len(repo.deployments("prod")) == 17
 
 
 def chained(place: Path, count: int, order: str) -> Slice:

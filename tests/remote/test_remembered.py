@@ -158,6 +158,42 @@ def test_a_server_put_back_to_each_of_ten_backups(tmp_path: Path, reversed_order
             assert repo.storage.fsck(full=True).sound
 
 
+def test_others_deployed_on_a_server_that_was_put_back(tmp_path: Path) -> None:
+    """Their deployment stays live; a push names it where it has another one to send again."""
+    first = Team(tmp_path / "first", {"first": state(1), "second": state(2)})
+    for number, _ in enumerate(history(first)):
+        shutil.copytree(first.url, tmp_path / f"backup{number}")
+    before = answers(first.server)
+    first.close()
+    for number in range(10):
+        root = tmp_path / str(number)
+        shutil.copytree(tmp_path / "first" / "ada", root / "ada")
+        file = root / "ada/.mvc/remotes.yaml"
+        file.write_text(file.read_text().replace(str(tmp_path / "first"), str(root)))
+        server = shutil.copytree(tmp_path / f"backup{number}", root / "server")
+        with mvc.clone(str(server), root / "carol") as carol:
+            carol.switch("carols", create=True)
+            theirs = carol.commit(state(5000), deploy="prod").id
+            assert not carol.push().refused
+        with (
+            Repository.open(server, discover=False) as repo,
+            Repository.open(root / "ada", discover=False) as ada,
+        ):
+            known = {each.id for each in repo.deployments("prod")}
+            lacks = any(each.id not in known for each in ada.deployments("prod"))
+            refused = ada.push().refused
+            assert [(each.target, each.live) for each in refused] == [("prod", theirs)] * lacks
+            assert repo.live("prod").commit == theirs
+            ada.fetch()
+            assert ada.find("origin/carols") == theirs
+            assert [each.state for each in ada.remotes.unsent()] == ["conflict"] * lacks
+            ada.deploy(str(before["prod"]), "prod", push=True)
+            assert {name: answers(repo)[name] for name in ("prod", "ada")} == {
+                name: before[name] for name in ("prod", "ada")
+            }
+            assert not ada.push().refused and not ada.remotes.unsent()
+
+
 def test_a_push_accepts_a_remote_that_has_gone_back(team: Team, tmp_path: Path) -> None:
     shutil.copytree(team.url, tmp_path / "copy")
     for number in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from mvc import Repository, clone
 from mvc.errors import MvcError, RefConflict
+from tests.remote.kit.places import Place, place
 
 Pair = tuple[Repository, Repository, Repository]
 
@@ -21,17 +23,30 @@ def version(repo: Repository, seed: int) -> str:
     return str(repo.commit(state, message=f"v{seed}").id)
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Pair:
+def trio(root: Path, remote: Place) -> Pair:
     """A server, and two clones that both know versions 1 and 2, of which 1 is live."""
-    server = Repository.init(tmp_path / "server", bare=True)
-    ada = Repository.init(tmp_path / "ada")
-    ada.remotes.add("origin", tmp_path / "server")
+    assert remote.root is not None
+    ada = Repository.init(root / "ada")
+    ada.remotes.add("origin", remote.url)
     first = version(ada, 1)
     ada.deploy(first, "prod")
     version(ada, 2)
     ada.push()
-    return server, ada, clone(tmp_path / "server", tmp_path / "bob")
+    bob = clone(remote.url, root / "bob")
+    return Repository.open(remote.root), ada, bob
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Pair]:
+    with place("folder", tmp_path) as remote:
+        yield trio(tmp_path, remote)
+
+
+@pytest.fixture(params=["folder", "http"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    """The same, also with a server that is a process."""
+    with place(request.param, tmp_path) as remote:
+        yield trio(tmp_path, remote)
 
 
 def state(repo: Repository, target: str = "prod") -> str:
@@ -197,6 +212,20 @@ def test_a_retraction_that_is_sent_at_once_settles_what_was_refused(three: Pair)
     assert state(bob) == "in step" and live == bob.live("prod").commit != first
 
 
+def test_a_retraction_that_is_made_again_is_not_said_to_be_refused(three: Pair) -> None:
+    server, ada, bob = three
+    bob.retract(None, "prod")
+    theirs = ada.deploy("HEAD", "prod", push=True)
+    bob.fetch()
+    assert state(bob) == "conflict"
+    assert bob.retract("HEAD", "prod").id == theirs.id
+    assert state(bob) == "conflict"
+    bob.retract(None, "prod")
+    assert state(bob) == "not sent"
+    assert not bob.push().refused and state(bob) == "in step"
+    assert all(each.retracted for each in server.deployments("prod"))
+
+
 def run(repo: Repository, *words: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "mvc", *words], cwd=repo.root, capture_output=True, text=True,
@@ -206,9 +235,9 @@ def run(repo: Repository, *words: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_scene_rollback_in_a_clone(three: Pair) -> None:
+def test_scene_rollback_in_a_clone(scene: Pair) -> None:
     """It says that production goes on until it is sent, and where; then production is back."""
-    server, ada, bob = three
+    server, ada, bob = scene
     run(ada, "deploy", "HEAD", "prod", "--push")
     run(bob, "fetch")
     assert "not sent yet to origin: 'mvc push origin'" in run(bob, "rollback", "prod")
@@ -221,9 +250,9 @@ def test_scene_rollback_in_a_clone(three: Pair) -> None:
         assert "not sent" not in run(bob, *words)
 
 
-def test_scene_stale_rollback(three: Pair) -> None:
+def test_scene_stale_rollback(scene: Pair) -> None:
     """A clone that has not heard of the last deployment cannot send production elsewhere."""
-    server, ada, bob = three
+    server, ada, bob = scene
     run(bob, "deploy", "HEAD", "prod", "--push")
     run(ada, "fetch")
     run(ada, "switch", "-c", "next")
