@@ -80,7 +80,7 @@ def need(condition, why):
 
 def tail(fields, names):  # what it says, by name
     tags = [tag for tag, _ in fields]
-    need(tags and tags == sorted(set(tags)) and tags[-1] < 1 << 32, "tags ascend below 2^32")
+    need(tags and tags == sorted(set(tags)) and tags[-1] < 1 << 32, "tags do not ascend below 2^32")
     need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
     said = {names.get(tag, tag): data for tag, data in fields}
     readers = {"returns": "*uint", "evidence": "*found", "roots": "ids", "gone": "ids"}

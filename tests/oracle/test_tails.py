@@ -91,3 +91,5 @@ def test_fields_of_another_program(tmp_path: Path) -> None:
         reader.tail([(402, b"")], {})
     with pytest.raises(Bad, match="do not ascend"):
         reader.tail([(4, b""), (4, b"")], {})
+    with pytest.raises(Bad, match="below 2\\^32"):
+        reader.tail([(4, b""), (1 << 32, b"")], {})
