@@ -40,7 +40,7 @@ from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import NODES, check_ref, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
-from mvc.repo.live import live_among
+from mvc.repo.live import live_then
 from mvc.repo.lookup import availability, commits, stamping
 from mvc.repo.lookup.undos import undone_by
 from mvc.repo.times import check_moment, format_time
@@ -371,8 +371,12 @@ def in_parts(truths: Truths) -> Iterator[Truths]:
     if len(every) <= _PART:
         yield truths
         return
+    replaces = dict(truths.replaces)
     for begin in range(0, len(every), _PART):
         part = every[begin : begin + _PART]
+        targets = {
+            each.target for each in part if isinstance(each, SentDeployment | SentRetraction)
+        }
         evidence = [each for each in part if isinstance(each, Evidence)]
         yield replace(
             truths,
@@ -381,6 +385,7 @@ def in_parts(truths: Truths) -> Iterator[Truths]:
             tombstones=tuple(each for each in part if isinstance(each, Tombstone)),
             annotations=evidence_bytes(evidence) if evidence else b"",
             signatures=_signed([each for each in part if isinstance(each, Signature)]),
+            replaces=tuple((name, replaces[name]) for name in sorted(targets & replaces.keys())),
         )
 
 
@@ -398,7 +403,7 @@ def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[RefusedD
         now_ns, at = truths.time_ns, None
         if new:
             now_ns, at = new[0].recorded_ns, new[0].time_ns
-        live = live_among(snapshot, target, now_ns, None if at == now_ns else at)
+        live = live_then(snapshot, target, now_ns, at)
         expected = dict(truths.replaces).get(target)
         if not (new or taken) or expected == (None if live is None else live.id):
             continue

@@ -19,7 +19,7 @@ from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.live import IN_STEP, Against, live_among
+from mvc.repo.live import IN_STEP, Against, live_then
 from mvc.repo.lookup import stamping
 from mvc.store.journal.entries import Retraction
 from mvc.store.journal.frames import Recorded
@@ -167,15 +167,12 @@ def _compared(
     counting = _counting(snapshot, target, rows)
     is_sent = False
     for recorded in rows:
-        made, now_ns, at = stamping.on(recorded, target), recorded.entry.time_ns, None
-        if made is not None and made.time_ns != now_ns:
-            at = made.time_ns
+        made, now_ns = stamping.on(recorded, target), recorded.entry.time_ns
         changes = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
         if made is None and not changes:
             continue
-        live = live_among(
-            snapshot, target, now_ns, at, against=Against(frozenset(deployed), frozenset(counting))
-        )
+        at, known = made and made.time_ns, Against(frozenset(deployed), frozenset(counting))
+        live = live_then(snapshot, target, now_ns, at, against=known)
         expected = dict(recorded.entry.replaces).get(target)
         if expected == (None if live is None else live.id):
             is_sent = True
@@ -184,7 +181,7 @@ def _compared(
     refused = {n for n in deployed if not snapshot.retractions(target, n)}
     open_ = {n for n in counting if n not in deployed}
     against = Against(frozenset(deployed), frozenset(open_))
-    there = live_among(snapshot, target, rows[-1].entry.time_ns, against=against)
+    there = live_then(snapshot, target, rows[-1].entry.time_ns, against=against)
     if refused or open_:
         yield Unsent(remote, target, "conflict", there, against=against)
     elif is_sent:

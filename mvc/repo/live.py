@@ -30,6 +30,7 @@ from mvc.repo.deployments import (
     all_on,
     check_target,
     immediate,
+    newest_first,
     note_gaps,
     on_target,
     targets,
@@ -261,6 +262,24 @@ def replaced(
     at = None if time_ns == now_ns else time_ns
     live = live_among(snapshot, target, now_ns, at, against=against)
     return () if live is None else ((target, live.id),)
+
+
+def live_then(
+    snapshot: Snapshot,
+    target: str,
+    now_ns: int,
+    time_ns: int | None = None,
+    *,
+    against: Against = IN_STEP,
+) -> Deployed | None:
+    """What an operation of ``now_ns`` has to replace, to be accepted.
+
+    That includes what took over since by a time that was given. ``time_ns``: of its deployment.
+    """
+    known = (d for d in newest_first(snapshot, target) if d.sequence not in against.without)
+    if (newest := next(known, None)) is not None and time_ns in (None, now_ns):
+        now_ns, time_ns = max(now_ns, newest.recorded_ns), None
+    return live_among(snapshot, target, now_ns, time_ns, against=against)
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:

@@ -166,6 +166,25 @@ def test_an_entry_that_says_much_is_merged_in_parts(what: str, tmp_path: Path) -
         assert len([*repo.context.fresh().entries()]) == len(before) + len(new)
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_entry_that_replaces_on_many_targets_is_linear_work(
+    is_own: bool, tmp_path: Path
+) -> None:
+    def work(size: int) -> int:
+        count = 2 * size  # so that neither is published at once
+        with receiver(tmp_path / str(size)) as repo:
+            made = deployment(repo.log()[0].id)
+            every = tuple(replace(made, target=f"t{i:05}") for i in range(count))
+            told = tuple((each.target, b"r" * 16) for each in every)
+            truths = Truths(START, deployments=every, replaces=told, is_own=is_own)
+            lines = lines_run(lambda: take(repo, [truths]))
+            given = [each.replaces for each in repo.deployments() if each.target != "prod"]
+            assert given == ([] if is_own else [b"r" * 16] * count)
+            return lines
+
+    assert_linear(work)
+
+
 def test_deployments_of_one_hybrid_time_are_few(tmp_path: Path) -> None:
     """All of them are read to find one by its id, which is done under the journal's lock."""
     with receiver(tmp_path / "r") as repo:

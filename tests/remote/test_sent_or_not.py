@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 from mvc import Repository, clone
 from mvc.errors import MvcError, RefConflict
+from mvc.testing import FixedClock
 from tests.remote.kit.places import Place, place
 
 Pair = tuple[Repository, Repository, Repository]
@@ -303,3 +306,43 @@ def test_a_commit_stays_without_the_deployment_that_a_remote_refuses(three: Pair
     done = bob.commit({"w": np.ones(8)}, deploy="prod", push="origin")
     assert done.deployment is not None and done.deployment.replaces == theirs.id
     assert server.live("prod").deployment.id == done.deployment.id and state(bob) == "in step"
+
+
+def test_a_deployment_for_a_time_that_was_given_took_over_meanwhile(three: Pair) -> None:
+    server, ada, bob = three
+    mine = bob.deploy("HEAD", "prod")
+    after = datetime.fromtimestamp(mine.time.timestamp() + 0.001, UTC)
+    theirs = ada.deploy("HEAD~1", "prod", at=after)
+    ada.push()
+    assert server.live("prod").deployment.id == theirs.id
+    (refused,) = bob.push().refused
+    assert refused.live == theirs.commit
+    bob.fetch()
+    (conflict,) = bob.remotes.unsent("prod")
+    assert conflict.state == "conflict" and conflict.there is not None
+    assert conflict.there.id == theirs.id
+    again = bob.deploy("HEAD", "prod")
+    assert not bob.push().refused and state(bob) == "in step"
+    assert server.live("prod").deployment.id == bob.live("prod").deployment.id == again.id
+
+
+def test_a_clock_that_is_behind_does_not_hide_what_is_live_there(three: Pair) -> None:
+    server, ada, bob = three
+    theirs = ada.deploy("HEAD", "prod", at=datetime.now(UTC) - timedelta(milliseconds=1))
+    ada.push()
+    bob.fetch()
+    with Repository.open(bob.root, clock=FixedClock(time.time_ns() - 3600 * 10**9, 1)) as behind:
+        behind.deploy("HEAD~1", "prod")
+        assert state(behind) == "conflict"
+        assert behind.push().refused
+    assert server.live("prod").deployment.id == theirs.id
+
+
+def test_an_own_deployment_for_a_later_time_is_no_conflict(three: Pair) -> None:
+    server, _, bob = three
+    soon = bob.deploy("HEAD", "prod", at=datetime.now(UTC) + timedelta(seconds=1))
+    bob.deploy("HEAD~1", "prod")
+    while datetime.now(UTC) <= soon.time:
+        time.sleep(0.05)
+    assert state(bob) == "not sent" and not bob.push().refused
+    assert server.live("prod").deployment.id == bob.live("prod").deployment.id == soon.id
