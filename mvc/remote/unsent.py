@@ -116,21 +116,36 @@ def without(recorded: Recorded, gone: Container[Retraction]) -> Recorded:
 
 
 def unsent(context: Context, target: str | None = None) -> tuple[Unsent, ...]:
-    """What each remote lacks, by remote and target; nothing for what is in step."""
-    found: list[Unsent] = []
-    for remote in remotes(context).values():
-        rows = operations(context, known_place(context, remote, PUSHED))
+    """What each remote lacks, by remote and target; nothing for what is in step.
+
+    A remote to which nothing was pushed, if there is another one, has no conflict: what others
+    deployed after this repository has pushed it elsewhere would look like one.
+    """
+    found, known = list[Unsent](), _pushed(context)
+    for remote in remotes(context):
+        rows = operations(context, known[remote])
         names = {name for recorded in rows for name in own_targets(recorded)}
         for name in sorted(names if target is None else names & {target}):
             mine = [recorded for recorded in rows if name in own_targets(recorded)]
-            found += _compared(context.store.snapshot, remote.name, name, mine)
+            for each in _compared(context.store.snapshot, remote, name, mine):
+                is_sure = known[remote] is not None or not any(known.values())
+                found.append(each if is_sure else replace(each, state="not sent", against=IN_STEP))
     return tuple(found)
 
 
 def against(context: Context, target: str) -> Against:
-    """What a deployment on a target has to drop, because a remote would refuse it."""
-    conflicts = (each for each in unsent(context, target) if each.state == "conflict")
-    return next((each.against for each in conflicts), IN_STEP)
+    """What a deployment on a target has to drop, because a remote would refuse it.
+
+    Nothing, if another remote has accepted it or would: it stays on record there.
+    """
+    conflicts = {u.remote: u.against for u in unsent(context, target) if u.state == "conflict"}
+    if any(name not in conflicts for name, known in _pushed(context).items() if known is not None):
+        return IN_STEP
+    return next(iter(conflicts.values()), IN_STEP)
+
+
+def _pushed(context: Context) -> dict[str, KnownPlace | None]:
+    return {name: known_place(context, remote, PUSHED) for name, remote in remotes(context).items()}
 
 
 def apart_from(context: Context, remote: Remote, target: str) -> Against:
@@ -171,7 +186,8 @@ def _compared(
         changes = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
         if made is None and not changes:
             continue
-        at, known = made and made.time_ns, Against(frozenset(deployed), frozenset(counting))
+        known = Against(frozenset(deployed), frozenset(counting))
+        at = None if made is None else made.time_ns
         live = live_then(snapshot, target, now_ns, at, against=known)
         expected = dict(recorded.entry.replaces).get(target)
         if expected == (None if live is None else live.id):

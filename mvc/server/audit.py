@@ -17,6 +17,7 @@ from mvc.store.journal.entries import read_evidence
 from mvc.store.journal.signatures import read_signatures
 
 _MOST = 100  # names in a field
+_LONGEST = 250  # characters of one: what is refused may have any name
 
 
 def audit(repository: str, caller: Caller, given: Slice, result: Received | BaseException) -> None:
@@ -66,7 +67,7 @@ def _counted(entries: Iterable[Sent]) -> Counter[str]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [printable(name) for name in names]
+    shown = [printable(name[:_LONGEST]) for name in names]
     more = f" and {len(shown) - _MOST} more" if len(shown) > _MOST else ""
     return ", ".join(shown[:_MOST]) + more
 

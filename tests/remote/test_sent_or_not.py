@@ -346,3 +346,33 @@ def test_an_own_deployment_for_a_later_time_is_no_conflict(three: Pair) -> None:
         time.sleep(0.05)
     assert state(bob) == "not sent" and not bob.push().refused
     assert server.live("prod").deployment.id == bob.live("prod").deployment.id == soon.id
+
+
+def test_what_one_remote_has_accepted_is_not_dropped_for_another(
+    three: Pair, tmp_path: Path
+) -> None:
+    """Others deployed there since: a remote that has heard of neither is no judge."""
+    server, ada, bob = three
+    Repository.init(tmp_path / "mirror", bare=True).close()
+    ada.remotes.add("mirror", tmp_path / "mirror")
+    ada.remotes.add("colleague", tmp_path / "bob")
+    first = ada.live("prod").deployment.id
+
+    def states() -> dict[str, str]:
+        return {each.remote: each.state for each in ada.remotes.unsent("prod")}
+
+    bob.deploy("HEAD", "prod")
+    bob.push()
+    ada.fetch()
+    assert states() == {"mirror": "not sent", "colleague": "not sent"}
+    for _ in range(2):  # then the mirror, too, has heard of something
+        ada.deploy("HEAD~1", "prod")
+        assert not ada.push().refused and "origin" not in states()
+        record = [(each.id, each.retracted) for each in server.deployments("prod")]
+        assert (first, False) in record
+        assert [(each.id, each.retracted) for each in ada.deployments("prod")] == record
+        ada.push("mirror")
+        bob.fetch()
+        bob.deploy("HEAD", "prod")
+        bob.push()
+        ada.fetch()

@@ -13,11 +13,11 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import RemoteRefused
+from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.process import user_name
 from mvc.remote.door import Slice
-from mvc.remote.merging import Truths
+from mvc.remote.merging import SentDeployment, Truths
 from mvc.remote.slices import Sent, encode_entries
 from mvc.store.journal.entries import Evidence, evidence_bytes
 from mvc.store.journal.signatures import Signature, write_signatures
@@ -70,6 +70,18 @@ def test_who_sent_a_change_is_shown(
     assert json.loads(says("live", "--json"))["live"][0]["sent_by"] == "token ci"
     with Repository.open(tmp_path / "ada") as ada:  # what was done here nobody sent
         assert {each.entry.sender for each in ada.oplog()} == {""}
+
+
+def test_a_name_of_any_length_that_is_refused_is_logged_in_one_short_line(folder: Path) -> None:
+    text = token(folder, "push:heads/main", name="eve")
+    gone = SentDeployment("x\ntoken ada models " * 100_000, 1, b"c" * 32, b"n" * 16, 1, 1)
+    with serving(folder) as server:
+        with closing(door(f"{server.url}/models", text)) as opened, pytest.raises(MvcError):
+            opened.receive(
+                Slice(encode_entries([Sent(truths=Truths(1, deployments=(gone,)))]), 0, ())
+            )
+        (line,) = (line for line in server.log.splitlines() if "token ada" in line)
+    assert "Z token eve models deployments=[x\\ntoken ada" in line and len(line) < 500
 
 
 def test_an_account_sends_what_comes_by_a_folder_or_ssh(
