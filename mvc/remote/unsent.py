@@ -76,13 +76,17 @@ def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> li
     rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
     rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
     own, made = dict[DeploymentId, DeploymentId | None](), dict[Retraction, DeploymentId]()
+    given_up, found = set[Retraction](), list[Recorded]()
+    numbers = {each.sequence for each in rows}
     for each in rows:
         for new in each.entry.deployments:
+            gone = () if each.sequence >= dealt else snapshot.retractions(new.target, each.sequence)
+            if any(there.sequence not in numbers for there in gone):  # which need not be sent
+                given_up.add(Retraction(new.target, each.sequence))
             id_ = new.id(snapshot.stamp_of(each, new))
             own[id_] = dict(each.entry.replaces).get(new.target)
             if new.time_ns == each.entry.time_ns:
                 made[Retraction(new.target, each.sequence)] = id_
-    given_up, found = set[Retraction](), list[Recorded]()
     for each in reversed(rows):
         given, ends, firsts = dict(each.entry.replaces), set[Retraction](), set[Retraction]()
         for taken in each.entry.retractions:

@@ -376,3 +376,30 @@ def test_what_one_remote_has_accepted_is_not_dropped_for_another(
         bob.deploy("HEAD", "prod")
         bob.push()
         ada.fetch()
+
+
+def test_a_deployment_that_was_dropped_stays_dropped_when_what_it_replaced_is_live_again(
+    three: Pair,
+) -> None:
+    server, ada, bob = three
+    bob.deploy("HEAD", "prod")
+    bob.push()
+    bob.retract("HEAD", "prod")
+    ada.fetch()
+    before = ada.deploy("HEAD~1", "prod")
+    ada.push()
+    bob.fetch()
+    bob.deploy("HEAD", "prod")  # which takes back what bob has retracted, too
+    ada.deploy("HEAD", "prod")
+    ada.push()
+    bob.fetch()
+    bob.retract("HEAD", "prod")
+    bob.push()
+    ada.retract("HEAD", "prod")
+    ada.push()
+    for _ in range(2):
+        bob.push()
+        assert server.live("prod").deployment.id == before.id
+        assert len(server.deployments("prod")) == 4
+        bob.fetch()
+    assert state(bob) == "in step" and bob.live("prod").deployment.id == before.id
