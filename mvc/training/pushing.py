@@ -21,6 +21,7 @@ import mvc
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.log import tell
 from mvc.io.patience import Patience, warn
+from mvc.model.names import printable
 from mvc.remote.remotes import find_remote
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Pusher(threading.Thread):
         self._pushed = 0  # of them
         self._failure: str | None = None  # of the last push
         self._denied: tuple[str, ...] = ()  # scopes that the last push lacked
+        self._refused: tuple[object, ...] = ()  # deployments, by the last push
         self._tell = tell or _warn
         self.start()
 
@@ -189,7 +191,16 @@ class Pusher(threading.Thread):
                 f"left out of what is pushed to {self._remote}, because the token there lacks the "
                 f"scope: {', '.join(done.denied)[:500]}"
             )
-        self._denied = done.denied
+        if done.refused and not self._refused:
+            from mvc.remote.push import meanwhile  # more than a Recorder without a remote needs
+
+            refused = done.refused[0]
+            self._tell(
+                f"{self._remote} refuses what the training deploys to {printable(refused.target)}: "
+                f"{meanwhile(refused)}; its versions are pushed all the same. 'mvc fetch', then "
+                "'mvc deploy' or 'mvc rollback' decides what is live"
+            )
+        self._denied, self._refused = done.denied, done.refused
         return True
 
     def _moved(self, *_: object) -> None:

@@ -194,6 +194,26 @@ def test_a_token_that_may_not_deploy(repo: mvc.Repository, monkeypatch: pytest.M
         assert not opened.targets()
 
 
+def test_a_remote_where_somebody_rolled_back(repo: mvc.Repository, tmp_path: Path) -> None:
+    """The branch goes, the rollback stays, and one warning says so."""
+    there = mvc.Repository.open(tmp_path / "there")
+    with (
+        there,
+        pytest.warns(NotPushed) as told,
+        mvc.Recorder(repo, small(), deploy="prod", push="origin") as recorder,
+    ):
+        for number in range(1, 5):
+            recorder.step()
+            recorder.flush()
+            until(lambda done=number: recorder.report.push == PushReport("origin", done, 0))
+            if number == 2:
+                back = there.rollback("prod")
+        assert there.live("prod").deployment.id == back.id
+    (line,) = (str(each.message) for each in told)
+    assert "refuses what the training deploys to prod" in line and back.commit.short in line
+    assert versions(tmp_path / "there")[-1] == "step 4"
+
+
 def test_warnings_as_errors_stop_no_training(repo: mvc.Repository) -> None:
     away(repo)
     with warnings.catch_warnings():
