@@ -7,6 +7,7 @@ that file is lost, more is read again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
+from mvc.remote import waiting as patience
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.merging import TruthReader, by_name, here_again
@@ -50,7 +52,9 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
 from mvc.types import Progress
 
 IN_VAIN = 10_000
-"""Slices in a row of which nothing is new, after which a remote sends no more of use."""
+"""Slices in a row of which nothing is new, after which a remote sends no more of use; or several
+that take longer than ``waiting.WORK``: their bytes look useful to a connection.
+"""
 _NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
@@ -311,7 +315,7 @@ class _Fetch:
 
     def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> Wanted | None:
         """What to want next if something is missing here; None if all came."""
-        waiting, in_vain = list(updates), 0
+        waiting, in_vain, news = list(updates), 0, time.monotonic()
         with closing(self._door.send(wanted)) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
@@ -335,8 +339,9 @@ class _Fetch:
                     return with_missing(wanted, got, then)
                 self.tally.held.update(dict.fromkeys(got.held))
                 self.tally.entries(each.head, entries, lacks)
-                in_vain = 0 if got.begun else in_vain + 1
-                if in_vain > IN_VAIN:
+                now = time.monotonic()
+                in_vain, news = (0, now) if got.begun else (in_vain + 1, news)
+                if in_vain > IN_VAIN or (in_vain > 1 and now - news > patience.WORK):
                     raise RemoteRefused(
                         f"{self.tally.remote} sends slices without end, and nothing new",
                         hint="ask its owner whether this is 'mvc serve'",

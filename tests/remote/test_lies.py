@@ -15,8 +15,12 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable
+from mvc.ids import CommitId
 from mvc.remote import slices, wire
 from mvc.remote.door import Door, Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.merging import Truths
+from mvc.remote.slices import Sent
+from mvc.store.journal.entries import Evidence, evidence_bytes
 from tests.remote.kit.serving import door
 
 Lie = Callable[[socket.socket, bytes, int], None]
@@ -226,11 +230,15 @@ def test_a_handshake_that_is_not_answered() -> None:
         assert time.monotonic() - begun < 6 * ALLOWED
 
 
+@pytest.mark.parametrize("drips", [False, True])
 def test_slices_without_end_that_bring_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drips: bool
 ) -> None:
-    monkeypatch.setattr("mvc.remote.fetch.IN_VAIN", 20)
-    empty = wire.frame(wire.DATA, b"".join(map(bytes, slices.write(Slice(b"\x90", 0, ())))))
+    """They may come as fast as useful bytes do on a slow line."""
+    monkeypatch.setattr("mvc.remote.fetch.IN_VAIN", 10_000 if drips else 20)
+    said = evidence_bytes([Evidence(CommitId(bytes(32)), note="x" * 200)])
+    head = slices.encode_entries([Sent(truths=Truths(1, annotations=said))])
+    vain = wire.frame(wire.DATA, b"".join(map(bytes, slices.write(Slice(head, 0, ())))))
 
     def lie(line: socket.socket, head: bytes, _: int) -> None:
         if b"/v1/head" in head:
@@ -238,12 +246,15 @@ def test_slices_without_end_that_bring_nothing(
             return
         line.sendall(TO_THE_END)
         while True:
-            line.sendall(empty)
+            line.sendall(vain)
+            time.sleep(0.1 if drips else 0)
 
     with lying(lie) as url, Repository.init(tmp_path / "copy") as repo:
         repo.remotes.add("origin", url)
+        begun = time.monotonic()
         with pytest.raises(RemoteRefused, match="origin sends slices without end"):
             repo.fetch()
+        assert time.monotonic() - begun < 6 * ALLOWED
 
 
 def test_an_honest_server_on_a_slow_line_is_waited_for() -> None:
