@@ -1163,9 +1163,9 @@ class Repository(Unpicklable):
 
         ``sign``: whether your SSH key signs it, by default as your settings say. Raises CannotSign.
         ``anyway``: also if the setting ``deploy.protect`` names the target, or if a model lacks a
-        file; else that raises TargetProtected or BadModelFile. ``push``: sends it to this remote,
-        or the default one, first; nothing is recorded if the remote refuses it. Raises RefConflict
-        if others deployed there meanwhile.
+        file or has one that ``opaque`` kept; else that raises TargetProtected or BadModelFile.
+        ``push``: sends it to this remote, or the default one, first; nothing is recorded if the
+        remote refuses it. Raises RefConflict if others deployed there meanwhile.
         """
         from mvc.remote.unsent import against
 

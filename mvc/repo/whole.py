@@ -16,6 +16,7 @@ from msgspec import Struct, ValidationError, json
 
 from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.onnx import external_data
+from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import MemorySource, Source
 from mvc.errors import BadModelFile, DamagedData, StateForgotten
 from mvc.ids import CommitId
@@ -42,7 +43,8 @@ class _Index(Struct):
 def refuse_incomplete(
     context: Context, commit: CommitId | None, files: Mapping[str, Path | None]
 ) -> None:
-    """Raises BadModelFile if the version ``commit``, changed by ``files``, lacks a file of a model.
+    """Raises BadModelFile if the version ``commit``, changed by ``files``, lacks a file of a model,
+    or keeps a false one from ``commit``.
 
     ``files`` are files on disk by path; None takes a path out. A version that was forgotten passes.
     """
@@ -57,6 +59,10 @@ def refuse_incomplete(
             return nullcontext(StoredBytes(context, entry) if stored else MemorySource(b"{}"))
 
         _check({p for p in {*entries, *files} if files.get(p, Path()) is not None}, source)
+        for path, entry in entries.items():
+            opaque = entry.format == "opaque" and path not in files
+            if opaque and (why := suspicion(StoredBytes(context, entry), path)):
+                raise _incomplete(f"{path}: {why}")
 
 
 def _check(paths: Set[str], source: _Open) -> None:

@@ -35,6 +35,7 @@ def test_guide(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(PROJECT / "README.md", tmp_path, monkeypatch)
+    assert "<!-- python" not in (PROJECT / "README.md").read_text()  # each block runs as pasted
 
 
 def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -22,6 +23,12 @@ SHARD = save({"x": np.ones(4, np.float32)})
 
 def index(*names: str) -> bytes:
     return json.dumps({"weight_map": {f"t{n}": name for n, name in enumerate(names)}}).encode()
+
+
+def npy() -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.ones(4))
+    return out.getvalue()
 
 
 def field(number: int, data: bytes) -> bytes:
@@ -144,6 +151,34 @@ def test_states_by_the_names_of_an_index_and_a_graph_go_live(tmp_path: Path) -> 
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(states={INDEX: state, "m.onnx": state}, deploy="prod")
         repo.deploy("HEAD", "prod")
+
+
+FALSE = {
+    "cut.npy": (npy()[:-8], "cut.npy: it is cut off"),
+    "cut.safetensors": (SHARD[:-1], "cut.safetensors: it is cut off"),
+    "empty.pt": (b"", "empty.pt: it is empty"),
+    "model.bin": (b"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of git-lfs"),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_a_false_file_goes_live_only_if_somebody_says_so(tmp_path: Path, name: str) -> None:
+    data, problem = FALSE[name]
+    opaque = mvc.CommitOptions(opaque=True)
+    with mvc.Repository.init(tmp_path) as repo:
+        first = repo.commit(write(tmp_path / "net", {name: data}), options=opaque).id
+        write(tmp_path, {"x.safetensors": SHARD})
+        for deploy in (
+            lambda: repo.deploy("HEAD", "prod"),
+            lambda: repo.commit(tmp_path / "x.safetensors", deploy="prod"),
+        ):
+            with pytest.raises(BadModelFile, match=problem) as refused:
+                deploy()
+            assert "--anyway" in str(refused.value.hint)
+        assert not repo.targets() and repo.find("HEAD") == first
+        repo.deploy("HEAD", "prod", anyway=True)
+        (tmp_path / "net" / name).write_bytes(data + b"\n")
+        assert repo.commit(tmp_path / "net", deploy="prod", options=opaque).deployment is not None
 
 
 def test_the_commands_say_what_is_missing_and_what_to_do(net: Path) -> None:
