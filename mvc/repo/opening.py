@@ -175,8 +175,9 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
             lack = "has no file" if identity is None else "has an empty file"
             raise DamagedData(
                 f"the repository {shown} is damaged or incomplete: it {lack} {name}",
-                hint=f"{_RESTORE[name]}; if nothing was kept in the repository "
-                "yet, remove the folder and begin anew with 'mvc init'",
+                hint=f"if 'mvc restore' was interrupted, run it again; else {_RESTORE[name]}; if "
+                "nothing was kept in the repository yet, remove the folder and begin anew with "
+                "'mvc init'",
             )
     for name in _OWN:
         identity = fs.stat(folder / name, follow=False)

@@ -40,8 +40,11 @@ def test_an_unreadable_journal_is_no_matter_for_a_mere_check(folder: Path) -> No
 def test_an_empty_folder_is_no_repository(tmp_path: Path) -> None:
     (tmp_path / ".mvc").mkdir()
     for use in (Repository.open, Repository.init):
-        with pytest.raises(DamagedData, match="has no file format"):
+        with pytest.raises(DamagedData, match="has no file format") as caught:
             use(tmp_path)
+        assert (caught.value.hint or "").startswith(
+            "if 'mvc restore' was interrupted, run it again"
+        )
 
 
 def test_a_file_is_no_repository(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def command(session: Session, args: _BackupOptions) -> None:
         with Repository.open(name, discover=False, config=load) as one, session.working_on(one):
             _back_up(session, args.folder / name, one_line=True)
     fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)
+    if not session.as_json:
+        session.out.note(f"{printable(str(args.folder / FILE))} holds the tokens")
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:

@@ -32,7 +32,12 @@ def command(session: Session, args: _RestoreOptions) -> None:
         try:
             done = restore(args.backup, args.folder, progress=progress)
         except NotARepository as error:
+            from mvc.server.repositories import names_in
+
             hint = "name a backup; 'mvc checkout HEAD PATH' writes a file as HEAD has it"
+            if below := next(names_in(session.fs, args.backup), None):
+                one = printable(quote(str(args.backup / below)))
+                hint = f"restore each repository below it, such as: mvc restore {one} DIR"
             raise NotARepository(error.message, hint=hint) from error
     if session.as_json:
         session.out.json("mvc.restore/1", done)

@@ -65,11 +65,15 @@ def test_a_served_folder_is_backed_up_with_its_tokens(mvc: Mvc, tmp_path: Path) 
         said = mvc("-C", served, "backup", place).err
         assert f"{place}/one holds 1 version, " in said and f"{place}/group/two holds" in said
         tokens = place / ".mvc-tokens"
+        assert said.splitlines()[-1] == f"{tokens} holds the tokens"
         assert tokens.read_bytes() == (served / ".mvc-tokens").read_bytes()
         assert tokens.stat().st_mode & 0o777 == 0o600
         assert mvc("-C", place / "group/two", "fsck").code == 0
         mvc("-C", served, "serve", "token", "add", more, "--scope", "read")
     lines = mvc("-C", served, "backup", place, "--json").out.splitlines()
     assert [json.loads(line)["folder"] for line in lines] == [f"{place}/one", f"{place}/group/two"]
+    refused = mvc("restore", place, tmp_path / "restored", code=3).err
+    assert f"restore each repository below it, such as: mvc restore {place}/one DIR" in refused
+    assert mvc("restore", place / "one", tmp_path / "restored").code == 0
     assert "lies in the served folder" in mvc("-C", served, "backup", "copy", code=2).err
     assert not (served / "copy").exists()
