@@ -43,6 +43,7 @@ from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
+from mvc.repo import display
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
@@ -172,7 +173,8 @@ def receive(
     drafts = _drafts(context, sent, given.size, local=local, gathered=not scopes)
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
-            f"a slice of {given.size} bytes was to come, and the disk here has {room} left",
+            ("the disk" if local else "the remote's disk")
+            + f" is nearly full: {display.size(given.size)} do not fit, {display.size(room)} are free",
             hint="make room, then run it again: what was received whole stays",
         )
     try:

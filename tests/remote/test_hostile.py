@@ -593,9 +593,9 @@ def test_records_for_which_there_is_no_room_are_not_begun(world: World) -> None:
         raise AssertionError("it was read")
         yield b""
 
-    for local in (False, True):
+    for local, whose in ((False, "the remote's disk"), (True, "the disk")):
         head = encode_entries([Sent(size=1 << 49)])
-        with pytest.raises(StorageFull, match="was to come"):
+        with pytest.raises(StorageFull, match=f"^{whose} is nearly full: 563 TB do not fit"):
             receive(world.receiver.context, Slice(head, 1 << 49, never()), local=local)
     assert world.seen() == world.before
 

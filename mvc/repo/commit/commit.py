@@ -113,7 +113,8 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             if not request.options.allow_empty and draft.manifest.id == parent.id:
                 raise NothingToCommit(
                     "nothing to commit: no tracked path differs from HEAD",
-                    hint="to record a version all the same, add --allow-empty",
+                    hint=(f"'mvc deploy HEAD {request.deploy}' deploys HEAD; " if deploys else "")
+                    + "to record a version all the same, add --allow-empty",
                 )
             if graph.was_rewritten(generation):
                 # Checked before the lock as well, so that the check under it finds all in memory.
