@@ -174,7 +174,8 @@ def receive(
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             ("the disk" if local else "the remote's disk")
-            + f" is nearly full: {display.size(given.size)} do not fit, {display.size(room)} are free",
+            + f" is nearly full: {display.size(given.size)} do not fit, "
+            f"{display.size(room)} are free",
             hint="make room, then run it again: what was received whole stays",
         )
     try:
