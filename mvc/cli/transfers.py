@@ -76,9 +76,11 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     for each in done.refused:
         from mvc.remote.push import meanwhile
 
+        target = printable(each.target)
+        what = "the retraction recorded here on" if each.retracts else "the deployment here to"
         session.out.warn(
-            f"not sent: what was deployed here to {printable(each.target)}; {meanwhile(each)}. "
-            "Deploy or roll back again to replace it; 'mvc deploy --retract' drops yours"
+            f"not sent: {what} {target}; {meanwhile(each)}. 'mvc fetch' brings it; then "
+            f"'mvc deploy VERSION {target}' replaces it, and with --retract drops yours"
         )
     for id_ in done.held:
         session.out.warn(
@@ -106,7 +108,8 @@ def _tell(
 ) -> None:
     out = session.out
     if not done.is_news:
-        out.note("Everything up to date")
+        if not done.is_short:
+            out.note("Everything up to date")
         return
     if session.verbosity < 0:
         return
@@ -170,6 +173,6 @@ def _unsent(unsent: Unsent) -> str:
     live = "nothing is live" if there is None else f"{there.commit.short} is live"
     by = f", deployed by {printable(there.author)}" if there is not None and there.author else ""
     return (
-        f"conflict: {live} at {name}{by}; deploy or roll back again to replace it, "
-        "or drop what was recorded here with 'mvc deploy REV TARGET --retract'"
+        f"conflict: {live} at {name}{by}, which does not take what was recorded here; "
+        f"'mvc deploy VERSION {printable(unsent.target)}' replaces it, --retract drops yours"
     )

@@ -479,7 +479,6 @@ class _Push:
         self._last: Slice | None = None
         self._accepted = set[tuple[DeploymentId, bool]]()
         self._refused = dict[tuple[DeploymentId, bool], RefusedDeployment]()
-        self._left: list[Recorded] = []
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
 
@@ -678,21 +677,15 @@ class _Push:
             self.tally.bytes = before
         else:
             self._took(got)
-            self._counted(given)
-            self._deployed(given, got)
+            refused = {(each.id, each.retracts): each for each in got.refused}
+            self._refused.update(refused)
+            self._counted(given, refused, is_new=got.begun > 0)
         return got
-
-    def _deployed(self, given: Slice, got: Received) -> None:
-        """Notes which statements of this repository the remote has taken, and which not."""
-        refused = {(each.id, each.retracts): each for each in got.refused}
-        self._refused.update(refused)
-        for sent in decode_entries(given.head):
-            if sent.truths is not None and sent.truths.is_own:
-                self._accepted |= own_keys(sent.truths) - refused.keys()
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
         """What was refused and still counts here, one for each target."""
-        keys = {key for each in self._left for key in self._open(each)} & self._refused.keys()
+        rows = operations(self._context, self._known)
+        keys = {key for each in rows for key in self._open(each)} & self._refused.keys()
         return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())
 
     def _open(self, recorded: Recorded) -> set[tuple[DeploymentId, bool]]:
@@ -708,16 +701,30 @@ class _Push:
     def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
         """With the operations before number ``end`` whose statements were left out."""
         rows = operations(self._context, self._known)
-        self._left = [each for each in rows if each.sequence < end and self._open(each)]
-        return replace(known, dealt=end, left=tuple(each.sequence for each in self._left))
+        left = (each.sequence for each in rows if each.sequence < end and self._open(each))
+        return replace(known, dealt=end, left=tuple(left))
 
     def _took(self, got: Received) -> None:
         self.tally.held.update(dict.fromkeys(got.held))
         self._alone &= (got.begun or got.place.sequence) == self._end.sequence
         self._end, self._identity = got.place, self._identity or got.identity
 
-    def _counted(self, given: Slice) -> None:
-        entries = decode_entries(given.head)
+    def _counted(
+        self,
+        given: Slice,
+        refused: Container[tuple[DeploymentId, bool]] = frozenset(),
+        *,
+        is_new: bool = True,
+    ) -> None:
+        """Counts what the remote has taken, and notes which statements of this repository.
+
+        Not ``is_new``: it had all of it.
+        """
+        entries = [_but(sent, refused) for sent in decode_entries(given.head)]
+        for sent in entries:
+            if sent.truths is not None and sent.truths.is_own:
+                self._accepted |= own_keys(sent.truths)
+        entries = [sent for sent in entries if is_new and sent != Sent()]
         self.tally.entries(given.head, entries, versions_in(entries))
 
     def note(self, updates: Sequence[RefUpdate]) -> None:
@@ -746,6 +753,22 @@ class _Push:
             keep_place(context, remote, FETCHED, known)
         elif read is not None and read.place.sequence > head.place.sequence:  # that state is lost
             keep_place(context, remote, FETCHED, replace(read, place=Place(0, b"")))
+
+
+def _but(sent: Sent, refused: Container[tuple[DeploymentId, bool]]) -> Sent:
+    """An operation without the deployments and retractions that were refused."""
+    truths = sent.truths
+    if truths is None:
+        return sent
+    made = tuple(each for each in truths.deployments if (each.id, False) not in refused)
+    taken = tuple(
+        each for each in truths.retractions if (DeploymentId(each.id), True) not in refused
+    )
+    gone = {each.id for each in truths.deployments} - {each.id for each in made}
+    left = replace(
+        truths, deployments=made, retractions=taken, signatures=truths.signatures_but(gone)
+    )
+    return replace(sent, truths=left or None)
 
 
 class _ByValue:

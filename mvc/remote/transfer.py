@@ -59,6 +59,11 @@ class Transferred(Struct, frozen=True):
     def is_news(self) -> bool:
         return bool(self.updates or self.operations)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether something was left out."""
+        return False
+
 
 class Tally:
     """Counts what passes between two repositories."""

@@ -92,6 +92,24 @@ def test_a_deployment_that_replaces_what_is_not_live_is_refused_for_its_target(t
     assert bob.push().refused and state(bob) == "conflict"  # until somebody decides
 
 
+@pytest.mark.parametrize("to", ["origin", "url"])
+def test_nothing_is_said_to_be_sent_that_was_refused(three: Pair, to: str) -> None:
+    server, ada, bob = three
+    ada.deploy("HEAD", "prod")
+    ada.push()
+    bob.deploy("HEAD", "prod", reason="too late")
+    for _ in range(3):
+        done = bob.push(str(server.root) if to == "url" else to)
+        assert [each.target for each in done.refused] == ["prod"] and done.is_short
+        assert (done.targets, done.operations, done.is_news) == ((), 0, False)
+    said = run(bob, "push", str(server.root) if to == "url" else to, code=3)
+    assert "not sent: the deployment here to prod" in said and "'mvc fetch' brings it" in said
+    assert "with deployments" not in said and "up to date" not in said
+    bob.deploy("HEAD", "edge")  # what is taken is counted beside it
+    done = bob.push()
+    assert (done.targets, done.operations, len(done.refused)) == (("edge",), 1, 1)
+
+
 @pytest.mark.parametrize("how", ["deploy", "rollback", "retract"])
 def test_a_conflict_ends_with_a_decision(three: Pair, how: str) -> None:
     server, ada, bob = three
