@@ -47,16 +47,18 @@ def visit(
     nodes: bool = False,
     config: Configure | None = None,
     progress: Progress | None = None,
+    **options: str | bool,
 ) -> Iterator[Repository]:
     """The repository at a URL, to be read without one here: ``with mvc.visit(URL) as repo``.
 
     A private copy of its history in a temporary folder, which is deleted at the end. States come
     when a method asks for them, a version at a time, and are proven as by a fetch. ``nodes``: what
-    nodes report there comes as well. Raises what ``clone`` does.
+    nodes report there comes as well. ``options``: fields of ``Remote``. Raises what ``clone`` does.
     """
     with FileSystem().temporary_folder() as folder:
-        options = CloneOptions(states="none", bare=True, options={"lazy": True, "nodes": nodes})
+        options |= {"lazy": True, "nodes": nodes}
+        chosen = CloneOptions(states="none", bare=True, options=options)
         place = folder / "visited"
-        done = clone_repository(url, place, options, config=config, progress=progress)
+        done = clone_repository(url, place, chosen, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo

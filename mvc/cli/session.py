@@ -14,7 +14,7 @@ import click
 
 from mvc.cli.output import Output
 from mvc.cli.text import listed, one_line
-from mvc.errors import DamagedData, MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mvc.repo.config import Config
     from mvc.repo.context import Context
     from mvc.types import Bytes, Progress
+
+_ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
+"""Options of a remote that say how to reach it."""
 
 
 class Session:
@@ -62,17 +65,22 @@ class Session:
         return repository
 
     @contextmanager
-    def visiting(self, url: str, *, nodes: bool = False) -> Iterator[None]:
-        """While the block runs, ``repository`` is a private copy of the one at a URL.
+    def visiting(self, remote: str, *, nodes: bool = False) -> Iterator[None]:
+        """While the block runs, ``repository`` is a private copy of a remote, or of one at a URL.
 
         With ``nodes`` it has what nodes report there.
         """
         from mvc.api.clone import visit
 
+        url, options = remote, dict[str, str | bool]()
+        if not {"/", ":"} & set(remote):
+            with suppress(NotARepository):
+                found = self.repository.remotes.find(remote)
+                url, options = found.url, {name: getattr(found, name) for name in _ACCESS}
         with ExitStack() as stack:
             with self.progress("receiving") as progress:
                 visited = stack.enter_context(
-                    visit(url, nodes=nodes, config=load, progress=progress)
+                    visit(url, nodes=nodes, config=load, progress=progress, **options)
                 )
             with self.working_on(visited):
                 yield

@@ -58,3 +58,15 @@ def test_what_is_wrong_there_is_its_exit_code(
     assert run(["forget", "--remote", "far", "nothing", "-f"]) == 3
     assert run(["gc", "--remote", "nowhere"]) == 3
     assert "no remote nowhere" in capsys.readouterr().err
+
+
+def test_a_checkout_reaches_a_named_remote_by_its_options(
+    ada: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout = ["checkout", "--target", "prod", "--at", "now", "-o", "w.safetensors"]
+    ada.deploy("HEAD", "prod")
+    ada.push("far")
+    assert run([*checkout, "--remote", "far"]) == 0
+    ada.remotes.add("far", ada.remotes.find("far").url, force=True, program="/no/such/mvc")
+    assert run([*checkout, "-f", "--remote", "far"]) != 0
+    assert "/no/such/mvc" in capsys.readouterr().err

@@ -39,7 +39,7 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
     at: str | None = AT
     target: str | None = TARGET
-    remote: str | None = option("URL", "Of the repository at URL, without one here; needs -o.")
+    remote: str | None = option("REMOTE|URL", "Of this remote, or the repository at URL; needs -o.")
     output: str | None = option(
         "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -129,6 +131,17 @@ def test_a_version_of_a_remote_is_written_without_a_repository(elsewhere, tmp_pa
     assert found["written"] == ["out/model.safetensors"]
     names = ["out", "x.safetensors", "y.safetensors"]
     assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == names
+
+
+def test_a_remote_may_be_named(elsewhere) -> None:
+    elsewhere("init")
+    elsewhere("remote", "add", "origin", "../work")
+    elsewhere("checkout", "--remote", "origin", "main~1", "-o", "x.safetensors")
+    assert load_file("x.safetensors")["layer.weight"][0, 0] == 2
+    said = elsewhere("checkout", "--remote", "orign", "main", "-o", "x", code=3).err
+    assert "there is no remote orign" in said and "there is origin" in said
+    Path(".mvc/format").unlink()
+    elsewhere("checkout", "--remote", "../work", "main", "-o", "y.safetensors")
 
 
 def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
