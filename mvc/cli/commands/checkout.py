@@ -21,7 +21,7 @@ from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
-from mvc.errors import UnknownRevision
+from mvc.errors import UnknownPath, UnknownRevision
 from mvc.model.names import is_report, printable
 
 if TYPE_CHECKING:
@@ -118,3 +118,7 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
         hint = to_path if session.tracks(rev) else error.hint
         raise UnknownRevision(error.message, hint=hint) from error
+    except UnknownPath as error:
+        is_rev = "HEAD" in args.words[:1] and rev != "HEAD"
+        hint = "--at and --target take the place of a REV: leave HEAD out" if is_rev else error.hint
+        raise UnknownPath(error.message, hint=hint) from error
