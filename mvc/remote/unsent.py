@@ -18,8 +18,8 @@ from mvc.remote.merging import Truths
 from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
-from mvc.repo.live import IN_STEP, Against, live_then
+from mvc.repo.deployments import Deployed, recorded_as
+from mvc.repo.live import IN_STEP, Against, Standing, live_then
 from mvc.repo.lookup import stamping
 from mvc.store.journal.entries import Retraction
 from mvc.store.journal.frames import Recorded
@@ -184,20 +184,27 @@ def _compared(
     deployed = {each.sequence for each in rows if stamping.on(each, target) is not None}
     taken = {each.sequence: _retracted(each, target) for each in rows}
     counting = _counting(snapshot, target, rows)
+    standing = Standing(snapshot, target, Against(frozenset(deployed)))
     is_sent = False
     for recorded in rows:
         made, now_ns = stamping.on(recorded, target), recorded.entry.time_ns
         changes = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
         if made is None and not changes:
             continue
-        known = Against(frozenset(deployed), frozenset(counting))
         at = None if made is None else made.time_ns
-        live = live_then(snapshot, target, now_ns, at, against=known)
+        live = standing.then(now_ns, at, Against(deployed, counting))
         expected = dict(recorded.entry.replaces).get(target)
         if expected == (None if live is None else live.id):
             is_sent = True
             deployed.discard(recorded.sequence)
-            counting -= {n for n in taken[recorded.sequence] if n not in deployed}
+            if made is not None:
+                standing.add(own := recorded_as(snapshot, target, recorded.sequence))
+                if own.retracted and recorded.sequence not in counting:
+                    standing.drop(own)
+            gone = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
+            counting -= gone
+            for number in gone:
+                standing.drop(recorded_as(snapshot, target, number))
     refused = {n for n in deployed if not snapshot.retractions(target, n)}
     open_ = {n for n in counting if n not in deployed}
     against = Against(frozenset(deployed), frozenset(open_))

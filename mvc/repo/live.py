@@ -11,11 +11,13 @@ first moment that no longer belongs to it. Of deployments of one time the last h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -52,8 +54,8 @@ class Against(Struct, frozen=True):
     ``without``, and the retractions of the deployments with the sequences ``counting``.
     """
 
-    without: frozenset[int] = frozenset()
-    counting: frozenset[int] = frozenset()
+    without: Set[int] = frozenset()
+    counting: Set[int] = frozenset()
 
     def retractions(self, snapshot: Snapshot, target: str) -> tuple[Retraction, ...]:
         """What a new deployment retracts, so that both records agree once it is accepted."""
@@ -280,6 +282,54 @@ def live_then(
     if (newest := next(known, None)) is not None and time_ns in (None, now_ns):
         now_ns, time_ns = max(now_ns, newest.recorded_ns), None
     return live_among(snapshot, target, now_ns, time_ns, against=against)
+
+
+class Standing:
+    """What ``live_then`` says of a target whose record grows: most of it without a look-up.
+
+    ``_rows``: all that counts from its first deployment on until ``_until``, by place. The newest
+    immediate one is the last of them, or before it: so the last one is live.
+    """
+
+    def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
+        self._snapshot, self._target = snapshot, target
+        every = newest_first(snapshot, target)
+        self._newest = next((d for d in every if d.sequence not in against.without), None)
+        self._rows, self._until = list[Deployed](), 0
+
+    def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
+        """``against``: with all that was told by ``add`` and ``drop``."""
+        is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
+        if is_now and self._newest is not None:
+            at = max(at, self._newest.recorded_ns)
+        if self._rows and self._rows[-1 if is_now else 0].time_ns <= at < self._until:
+            return self._rows[bisect_right(self._rows, at, key=attrgetter("time_ns")) - 1]
+        live = live_among(self._snapshot, self._target, at, against=against)
+        last = live_among(self._snapshot, self._target, at, at, against=against)
+        self._rows = [] if last is None or last != live else [last]
+        later = (d for d in upwards(self._snapshot, self._target, at) if d.time_ns > at)
+        times = (d.time_ns for d in later if d.sequence not in against.without)
+        self._until = next(times, _NEVER)
+        return live if is_now else last
+
+    def add(self, made: Deployed) -> None:
+        """It is on record now, and counts."""
+        is_newest = self._newest is None or made.order > self._newest.order
+        self._newest = made if is_newest else self._newest
+        above = self._rows[0 if made.dated else -1].place if self._rows else made.place
+        if above < made.place and made.time_ns < self._until and (made.dated or is_newest):
+            insort(self._rows, made, key=attrgetter("place"))
+        elif not made.dated:
+            self._rows.clear()
+
+    def drop(self, made: Deployed) -> None:
+        """It does not count any more."""
+        at = bisect_left(self._rows, made.place, key=attrgetter("place"))
+        is_among = self._rows[at : at + 1] and self._rows[at].id == made.id
+        if is_among and (at or made.dated):
+            del self._rows[at]
+        elif not made.dated:
+            self._rows.clear()
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:

@@ -27,6 +27,7 @@ from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.receiver import receive
 from mvc.remote.slices import Sent, encode_entries
 from mvc.repo.lookup.manifests import objects
+from mvc.repo.times import datetime_of
 from mvc.store.journal.entries import Evidence, evidence_bytes
 from mvc.store.journal.signatures import Signature, write_signatures
 from mvc.store.packs.records import MANIFEST, Coding, Member
@@ -239,6 +240,28 @@ def test_a_chain_of_contents_is_linear_work(order: str, tmp_path: Path) -> None:
         with Repository.init(tmp_path / f"b{count}", bare=True) as repo:
             lines = lines_run(lambda: receive(repo.context, given))
             assert repo.context.fresh().position.sequence == 2
+            return lines
+
+    assert_linear(work)
+
+
+@pytest.mark.parametrize("kind", ["immediate", "dated", "taken back"])
+def test_deployments_that_are_not_sent_are_linear_work(kind: str, tmp_path: Path) -> None:
+    def work(count: int) -> int:
+        clock = FixedClock(START, SECOND)
+        server = Repository.init(tmp_path / f"server{count}", clock=clock, bare=True)
+        with server, Repository.init(tmp_path / str(count), clock=clock) as repo:
+            repo.remotes.add("origin", str(tmp_path / f"server{count}"))
+            version = repo.commit(model(), deploy="prod").id
+            repo.push()
+            for _ in range(count // 6):
+                at = datetime_of(clock.now_ns()) if kind == "dated" else None
+                repo.deploy(version, "prod", at=at)
+                if kind == "taken back":
+                    repo.retract(version, "prod")
+            found = list[str]()
+            lines = lines_run(lambda: found.extend(u.state for u in repo.remotes.unsent("prod")))
+            assert found == ["not sent"]
             return lines
 
     assert_linear(work)
