@@ -40,7 +40,7 @@ from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import NODES, check_ref, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
-from mvc.repo.live import live_then
+from mvc.repo.live import Standings
 from mvc.repo.lookup import availability, commits, stamping
 from mvc.repo.lookup.undos import undone_by
 from mvc.repo.times import check_moment, format_time
@@ -389,7 +389,9 @@ def in_parts(truths: Truths) -> Iterator[Truths]:
         )
 
 
-def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[RefusedDeployment, ...]]:
+def compared(
+    snapshot: Snapshot, truths: Truths, standings: Standings
+) -> tuple[Truths, tuple[RefusedDeployment, ...]]:
     """What a push may say: without statements that replace what is not live here any more.
 
     Only statements count that the sender recorded itself. Under the journal's lock.
@@ -400,12 +402,14 @@ def compared(snapshot: Snapshot, truths: Truths) -> tuple[Truths, tuple[RefusedD
             continue
         new = [d for d in truths.deployments if d.target == target and not _has(snapshot, d)]
         taken = [t for t in truths.retractions if t.target == target and _counts(snapshot, t)]
+        if not (new or taken):
+            continue
         now_ns, at = truths.time_ns, None
         if new:
             now_ns, at = new[0].recorded_ns, new[0].time_ns
-        live = live_then(snapshot, target, now_ns, at)
+        live = standings.on(target).then(now_ns, at)
         expected = dict(truths.replaces).get(target)
-        if not (new or taken) or expected == (None if live is None else live.id):
+        if expected == (None if live is None else live.id):
             continue
         seen = RefusedDeployment(target, DeploymentId(b""))
         if live is not None:

@@ -45,6 +45,7 @@ from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
 from mvc.repo import display
 from mvc.repo.context import Context
+from mvc.repo.live import Standings
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
@@ -425,6 +426,7 @@ class _Publication:
         packs.sync()
         self._merger.prepare()
         self.refused.clear()
+        standings = Standings(store.snapshot)
         for draft in self._drafts:
             draft.truths = draft.sent.truths
 
@@ -435,7 +437,7 @@ class _Publication:
                 self._entry(draft, self._commits)
             for draft in drafts:
                 if draft.truths is not None and not self._local:
-                    draft.truths, refused = compared(store.snapshot, draft.truths)
+                    draft.truths, refused = compared(store.snapshot, draft.truths, standings)
                     self.refused += refused
                 if self._entry(draft, draft.own, remember=True) is not None:
                     yield partial(self._made, draft)

@@ -35,6 +35,7 @@ from mvc.repo.deployments import (
     newest_first,
     note_gaps,
     on_target,
+    recorded_as,
     targets,
     upwards,
 )
@@ -330,6 +331,30 @@ class Standing:
             del self._rows[at]
         elif not made.dated:
             self._rows.clear()
+
+
+class Standings:
+    """``Standing`` of each target that is asked for, as the journal grows."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._next = snapshot, snapshot.position.sequence
+        self._on = dict[str, Standing]()
+
+    def on(self, target: str) -> Standing:
+        """Valid only under the journal's lock."""
+        for recorded in self._snapshot.from_sequence(self._next):
+            self._next, number = recorded.sequence + 1, recorded.sequence
+            for made in recorded.entry.deployments:
+                if made.target in self._on:
+                    self._on[made.target].add(recorded_as(self._snapshot, made.target, number))
+            for taken in recorded.entry.retractions:
+                name, gone = taken.target, taken.sequence
+                first = self._snapshot.retractions(name, gone)[0]
+                if name in self._on and first.sequence == number:
+                    self._on[name].drop(recorded_as(self._snapshot, name, gone))
+        if target not in self._on:
+            self._on[target] = Standing(self._snapshot, target)
+        return self._on[target]
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:

@@ -265,3 +265,22 @@ def test_deployments_that_are_not_sent_are_linear_work(kind: str, tmp_path: Path
             return lines
 
     assert_linear(work)
+
+
+def test_deployments_that_are_taken_back_are_linear_work(tmp_path: Path) -> None:
+    def work(count: int) -> int:
+        with receiver(tmp_path / str(count)) as repo:
+            first = deployment(repo.log()[0].id)
+            truths = list[Truths]()
+            for i in range(START + 1, START + 1 + count // 2):
+                made = replace(first, time_ns=i, recorded_ns=i, hybrid_ns=i)
+                gone = SentRetraction("prod", bytes(made.id), i)
+                before, after = (("prod", bytes(first.id)),), (("prod", bytes(made.id)),)
+                truths.append(Truths(i, deployments=(made,), replaces=before, is_own=True))
+                truths.append(Truths(i, retractions=(gone,), replaces=after, is_own=True))
+            lines = lines_run(lambda: take(repo, truths))
+            assert len(repo.deployments("prod")) == 1 + count // 2
+            assert repo.live("prod").deployment.id == first.id
+            return lines
+
+    assert_linear(work)
