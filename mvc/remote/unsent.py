@@ -19,7 +19,7 @@ from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, recorded_as
-from mvc.repo.live import IN_STEP, Against, Standing, live_then
+from mvc.repo.live import IN_STEP, Against, Standing
 from mvc.repo.lookup import stamping
 from mvc.store.journal.entries import Retraction
 from mvc.store.journal.frames import Recorded
@@ -201,14 +201,13 @@ def _compared(
                 standing.add(own := recorded_as(snapshot, target, recorded.sequence))
                 if own.retracted and recorded.sequence not in counting:
                     standing.drop(own)
-            gone = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
-            counting -= gone
-            for number in gone:
+            counting -= changes
+            for number in changes:
                 standing.drop(recorded_as(snapshot, target, number))
     refused = {n for n in deployed if not snapshot.retractions(target, n)}
     open_ = {n for n in counting if n not in deployed}
     against = Against(frozenset(deployed), frozenset(open_))
-    there = live_then(snapshot, target, rows[-1].entry.time_ns, against=against)
+    there = standing.then(rows[-1].entry.time_ns, None, against)
     if refused or open_:
         yield Unsent(remote, target, "conflict", there, against=against)
     elif is_sent:

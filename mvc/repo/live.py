@@ -267,26 +267,8 @@ def replaced(
     return () if live is None else ((target, live.id),)
 
 
-def live_then(
-    snapshot: Snapshot,
-    target: str,
-    now_ns: int,
-    time_ns: int | None = None,
-    *,
-    against: Against = IN_STEP,
-) -> Deployed | None:
-    """What an operation of ``now_ns`` has to replace, to be accepted.
-
-    That includes what took over since by a time that was given. ``time_ns``: of its deployment.
-    """
-    known = (d for d in newest_first(snapshot, target) if d.sequence not in against.without)
-    if (newest := next(known, None)) is not None and time_ns in (None, now_ns):
-        now_ns, time_ns = max(now_ns, newest.recorded_ns), None
-    return live_among(snapshot, target, now_ns, time_ns, against=against)
-
-
 class Standing:
-    """What ``live_then`` says of a target whose record grows: most of it without a look-up.
+    """What is live on a target whose record grows: most of it without a look-up.
 
     ``_rows``: all that counts from its first deployment on until ``_until``, by place. The newest
     immediate one is the last of them, or before it: so the last one is live.
@@ -299,7 +281,11 @@ class Standing:
         self._rows, self._until = list[Deployed](), 0
 
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
-        """``against``: with all that was told by ``add`` and ``drop``."""
+        """What an operation of ``now_ns`` has to replace, to be accepted.
+
+        That includes what took over since by a time that was given. ``time_ns``: of its deployment.
+        ``against``: with all that was told by ``add`` and ``drop``.
+        """
         is_now, at = time_ns in (None, now_ns), now_ns if time_ns is None else time_ns
         if is_now and self._newest is not None:
             at = max(at, self._newest.recorded_ns)
