@@ -95,18 +95,10 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LAZY[name]), name)
     if name == "__version__":
-        return _installed_version()
+        from mvc.version import installed_version
+
+        return installed_version()
     raise AttributeError(f"module 'mvc' has no attribute {name!r}")
-
-
-def _installed_version() -> str:
-    """What the distribution says, whose version is the tag that it was built from."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("mvc-weights")
-    except metadata.PackageNotFoundError:  # run from a copy that nobody has installed
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -329,10 +329,10 @@ class Program(click.Group):
 
 
 def _version(_: click.Context) -> str:
-    from mvc import __version__
     from mvc.codecs.words import LOOPS
+    from mvc.version import installed_version
 
-    return f"mvc {__version__} (loops in {LOOPS})"
+    return f"mvc {installed_version()} (loops in {LOOPS})"
 
 
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"

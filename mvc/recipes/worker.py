@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import torch
 from msgspec import convert, to_builtins
 
-import mvc
+from mvc.api.repository import Repository
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
@@ -37,9 +37,6 @@ from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
-
-if TYPE_CHECKING:
-    from mvc.api.repository import Repository
 
 _EVERY = 0.1  # seconds between two reports of progress
 
@@ -82,7 +79,7 @@ def _do(job: Job, events: TextIO) -> int:
     threading.Thread(target=_end_with_pipe, args=(stdin,), daemon=True).start()
     os.chdir(job.folder)
     try:
-        with mvc.Repository.open(job.repository, discover=False) as repo:
+        with Repository.open(job.repository, discover=False) as repo:
             _work(repo, job, events)
     except MvcError as error:
         _tell(events, Failed(error.message, error.hint, type(error).__name__))

@@ -8,14 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import mvc
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
     IoFailed,
     MvcError,
     NotARepository,
-    WrongUsage,
 )
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -28,12 +26,9 @@ from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
-from mvc.types import PathName
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-    from mvc.api.repository import Repository
 
 
 COPY = "backup"
@@ -106,30 +101,6 @@ def open_context(
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )
-
-
-def opened(given: Repository | PathName) -> tuple[Repository, bool]:
-    """The repository, and whether this call opened it, so that the caller must close it.
-
-    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
-    for a closed repository, NotARepository for a folder without one.
-    """
-    if isinstance(given, mvc.Repository):
-        if given.closed:
-            raise WrongUsage("this repository is closed", hint="open it again")
-        return given, False
-    if not isinstance(given, str | PathLike):
-        kind = type(given).__name__
-        raise WrongUsage(
-            f"repo is of type {kind}: it must be an open mvc.Repository, or the path of one"
-        )
-    try:
-        return mvc.Repository.open(given, discover=False), True
-    except NotARepository as error:
-        raise NotARepository(
-            f"not a repository: {Path(given)}",
-            hint="make it with mvc.Repository.init(...) or 'mvc init'",
-        ) from error
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:

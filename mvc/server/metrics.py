@@ -9,8 +9,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-import mvc
 from mvc.server.prometheus import Metric, Sample, exposition
+from mvc.version import installed_version
 
 _BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
 
@@ -41,7 +41,7 @@ class Counters:
     def _metrics(self, now: Mapping[str, int]) -> Iterator[Metric]:
         yield Metric(
             "mvc_serve_info", "gauge", "The version of mvc that serves.",
-            [Sample(1, {"version": mvc.__version__})],
+            [Sample(1, {"version": installed_version()})],
         )  # fmt: skip
         yield Metric.gauge(
             "mvc_serve_start_time_seconds", "When the server began, seconds since 1970.",

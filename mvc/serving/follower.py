@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import mvc
+from mvc.api.given import opened
+from mvc.api.repository import Repository
 from mvc.errors import (
     DamagedData,
     HistoryMissing,
@@ -28,7 +29,6 @@ from mvc.io.log import tell
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, same_until
-from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
 from mvc.store.format import FORMAT
 from mvc.store.journal.frames import Position
@@ -39,7 +39,6 @@ from mvc.types import PathName, Unpicklable
 if TYPE_CHECKING:
     import torch
 
-    from mvc.api.repository import Repository
 
 __all__ = ["Follower", "NotFollowing", "TakenOver"]
 
@@ -152,7 +151,7 @@ class Follower(Unpicklable):
                 hint="what is served stays as it is; its record is followed once it is back",
             )
         if self.repo.closed or self._identity(place) != self._opened_as:
-            fresh = mvc.Repository.open(
+            fresh = Repository.open(
                 self._folder.parent, discover=False, fs=self._fs, clock=self._clock
             )
             self._close_repo()

@@ -13,19 +13,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-import mvc
+from mvc.api.repository import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.log import tell
 from mvc.io.patience import Patience, warn
 from mvc.model.names import printable
 from mvc.remote.remotes import find_remote
-
-if TYPE_CHECKING:
-    from mvc.api.repository import Repository
 
 FIRST_PAUSE = 1.0
 """Seconds between a push that failed and the next one; each further failure doubles them."""
@@ -77,7 +73,7 @@ class Pusher(threading.Thread):
         self._remote, self._branch = remote, branch
         self._limit = float(context.config.get("recorder.push_timeout"))
         # Its own: a push that hangs must not hold the other one open, nor use it once it is closed.
-        self._repo = mvc.Repository.open(
+        self._repo = Repository.open(
             repo.root, discover=False, config=lambda _: context.config,
             fs=context.store.fs, clock=context.store.clock,
         )  # fmt: skip

@@ -19,11 +19,11 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.api.given import opened
 from mvc.errors import WrongUsage
 from mvc.repo.commit.inputs import refuse_empty
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
-from mvc.repo.opening import opened
 from mvc.repo.recording import announce, announce_target
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
-import mvc
+from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.runner.connection import (
@@ -136,7 +136,7 @@ class Service:
             _write_log(Path(self._settings["log"]), [], {})
         target, branch = self._settings.get("target", "global"), self._settings.get("branch")
         with (
-            mvc.Repository.open(self._settings.get("repo", ".")) as repo,
+            Repository.open(self._settings.get("repo", ".")) as repo,
             alone(repo, target),
             announce(repo.context, tip(repo.context, branch, new=True).branch),
         ):
@@ -174,7 +174,7 @@ class Service:
                 self._handle_next()
             self._conclude()
 
-    def _start_pushing(self, repo: mvc.Repository) -> Pusher | None:
+    def _start_pushing(self, repo: Repository) -> Pusher | None:
         if (remote := self._settings.get("push")) is not None:
             branch = self._settings.get("branch") or repo.head().branch
             self._pusher = Pusher(

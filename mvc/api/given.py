@@ -1,0 +1,34 @@
+"""The repository that a caller gives: an open one, or its folder."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from mvc.api.repository import Repository
+from mvc.errors import NotARepository, WrongUsage
+from mvc.types import PathName
+
+
+def opened(given: Repository | PathName) -> tuple[Repository, bool]:
+    """The repository, and whether this call opened it, so that the caller must close it.
+
+    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
+    for a closed repository, NotARepository for a folder without one.
+    """
+    if isinstance(given, Repository):
+        if given.closed:
+            raise WrongUsage("this repository is closed", hint="open it again")
+        return given, False
+    if not isinstance(given, str | PathLike):
+        kind = type(given).__name__
+        raise WrongUsage(
+            f"repo is of type {kind}: it must be an open mvc.Repository, or the path of one"
+        )
+    try:
+        return Repository.open(given, discover=False), True
+    except NotARepository as error:
+        raise NotARepository(
+            f"not a repository: {Path(given)}",
+            hint="make it with mvc.Repository.init(...) or 'mvc init'",
+        ) from error
