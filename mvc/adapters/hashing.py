@@ -14,7 +14,7 @@ from mvc.ids import BlobId, Root
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
-from mvc.model.names import DEFAULT_STATE
+from mvc.names import DEFAULT_STATE
 
 
 def root_of(state: Any) -> Root:

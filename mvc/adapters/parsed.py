@@ -20,8 +20,8 @@ from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
 from mvc.model.manifest import Check, View
-from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
+from mvc.names import check_key
 
 if TYPE_CHECKING:
     from mvc.lossy.lc.step import Addition

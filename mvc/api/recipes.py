@@ -14,7 +14,7 @@ from mvc.api.absent import entered, fetching
 from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath, need_torch
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE
+from mvc.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress
@@ -162,7 +162,7 @@ class Recipes(Namespace):
 
         Empty if the version has no recipe. Raises DamagedData.
         """
-        from mvc.model.names import RECIPE
+        from mvc.names import RECIPE
         from mvc.recipes.recipe import recipe_of
 
         commit = self._repo.find(rev)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mvc.api.namespace import Namespace
 from mvc.errors import HistoryMissing, MvcError, RemoteRefused
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE
+from mvc.names import REMOTE
 from mvc.remote import remotes
 from mvc.remote.doors import check_folder, door_module, open_door
 from mvc.remote.places import FETCHED, check_same, known_place

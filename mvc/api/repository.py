@@ -29,8 +29,8 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.replacement import removing_if_failed
-from mvc.model.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import deploying, deployments, live, refs, times
+from mvc.names import DEFAULT_STATE, check_ref, printable
+from mvc.repo import deploying, deployments, live, refs
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -42,8 +42,8 @@ from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context
 from mvc.repo.ownership import refuse_foreign
-from mvc.repo.times import Time
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
+from mvc.times import Time, moment_of
 from mvc.types import PathName, Progress, Reason, Unpicklable
 
 if TYPE_CHECKING:
@@ -986,7 +986,7 @@ class Repository(Unpicklable):
 
     def time(self, value: Time) -> int:
         """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``."""
-        return times.moment_of(value, now_ns=self.context.store.clock.now_ns())
+        return moment_of(value, now_ns=self.context.store.clock.now_ns())
 
     def _moment(self, value: Time | None) -> int | None:
         return None if value is None else self.time(value)

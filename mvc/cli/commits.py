@@ -16,11 +16,11 @@ from mvc.cli.text import count, number, one_line, seconds, size
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.annotations import Annotation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
-from mvc.repo.times import format_age, format_time
+from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.io.ssh_keygen import Checked

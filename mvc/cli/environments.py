@@ -7,8 +7,8 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import count
 from mvc.ids import CommitId
-from mvc.model.names import printable
 from mvc.models.environment import Comparison, Environment, capture
+from mvc.names import printable
 
 _VERDICTS = {
     "exact": "the same in everything that counts",

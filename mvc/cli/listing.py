@@ -14,9 +14,9 @@ from mvc.cli.tables import Column, columns, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-from mvc.model.names import is_training_key, printable, training_files
+from mvc.names import is_training_key, printable, training_files
 from mvc.repo.lookup.refs import Ref
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:

@@ -23,7 +23,7 @@ from mvc.cli.program import program
 from mvc.cli.session import Session
 from mvc.errors import MvcError, MvcWarning
 from mvc.io.patience import StillWaiting
-from mvc.model.names import printable
+from mvc.names import printable
 
 _USAGE = 2
 _FAILED = 3

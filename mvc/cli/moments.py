@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mvc.cli.options import option
 from mvc.cli.session import Session
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 AT = option("TIME", "The version that was live at TIME, instead of REV.")
 TARGET = option("T", "Where it was live; without --at, what is live there now.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.cli.pager import Pager

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 OWN_FIELDS = {
     "Annotation": "number author time@ metrics params note",

@@ -7,7 +7,7 @@ import time
 
 from mvc.cli.output import Output
 from mvc.cli.text import size
-from mvc.model.names import printable
+from mvc.names import printable
 
 _EVERY = 0.1  # seconds between two drawings
 _WIDTH = 30  # characters of the bar

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import count, one_line
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId

@@ -10,7 +10,7 @@ import click
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.recording import deploying
 
 if TYPE_CHECKING:

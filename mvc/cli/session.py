@@ -15,7 +15,7 @@ import click
 from mvc.cli.output import Output
 from mvc.cli.text import listed, one_line
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository

@@ -21,8 +21,8 @@ from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
+from mvc.names import printable
 from mvc.repo.diff.distance import to_float64
 
 Array = np.ndarray[Any, Any]

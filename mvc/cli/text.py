@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import parse_size
 from mvc.repo.display import number, seconds, size
 

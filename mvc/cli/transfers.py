@@ -9,7 +9,7 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, listed, size
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.remote.push import Pushed

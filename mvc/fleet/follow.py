@@ -34,15 +34,15 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.log import tell
-from mvc.model.names import check_ref, printable
+from mvc.names import check_ref, printable
 from mvc.remote.door import Door, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import DEFAULT, normalised, remote_of
 from mvc.remote.wire import WAIT
 from mvc.repo.hook import HookFailed, run_command
-from mvc.repo.times import format_time
 from mvc.serving.follower import NotFollowing
 from mvc.serving.output import TakenOver
+from mvc.times import format_time
 from mvc.types import PathName
 
 MIRROR = "mirror"

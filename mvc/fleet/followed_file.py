@@ -33,7 +33,7 @@ from mvc.io.handles import ReadFile
 from mvc.limits import MIB
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.door import Slice, Wanted
 from mvc.remote.live import objects_of
 from mvc.remote.merging import SentDeployment

@@ -16,10 +16,10 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, check_target
 from mvc.repo.live import succession
 from mvc.repo.lookup import stamping
-from mvc.repo.times import datetime_of, nearest
 from mvc.store.journal.entries import Deployment
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.times import datetime_of, nearest
 
 CLOCK_MS = 10_000
 """A clock that differs by more is off: a report is on its way for some seconds."""

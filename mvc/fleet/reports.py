@@ -22,7 +22,7 @@ from mvc.ids import DIGEST_SIZE
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
-from mvc.model.names import NODES, check_node, check_ref, is_report
+from mvc.names import NODES, check_node, check_ref, is_report
 from mvc.remote.door import Door, Slice
 from mvc.remote.merging import AHEAD_NS, SentDeployment, Truths
 from mvc.remote.slices import Sent, encode_entries

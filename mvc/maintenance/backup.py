@@ -24,7 +24,7 @@ from mvc.maintenance.fsck.fsck import forget_index
 from mvc.maintenance.inventory import damaged_payloads, records_and_gaps
 from mvc.maintenance.quarantine import QUARANTINE, files_in
 from mvc.maintenance.repair.sources import Untouched, folder_of
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.opening import COPY
 from mvc.store.format import FORMAT, read_features, write_features

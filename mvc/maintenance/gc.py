@@ -38,7 +38,6 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.manifests import objects
 from mvc.repo.queries import drop_rows
-from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER
@@ -47,6 +46,7 @@ from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+from mvc.times import parse_duration
 from mvc.types import Progress
 
 DEFAULT_GRACE = timedelta(days=14)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
-from mvc.model.names import is_report
+from mvc.names import is_report
 from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange

@@ -17,14 +17,14 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo import deployments
 from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
-from mvc.repo.times import local_zone_minutes
+from mvc.times import local_zone_minutes
 
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 

@@ -29,9 +29,9 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
-from mvc.model.names import ATTACHED, attached_path, check_key, check_path, training_path
 from mvc.model.tail import MANIFEST_TAGS, Unknown, flags, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
+from mvc.names import ATTACHED, attached_path, check_key, check_path, training_path
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"

@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from mvc.documents import OtherSchema, decoded
 from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name
 from mvc.limits import MIB
-from mvc.model.documents import OtherSchema, decoded
 
 NAME = "environment.json"
 """The name under which a version carries its environment."""

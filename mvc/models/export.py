@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from mvc.errors import WouldOverwrite
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
-from mvc.model.names import printable
 from mvc.models import environment, models
+from mvc.names import printable
 from mvc.repo import attached
 from mvc.repo.checkout.outputs import refuse_store
 

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import (
     CannotBuild,
     CannotRecord,
@@ -31,10 +32,9 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ARGUMENTS
-from mvc.model.documents import OtherSchema, decoded, encoded
-from mvc.model.names import check_path, printable
 from mvc.models.sources import place_of, sources_of
 from mvc.models.stored_code import StoredCode, is_code
+from mvc.names import check_path, printable
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits

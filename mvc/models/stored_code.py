@@ -26,7 +26,7 @@ from typing import Any
 
 from mvc.errors import CannotBuild
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
-from mvc.model.names import printable
+from mvc.names import printable
 
 FOLDER = "code/"
 """How the names begin under which a version carries source files."""

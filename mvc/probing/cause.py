@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.io.process import cpu_count
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.probing.compare import FirstDifference, compare
 from mvc.probing.run import NoDeterministicKernel, Subject
 from mvc.probing.summary import Conditions, LayerSelection, Summary

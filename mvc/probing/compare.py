@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.probing.prints import content
 from mvc.probing.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
 from mvc.repo.diff.distance import Distance, measure

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from mvc.documents import decoded, fields_of
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import BlobId
 from mvc.io.files import FileSystem, WriteFile
 from mvc.limits import MAX_PROBE, MAX_PROBE_TENSORS
-from mvc.model.documents import decoded, fields_of
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.probing.cause import Cause, causes
 from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
 from mvc.probing.cost import DeterminismCost, cost_of

@@ -14,7 +14,7 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.model.hashing import digest
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.stopwatch import Stopwatch

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_NAME_BYTES
-from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
+from mvc.names import printable
 
 PARTS = ("input", "output", "grad_input", "grad_output")
 """The tensors of one call of a layer, in the order of the thesis's table."""

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeAlias
 from blake3 import blake3
 from msgspec import Meta, Struct
 
+from mvc.documents import decoded, encoded
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,
@@ -31,8 +32,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem, WriteFile
 from mvc.io.handles import FileIdentity
 from mvc.limits import MAX_NEEDS, MIB
-from mvc.model.documents import decoded, encoded
-from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
+from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
 from mvc.repo.commit.commit import commit

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
-from mvc.model.names import an
+from mvc.names import an
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -28,12 +28,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, convert
 
+from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import DamagedData, InvalidName, StateForgotten, UnknownPath, UnknownRevision
 from mvc.ids import CommitId, Root
-from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.manifest import FileEntry
-from mvc.model.names import RECIPE, check_path, printable
 from mvc.models.stored_code import file_of, is_code
+from mvc.names import RECIPE, check_path, printable
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests

@@ -25,12 +25,12 @@ from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import Root
 from mvc.maintenance.repack.goal import Proven
 from mvc.model.manifest import FileEntry
-from mvc.model.names import RECIPE, printable
 from mvc.models import environment
 from mvc.models.models import NAME, Architecture, StoredModel, attachments
 from mvc.models.settings import deterministic
 from mvc.models.sources import Sources, sources_of
 from mvc.models.stored_code import is_code
+from mvc.names import RECIPE, printable
 from mvc.recipes import dataset
 from mvc.recipes.making import making_of
 from mvc.recipes.recipe import BaseState, Model, Recipe, Result, is_made_whole

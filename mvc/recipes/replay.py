@@ -40,9 +40,9 @@ from mvc.ids import CommitId
 from mvc.io.process import import_path
 from mvc.maintenance.leftovers import work_folder
 from mvc.model.manifest import LogicalTensor
-from mvc.model.names import printable
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
+from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped, event_in
 from mvc.recipes.recipe import Recipe, recipe_of

@@ -28,9 +28,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, CannotRetrain, MvcError
 from mvc.ids import CommitId
-from mvc.model.names import an
 from mvc.models.sources import place_of
 from mvc.models.stored_code import StoredCode
+from mvc.names import an
 from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
 from mvc.repo import attached

@@ -25,7 +25,7 @@ from mvc.limits import PIECE
 from mvc.maintenance.repack.goal import Proven
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.manifest import FileEntry
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Recipe, recipe_base, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again

@@ -27,10 +27,10 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
-from mvc.model.names import RECIPE
 from mvc.models import environment
 from mvc.models.environment import Environment
 from mvc.models.settings import apply_settings
+from mvc.names import RECIPE
 from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps

@@ -29,7 +29,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
 from mvc.io.replacement import removing_if_failed
-from mvc.model.names import check_ref, printable
+from mvc.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import fetch_from

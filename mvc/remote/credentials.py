@@ -18,7 +18,7 @@ from blake3 import blake3
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.remotes import DEFAULT, Remote
 from mvc.repo.config import TOKEN
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from mvc.errors import MvcError, NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.door import Door
 from mvc.remote.remotes import BUCKETS, Remote, normalised
 from mvc.repo.context import Context

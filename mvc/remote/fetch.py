@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotten, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE
+from mvc.names import REMOTE
 from mvc.remote import waiting as patience
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door

@@ -28,7 +28,7 @@ from urllib3.response import BaseHTTPResponse
 
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote import slices, waiting, wire
 from mvc.remote.credentials import is_here, read_token, variable_of
 from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted

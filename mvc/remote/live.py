@@ -12,8 +12,8 @@ from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, Unkn
 from mvc.ids import CommitId, ManifestId
 from mvc.io.files import FileIdentity
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_ref, printable
 from mvc.model.tensor import TensorSpec
+from mvc.names import check_ref, printable
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.merging import Buried, TruthReader, Truths

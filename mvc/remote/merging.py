@@ -37,13 +37,12 @@ from mvc.errors import (
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.model.canonical import decode_text, encode_text
-from mvc.model.names import NODES, check_ref, is_report, printable
+from mvc.names import NODES, check_ref, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
 from mvc.repo.live import Standings
 from mvc.repo.lookup import availability, commits, stamping
 from mvc.repo.lookup.undos import undone_by
-from mvc.repo.times import check_moment, format_time
 from mvc.repo.values import check_values
 from mvc.store.journal.entries import (
     Deployment,
@@ -59,6 +58,7 @@ from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import NODE, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
+from mvc.times import check_moment, format_time
 
 HELD = "held"
 """The file in ``.mvc`` of what others forgot by name and is kept for now."""

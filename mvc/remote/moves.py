@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import DATA, REMOTE, check_ref, printable
+from mvc.names import DATA, REMOTE, check_ref, printable
 from mvc.remote.door import Move
 from mvc.remote.remotes import check_name
 from mvc.repo.context import Context

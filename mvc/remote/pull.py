@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE
+from mvc.names import REMOTE
 from mvc.remote.fetch import fetch
 from mvc.remote.remotes import Remote
 from mvc.remote.transfer import Transferred

@@ -26,7 +26,7 @@ from mvc.errors import (
     WeightsDropped,
 )
 from mvc.ids import CommitId, DeploymentId
-from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
+from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
 from mvc.remote.door import FETCH, Door, Move, Place, Received, RefusedDeployment, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
@@ -64,9 +64,9 @@ from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.protection import protected
-from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, Retraction
 from mvc.store.journal.frames import GENESIS, Recorded
+from mvc.times import format_time
 from mvc.types import Progress
 
 if TYPE_CHECKING:

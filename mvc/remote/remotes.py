@@ -24,7 +24,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
-from mvc.model.names import REMOTE, check_ref, printable
+from mvc.names import REMOTE, check_ref, printable
 from mvc.remote.door import States
 from mvc.repo.config import changing, read_yaml, write_yaml
 from mvc.repo.context import Context

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
-from mvc.model.names import is_report
 from mvc.model.tensor import TensorSpec
+from mvc.names import is_report
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.live import LiveSending

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.remotes import Remote
 from mvc.repo.config import SSH
 from mvc.repo.context import Context

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, DeploymentId
-from mvc.model.names import is_report
+from mvc.names import is_report
 from mvc.remote.merging import Truths
 from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes

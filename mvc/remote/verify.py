@@ -26,8 +26,8 @@ from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
-from mvc.model.names import ATTACHED, RECIPE
 from mvc.model.tensor import TensorSpec
+from mvc.names import ATTACHED, RECIPE
 from mvc.remote.closure import piece_reader
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests

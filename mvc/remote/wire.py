@@ -18,7 +18,7 @@ from mvc import errors
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.limits import MIB
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote import slices
 from mvc.remote.door import Received, RemoteHead, Wanted
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from mvc.errors import WrongUsage
 from mvc.limits import MAX_REASON
-from mvc.model.names import printable
+from mvc.names import printable
 
 _Class = TypeVar("_Class", bound=type)
 _VARARGS = 0x04  # inspect.CO_VARARGS, which takes long to import

@@ -9,7 +9,7 @@ from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import MAX_ATTACHED_BYTES
 from mvc.model.manifest import FileEntry
-from mvc.model.names import ATTACHED, attached_path, printable
+from mvc.names import ATTACHED, attached_path, printable
 from mvc.repo.content.contents import StoredBytes, in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests

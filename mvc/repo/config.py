@@ -21,7 +21,7 @@ from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.store.writing.layout import PATTERN
 
 if TYPE_CHECKING:

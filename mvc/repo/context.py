@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from mvc.adapters.optimizers.trainings import Trainings
 from mvc.errors import DamagedData, WrongUsage
 from mvc.io.process import host_name, user_name
-from mvc.model.names import check_author, printable
+from mvc.names import check_author, printable
 from mvc.repo.config import AUTHOR, Config, own_config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store

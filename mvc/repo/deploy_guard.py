@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from mvc.errors import DamagedData, MvcError, MvcWarning, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
-from mvc.model.names import is_report
+from mvc.names import is_report
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
@@ -22,9 +22,9 @@ from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import Send, publish, signing
-from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, Retraction
 from mvc.store.snapshot import Snapshot
+from mvc.times import format_time
 
 _SECOND = 10**9
 

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 
 from mvc.errors import DamagedData, InvalidName, UnknownTarget
 from mvc.ids import CommitId, DeploymentId
-from mvc.model.names import check_ref, is_report, printable
+from mvc.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import stamping
-from mvc.repo.times import check_moment, datetime_of
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.times import check_moment, datetime_of
 
 _FEW = 4  # records among which an immediate one is searched first
 

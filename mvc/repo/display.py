@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, overload
 
 from mvc.errors import NotInstalled, how_to_install
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import MvcError, MvcWarning
 from mvc.io.log import tell
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     import subprocess

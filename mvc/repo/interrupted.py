@@ -21,7 +21,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
-from mvc.model.names import check_ref
+from mvc.names import check_ref
 from mvc.repo.context import PLANS, Context
 from mvc.store.journal.entries import RefValue
 

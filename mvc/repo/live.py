@@ -24,7 +24,7 @@ from msgspec import Struct
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
@@ -40,10 +40,10 @@ from mvc.repo.deployments import (
     upwards,
 )
 from mvc.repo.lookup import commits
-from mvc.repo.times import check_moment, datetime_of, format_time, nearest
 from mvc.store.journal.entries import Retraction
 from mvc.store.journal.stamps import Replaces
 from mvc.store.snapshot import Snapshot
+from mvc.times import check_moment, datetime_of, format_time, nearest
 
 RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""

@@ -17,7 +17,7 @@ from mvc.errors import (
 )
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import PLANS, Context
 from mvc.repo.ownership import refuse_foreign

@@ -12,7 +12,7 @@ from pathlib import Path
 from mvc.errors import DubiousOwnership
 from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners, user_name
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import own_config
 
 _SETTING = "safe.directory"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from mvc.errors import TargetProtected
-from mvc.model.names import is_report, printable
+from mvc.names import is_report, printable
 from mvc.repo.context import Context
 
 SETTING = "deploy.protect"

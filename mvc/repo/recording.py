@@ -11,7 +11,7 @@ from pathlib import Path
 from mvc.errors import Busy, IoFailed, RefConflict
 from mvc.io.files import FileLock
 from mvc.io.lock_holder import lock_holder
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import check_ref, printable
+from mvc.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, remote_refs, tags

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from mvc.errors import NoDeployment, StateForgotten, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_as
 from mvc.repo.live import IN_STEP, Against, live_among, live_at, succession

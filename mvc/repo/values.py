@@ -8,7 +8,7 @@ from typing import Any
 
 from mvc.errors import WrongUsage
 from mvc.limits import MAX_METRICS, MAX_NAME_BYTES, MAX_PARAMS
-from mvc.model.names import check_key, printable
+from mvc.names import check_key, printable
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:

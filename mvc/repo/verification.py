@@ -18,7 +18,7 @@ from msgspec import Struct
 from mvc.errors import InvalidConfig, MvcError
 from mvc.ids import CommitId, DeploymentId
 from mvc.io.ssh_keygen import Checked, Signers, Trust, check
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import user_path
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, all_on, check_target, note_gaps, targets

@@ -21,7 +21,7 @@ from mvc.adapters.parsed import MemorySource, Source
 from mvc.errors import BadModelFile, DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.limits import MAX_SAFETENSORS_HEADER
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.content.contents import StoredBytes
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests

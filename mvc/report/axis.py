@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mvc.errors import WrongUsage
 from mvc.repo.display import size
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 By: TypeAlias = Literal["time", "version"]
 Point: TypeAlias = tuple[int, float]

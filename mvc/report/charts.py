@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.display import number, size
 from mvc.repo.version_stats import VersionStats
 from mvc.report.axis import Axis, By, Point

@@ -10,11 +10,11 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.display import number
-from mvc.repo.times import format_time
 from mvc.report.axis import Axis, Point
 from mvc.report.overview import Span
+from mvc.times import format_time
 
 _WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing; the labels stand left
 _PLOT = _WIDTH - _LEFT - _RIGHT

@@ -12,12 +12,11 @@ from html import escape
 from mvc.ids import CommitId
 from mvc.maintenance.repack.repack import draw_curve
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.arguments import check_seconds
 from mvc.repo.context import Context
 from mvc.repo.display import number, size
 from mvc.repo.display import seconds as duration
-from mvc.repo.times import format_time
 from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis, ByteAxis
@@ -25,6 +24,7 @@ from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import BaseOf, by_version
+from mvc.times import format_time
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics

@@ -40,7 +40,7 @@ from mvc.io.clock import Clock
 from mvc.io.log import tell
 from mvc.io.process import cpu_count
 from mvc.limits import MIB
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Place, Received, Slice, Wanted
 from mvc.remote.merging import Truths

@@ -9,7 +9,7 @@ from contextlib import suppress
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.io.log import tell
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.door import Received, Slice
 from mvc.remote.slices import Sent, decode_entries
 from mvc.server.authority import Caller

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories

@@ -20,7 +20,7 @@ from mvc.errors import InvalidConfig, InvalidName, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.credentials import FORM
 from mvc.remote.scopes import parse_scopes
 from mvc.repo.ownership import refuse_foreign

@@ -26,7 +26,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity
 from mvc.io.log import tell
-from mvc.model.names import check_ref, printable
+from mvc.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, same_until
 from mvc.serving.output import ServedOutput, TakenOver

@@ -13,7 +13,7 @@ from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry

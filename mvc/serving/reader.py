@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.model.names import check_ref, printable
+from mvc.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.serving.follower import Follower
 from mvc.serving.note import NotedVersion, read_note

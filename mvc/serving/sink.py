@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.serving.served_version import ServedVersion, encode
 

@@ -14,8 +14,8 @@ from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.model import tail
 from mvc.model.commit import COMMIT_TAGS
-from mvc.model.names import printable
 from mvc.model.tail import MANIFEST_TAGS
+from mvc.names import printable
 from mvc.store.journal.entries import ENTRY_TAGS
 
 FORMAT = "format"

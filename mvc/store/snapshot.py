@@ -19,7 +19,7 @@ from typing import TypeVar
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
-from mvc.model.names import NODES
+from mvc.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
 from mvc.store.journal.entries import Deployment, Entry, Evidence, Weights

@@ -13,7 +13,7 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import Monitor
-from mvc.model.names import DEFAULT_STATE, check_author, check_path, check_ref
+from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import CommitRequest, check_request, check_run

@@ -24,7 +24,7 @@ from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import Monitor
 from mvc.lossy.production import Production
 from mvc.lossy.reducer import Arrays
-from mvc.model.names import training_path
+from mvc.names import training_path
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of

@@ -20,7 +20,7 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.log import tell
 from mvc.io.patience import Patience, warn
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.remotes import find_remote
 
 FIRST_PAUSE = 1.0

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE, an, training_path
+from mvc.names import DEFAULT_STATE, an, training_path
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type

@@ -20,7 +20,7 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path, training_path
+from mvc.names import check_path, training_path
 from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest

@@ -216,7 +216,7 @@ def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
 
 def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     """A commit that carries a recipe but names no needs, with marks: refused in one line."""
-    from mvc.model.names import RECIPE
+    from mvc.names import RECIPE
     from mvc.repo import attached
     from mvc.repo.commit.commit import commit
     from mvc.repo.commit.inputs import of_state

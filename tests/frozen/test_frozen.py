@@ -20,7 +20,7 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, NoDeployment, RefConflict, UnsupportedFormat, WeightsDropped
-from mvc.model.names import RECIPE
+from mvc.names import RECIPE
 from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
 from mvc.store import format as store_format

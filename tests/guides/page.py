@@ -38,7 +38,7 @@ import pytest
 from mvc.cli.main import run
 from mvc.io.clock import Clock
 from mvc.io.process import user_name
-from mvc.repo.times import parse_time
+from mvc.times import parse_time
 
 _FENCE = re.compile(
     r"^(?:<!-- (about|run by \S+) -->\n\n)?```(\w*)\n(.*?)^```$"

@@ -18,7 +18,7 @@ from blake3 import blake3
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.python.state import from_state
 from mvc.ids import CommitId
-from mvc.model.names import RECIPE
+from mvc.names import RECIPE
 from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit

@@ -11,7 +11,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import IoFailed
 from mvc.io.files import FileSystem
-from mvc.model.names import RECIPE
+from mvc.names import RECIPE
 from mvc.recipes.recipe import recipe_base
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit

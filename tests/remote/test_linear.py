@@ -27,13 +27,13 @@ from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.receiver import receive
 from mvc.remote.slices import Sent, encode_entries
 from mvc.repo.lookup.manifests import objects
-from mvc.repo.times import datetime_of
 from mvc.store.journal.entries import Evidence, evidence_bytes
 from mvc.store.journal.signatures import Signature, write_signatures
 from mvc.store.packs.records import MANIFEST, Coding, Member
 from mvc.store.snapshot import JOURNAL
 from mvc.testing import FixedClock
 from mvc.testing.files import WrappedFS, WrappedWriteFile
+from mvc.times import datetime_of
 from tests.linear import assert_linear, lines_run
 from tests.remote.kit.forged import Record, full, taken_apart
 from tests.remote.kit.mixed import START, model

@@ -23,8 +23,8 @@ from mvc.repo.live import live_at
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.times import format_time
 from mvc.testing import FixedClock
+from mvc.times import format_time
 from tests.index_files import index_file
 from tests.repo.publishing import SECOND, START, UnsyncedFS, advance, commit, repository
 from tests.repo.working import open_context

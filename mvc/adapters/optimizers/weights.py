@@ -20,8 +20,8 @@ from mvc.adapters.optimizers.states import (
     TensorRef,
     WeightTable,
 )
-from mvc.model.names import training_path
 from mvc.model.tensor import TensorSpec
+from mvc.names import training_path
 
 _MODELS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "")
 _NO_PARAMETERS = ("running_mean", "running_var", "num_batches_tracked")

@@ -42,8 +42,8 @@ from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.names import check_key, printable
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""

@@ -15,7 +15,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.text import count, size
 from mvc.errors import WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.server.repositories import names_in
 from mvc.server.tokens import FILE, LARGEST
 

@@ -22,7 +22,7 @@ from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, 
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownPath, UnknownRevision
-from mvc.model.names import is_report, printable
+from mvc.names import is_report, printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored

@@ -14,7 +14,7 @@ from mvc.cli.program import verb
 from mvc.cli.restored import tell
 from mvc.cli.session import Session, load
 from mvc.cli.text import count, size
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):

@@ -44,11 +44,11 @@ from mvc.cli.text import count, one_line, stored_for
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.recipes.recording import Run

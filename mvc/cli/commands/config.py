@@ -15,7 +15,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import columns, show
 from mvc.errors import NotARepository
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
 
 _COLUMNS = columns("key, value, from, meaning")

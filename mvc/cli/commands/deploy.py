@@ -35,9 +35,9 @@ from mvc.cli.tables import columns, show
 from mvc.cli.text import one_line
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.deployments import Deployed
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 _COLUMNS = columns("time, target, commit, state, who, why, message")
 

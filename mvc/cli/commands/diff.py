@@ -27,8 +27,8 @@ from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
+from mvc.names import printable
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
 

@@ -14,7 +14,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from mvc.cli.options import CommandOptions, argument, flag, option, pairs
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import size
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.fleet.follow import Followed

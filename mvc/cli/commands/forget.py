@@ -34,8 +34,8 @@ from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen, ForgetPreview
 from mvc.maintenance.retention import Best, Retention
 from mvc.model.commit import Commit
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.maintenance.receipts import Receipt

@@ -25,7 +25,7 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
 from mvc.maintenance.quarantine import QUARANTINE
 from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.store.store import FOLDER
 
 _DAMAGED = 4

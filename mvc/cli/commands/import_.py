@@ -24,9 +24,9 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, listed, size, stored_for
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.importing.importing import Imported
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 _COLUMNS = [*columns("time, source, commit"), *numbers("stored")]
 

@@ -10,7 +10,7 @@ from typing import Literal
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _InitOptions(CommandOptions, frozen=True, kw_only=True):

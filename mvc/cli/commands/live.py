@@ -22,10 +22,10 @@ from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import one_line
 from mvc.cli.transfers import tell_unsent
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import Live
-from mvc.repo.times import format_age, format_time
+from mvc.times import format_age, format_time
 
 _COLUMNS = columns("target, version, since, until, who, why, metrics, message")
 

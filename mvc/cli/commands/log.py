@@ -34,9 +34,9 @@ from mvc.cli.text import listed, number, one_line
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.history.log import LogEntry
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 
 class _LogOptions(CommandOptions, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import size
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.recipes.dataset import DataSet

@@ -10,7 +10,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.errors import NotARepository
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _LsRemoteOptions(CommandOptions, frozen=True, kw_only=True):

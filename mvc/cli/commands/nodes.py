@@ -15,8 +15,8 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import count
-from mvc.model.names import printable
-from mvc.repo.times import format_age, format_time
+from mvc.names import printable
+from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.fleet.nodes import NodeStatus

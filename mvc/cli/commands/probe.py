@@ -22,7 +22,7 @@ from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.errors import WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.probing.compare import LayerRow

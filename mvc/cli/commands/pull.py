@@ -12,7 +12,7 @@ from mvc.cli.restored import tell
 from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.cli.transfers import tell_of_fetch
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _PullOptions(CommandOptions, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.errors import MvcError
-from mvc.model.names import printable
+from mvc.names import printable
 
 _COLUMNS = columns("remote, url, options")
 

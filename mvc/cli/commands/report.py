@@ -22,7 +22,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import size
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.worktree.worktree import is_report
 
 

@@ -16,7 +16,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
 from mvc.errors import NotARepository
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):

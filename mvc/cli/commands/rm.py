@@ -8,7 +8,7 @@ from __future__ import annotations
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _RmOptions(CommandOptions, frozen=True, kw_only=True):

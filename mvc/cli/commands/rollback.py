@@ -16,8 +16,8 @@ from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_unsent
 from mvc.ids import CommitId
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
+from mvc.times import format_time
 
 
 class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.errors import WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.scopes import parse_scopes, within
 from mvc.repo.config import parse_size
 from mvc.server.repositories import names_in

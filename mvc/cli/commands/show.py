@@ -28,7 +28,7 @@ from mvc.cli.text import count
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
 

@@ -13,7 +13,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.cli.transfers import unsent_line
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.worktree.status import FileChange, Status
 
 _SECTIONS = {

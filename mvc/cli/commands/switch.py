@@ -12,7 +12,7 @@ from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored

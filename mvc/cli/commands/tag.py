@@ -9,7 +9,7 @@ from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 class _TagOptions(CommandOptions, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.distributed.runner.settings import check_alone, checked
 from mvc.errors import CannotDistribute
-from mvc.model.names import printable
+from mvc.names import printable
 
 _NOTES = {
     "begins": "{workers} workers, {protocol}, {threshold}",

@@ -21,12 +21,12 @@ from mvc.cli.tables import columns, show
 from mvc.cli.text import count, listed, one_line
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.repo.oplog.undo import Undoing
-from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.times import format_time
 
 _COLUMNS = columns("number, time, operation, state, who, why, changes, about")
 _WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}

@@ -13,9 +13,9 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import count
-from mvc.model.names import printable
-from mvc.repo.times import format_time
+from mvc.names import printable
 from mvc.repo.verification import Vouched, told
+from mvc.times import format_time
 
 _COLUMNS = columns("time, target, commit, state, signed by, problem")
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownRevision, UnknownTarget
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE, check_ref
+from mvc.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.lookup.refs import HEAD

@@ -40,7 +40,7 @@ from mvc.distributed.runner.layout import Carried, ModelLayout, write_tensors
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.io.patience import SLICE, Patience, warn
-from mvc.model.names import printable
+from mvc.names import printable
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")

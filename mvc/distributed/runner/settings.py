@@ -11,7 +11,7 @@ from msgspec import ValidationError, convert
 from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named, takes
 from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
-from mvc.model.names import check_ref
+from mvc.names import check_ref
 
 TIMEOUT = 120.0
 """Seconds for which a process may say nothing, unless the settings say otherwise."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
 from mvc.model.manifest import Manifest
-from mvc.model.names import check_path
+from mvc.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 

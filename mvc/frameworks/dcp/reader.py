@@ -26,7 +26,7 @@ from mvc.frameworks.dcp.objects import objects_path
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.manifest import FileEntry
-from mvc.model.names import DEFAULT_STATE, check_path
+from mvc.names import DEFAULT_STATE, check_path
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import check_available

@@ -42,8 +42,8 @@ from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile
 from mvc.limits import MAX_TENSORS
 from mvc.model.manifest import Manifest
-from mvc.model.names import DEFAULT_STATE, check_path
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.names import DEFAULT_STATE, check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest

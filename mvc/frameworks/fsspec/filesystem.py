@@ -49,7 +49,7 @@ from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_path, printable
+from mvc.names import check_path, printable
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.content.contents import skeleton_of

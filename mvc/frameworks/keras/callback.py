@@ -26,7 +26,7 @@ from mvc.frameworks.keras.internals import begin_at, data_of_fit
 from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE
+from mvc.names import DEFAULT_STATE
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report
 from mvc.training.resume import Resumed

@@ -26,7 +26,7 @@ from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.model.names import check_path, check_ref, training_path
+from mvc.names import check_path, check_ref, training_path
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions, check_run
 from mvc.repo.lookup.refs import tip

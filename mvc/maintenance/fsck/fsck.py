@@ -22,7 +22,7 @@ from mvc.maintenance.fsck.versions import ObjectCheck, VersionCheck
 from mvc.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.maintenance.report import FsckReport, Problem
 from mvc.model.commit import Commit
-from mvc.model.names import attached_path, printable
+from mvc.names import attached_path, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped, dropped_paths, given_up

@@ -22,8 +22,8 @@ from mvc.maintenance.repair.damage import SoundGraph
 from mvc.maintenance.rewrite_plan import ObjectSource
 from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
+from mvc.names import printable
 from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of

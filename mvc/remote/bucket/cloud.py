@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage, how_to_install
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.remote.bucket.objects import CLOCK, Stored, Versioned, too_long
 from mvc.types import Bytes
 

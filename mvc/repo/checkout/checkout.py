@@ -30,7 +30,7 @@ from mvc.io.files import WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_place, check_ref, printable
+from mvc.names import check_place, check_ref, printable
 from mvc.repo.content.contents import write_from
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans

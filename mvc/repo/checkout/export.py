@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context

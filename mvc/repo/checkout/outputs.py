@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mvc.errors import WrongUsage
 from mvc.io.files import FileSystem
-from mvc.model.names import printable
+from mvc.names import printable
 
 
 def refuse_store(fs: FileSystem, output: Path) -> None:

@@ -16,7 +16,7 @@ from mvc.errors import BadModelFile, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE, printable
+from mvc.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests

@@ -27,9 +27,9 @@ from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
+from mvc.times import within
 
 Version: TypeAlias = Commit | Deployed
 

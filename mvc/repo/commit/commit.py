@@ -40,7 +40,6 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import publish, signing
-from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
@@ -53,6 +52,7 @@ from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import exactly
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.storing import Storing
+from mvc.times import local_zone_minutes
 from mvc.types import Progress
 
 _HELD_OPEN = 16  # files

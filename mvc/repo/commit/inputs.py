@@ -11,7 +11,7 @@ from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
-from mvc.model.names import attached_path, check_path, printable
+from mvc.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context

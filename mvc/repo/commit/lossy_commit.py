@@ -31,7 +31,7 @@ from mvc.ids import BlobId
 from mvc.io.files import FileIdentity, FileSystem, WriteFile
 from mvc.lossy.reducer import Reducer
 from mvc.model.manifest import FileEntry
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.commit.reduced_file import reduced

@@ -17,7 +17,7 @@ from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
-from mvc.model.names import check_author, check_place, check_ref, printable
+from mvc.names import check_author, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
 from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.values import check_values

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import is_training_key, training_files
+from mvc.names import is_training_key, training_files
 from mvc.repo.content.compare import bare_name
 
 Kind: TypeAlias = Literal[

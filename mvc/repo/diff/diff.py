@@ -29,7 +29,7 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import is_under
+from mvc.names import is_under
 from mvc.repo.annotations import Annotations
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation

@@ -16,7 +16,7 @@ from mvc.errors import DamagedData, UnknownMetric, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.model.names import is_under, printable
+from mvc.names import is_under, printable
 from mvc.repo import deployments
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.content.relation import Relation, models, relation

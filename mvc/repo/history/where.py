@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, TypeAlias
 
 from mvc.errors import WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 
 Values: TypeAlias = Mapping[str, float | str]
 _Truth: TypeAlias = bool | None  # None: a name is missing

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.limits import MAX_REF_BYTES
-from mvc.model.names import check_path, check_ref, printable
-from mvc.repo.times import check_moment, parse_time
+from mvc.names import check_path, check_ref, printable
 from mvc.repo.worktree.worktree import FoundFile, dead_link, files_in, is_link, sound_files_in
+from mvc.times import check_moment, parse_time
 
 _EXTENSIONS = (
     ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",

@@ -18,7 +18,7 @@ from mvc.errors import BadModelFile, MvcWarning, NothingToCommit, RefConflict, W
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy as record_deployment
 from mvc.repo.deployments import of_commit

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from mvc.errors import InvalidName, IoFailed
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
-from mvc.model.names import check_key
+from mvc.names import check_key
 from mvc.repo.importing.finding import Checkpoint
 
 _STATE = "trainer_state.json"

@@ -18,9 +18,9 @@ from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
-from mvc.repo.times import format_time
 from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
+from mvc.times import format_time
 
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
 

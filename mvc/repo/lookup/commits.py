@@ -8,11 +8,11 @@ from heapq import heappop, heappush
 from mvc.errors import DamagedData, UnknownMetric, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.context import Context, noting
-from mvc.repo.times import within
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.times import within
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
 

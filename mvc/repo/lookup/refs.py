@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE, printable
+from mvc.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE, printable
+from mvc.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, refs
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
-from mvc.repo.times import format_time, parse_time
+from mvc.times import format_time, parse_time
 
 if TYPE_CHECKING:
 

@@ -12,7 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from mvc.errors import UnknownOperation, WrongUsage
-from mvc.model.names import REMOTE
+from mvc.names import REMOTE
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
 from mvc.repo.lookup.undos import undone_by

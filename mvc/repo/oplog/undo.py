@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.model.names import REMOTE, printable
+from mvc.names import REMOTE, printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -28,10 +28,10 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value, stage
 from mvc.repo.lookup.undos import undoes, undone_by
 from mvc.repo.oplog.oplog import Operation, find, label
 from mvc.repo.recording import refuse_recorded
-from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.times import format_time
 
 _NOT_UNDONE = {
     "init": "made the repository",

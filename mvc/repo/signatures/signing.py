@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mvc.errors import CannotSign, DamagedData, MvcError
 from mvc.ids import DeploymentId
-from mvc.model.names import printable
+from mvc.names import printable
 from mvc.repo.config import Config, user_path
 from mvc.repo.context import Context
 from mvc.repo.lookup import stamping

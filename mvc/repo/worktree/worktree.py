@@ -18,7 +18,7 @@ from mvc.control_folders import MARKERS, VERSION_CONTROL
 from mvc.errors import InvalidName, IoFailed, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path, printable
+from mvc.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 

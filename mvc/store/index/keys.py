@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mvc.model.names import is_report
+from mvc.names import is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 

@@ -26,8 +26,8 @@ from mvc.limits import (
 from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
 from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
-from mvc.model.names import REMOTE
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
+from mvc.names import REMOTE
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import (
     LateStamp,

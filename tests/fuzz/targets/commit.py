@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.repo.times import format_time
+from mvc.times import format_time
 
 
 def run(data: bytes) -> None:

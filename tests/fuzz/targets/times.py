@@ -4,7 +4,7 @@ import contextlib
 from datetime import UTC
 
 from mvc.errors import InvalidTime
-from mvc.repo.times import format_age, format_time, parse_duration, parse_time
+from mvc.times import format_age, format_time, parse_duration, parse_time
 
 _NOW = 1_750_000_000_000_000_000
 

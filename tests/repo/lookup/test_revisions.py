@@ -31,7 +31,7 @@ from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import resolve, resolve_ref
-from mvc.repo.times import format_time
+from mvc.times import format_time
 from tests.repo.publishing import START, advance, commit, set_ref
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.repo.times import (
+from mvc.times import (
     check_moment,
     format_age,
     format_time,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.model.names import printable
+from mvc.names import printable
 
 if TYPE_CHECKING:
     from fractions import Fraction

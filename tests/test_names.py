@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import InvalidName
-from mvc.model.names import check_key, check_path, check_ref, printable
+from mvc.names import check_key, check_path, check_ref, printable
 
 
 @pytest.mark.parametrize("path", ["a", "a/b.pt", "ä/ö.npz", ".hidden/x", "a b/c", "con1/x", "-x"])
