@@ -24,8 +24,8 @@ CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any
 BUDGET = {
     ".": 639,
     "adapters": 2_188,
-    "api": 1_041,
-    "cli": 4_944,
+    "api": 1_042,
+    "cli": 4_962,
     "codecs": 1_554,
     "distributed": 2_909,
     "fleet": 665,
@@ -38,14 +38,14 @@ BUDGET = {
     "pipelines": 415,
     "probing": 998,
     "recipes": 1_817,
-    "remote": 5_807,
-    "repo": 6_958,
+    "remote": 5_843,
+    "repo": 7_017,
     "report": 973,
-    "server": 1_388,
+    "server": 1_390,
     "serving": 470,
     "store": 6_535,
     "testing": 450,
-    "training": 1_501,
+    "training": 1_507,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 
