@@ -79,9 +79,9 @@ def test_known_answers(pattern: str, path: str, expected: bool) -> None:
 def test_unicode_forms_of_a_name_are_one(
     pattern: Literal["NFC", "NFD"], name: Literal["NFC", "NFD"]
 ) -> None:
-    rules = Ignore([normalize(pattern, "caf[é].*"), normalize(pattern, "née/")])
+    rules = Ignore([normalize(pattern, "thy[é].*"), normalize(pattern, "née/")])
     rules = rules.within(normalize(name, "thé"), [normalize(pattern, "/à*")])
-    for path in ("café.tmp", "née/x", "thé/à.pt"):
+    for path in ("thyé.tmp", "née/x", "thé/à.pt"):
         assert ignored(rules, normalize(name, path))
     assert not ignored(rules, normalize(name, "à.pt"))
 
