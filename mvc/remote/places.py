@@ -109,7 +109,7 @@ class Known(Struct, frozen=True):
     """A remote's head, and what this repository knew before it asked for that.
 
     ``own``: the end of its own journal then. ``pushed``: None also where the remote's journal does
-    not continue that of the last push; ``is_back`` then says that there was one.
+    not continue that of the last push.
     """
 
     head: RemoteHead
@@ -117,7 +117,6 @@ class Known(Struct, frozen=True):
     fetched: KnownPlace | None
     reports: KnownPlace | None
     pushed: KnownPlace | None
-    is_back: bool = False
 
 
 def ask(door: Door, context: Context, remote: Remote) -> Known:
@@ -131,7 +130,7 @@ def ask(door: Door, context: Context, remote: Remote) -> Known:
     if pushed is None or pushed.identity != head.identity:
         return Known(head, own, fetched, reports, pushed=None)
     is_back = not head.leads_on and head.place != pushed.there
-    return Known(head, own, fetched, reports, pushed=None if is_back else pushed, is_back=is_back)
+    return Known(head, own, fetched, reports, pushed=None if is_back else pushed)
 
 
 def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:

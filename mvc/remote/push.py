@@ -466,7 +466,7 @@ class _Push:
     ) -> None:  # fmt: skip
         self._context, self._remote, self._door = context, remote, door
         before = ask(door, context, remote)
-        self.head, self._known, self.is_back = before.head, before.pushed, before.is_back
+        self.head, self._known = before.head, before.pushed
         rows = operations(context, self._known, *due)
         self._said = {each.sequence: each for each in rows}
         self.forgot = False
@@ -616,15 +616,9 @@ class _Push:
                 taken = [r for r in retracted if r.target in denied]
                 self.denied |= {f"deploy:{d.target}" for d in made}
                 self.denied |= {f"deploy:{r.target}" for r in taken}
-                ids = {d.id for d in made}
-                kept = replace(
-                    truths,
-                    deployments=tuple(d for d in truths.deployments if d not in made),
-                    retractions=tuple(r for r in truths.retractions if r not in taken),
-                    tombstones=truths.tombstones if self._may_forget else (),
-                    signatures=truths.signatures_but(ids) if ids else truths.signatures,
-                )
-                sent = replace(sent, truths=kept or None)
+                gone = {(d.id, False) for d in made} | {(DeploymentId(r.id), True) for r in taken}
+                kept = truths if self._may_forget else replace(truths, tombstones=())
+                sent = _but(replace(sent, truths=kept), gone)
             if sent != Sent():
                 entries.append(sent)
         return replace(given, head=encode_entries(entries))
@@ -756,7 +750,7 @@ class _Push:
 
 
 def _but(sent: Sent, refused: Container[tuple[DeploymentId, bool]]) -> Sent:
-    """An operation without the deployments and retractions that were refused."""
+    """An operation without these deployments and retractions."""
     truths = sent.truths
     if truths is None:
         return sent
@@ -765,9 +759,8 @@ def _but(sent: Sent, refused: Container[tuple[DeploymentId, bool]]) -> Sent:
         each for each in truths.retractions if (DeploymentId(each.id), True) not in refused
     )
     gone = {each.id for each in truths.deployments} - {each.id for each in made}
-    left = replace(
-        truths, deployments=made, retractions=taken, signatures=truths.signatures_but(gone)
-    )
+    signatures = truths.signatures_but(gone) if gone else truths.signatures
+    left = replace(truths, deployments=made, retractions=taken, signatures=signatures)
     return replace(sent, truths=left or None)
 
 
