@@ -267,3 +267,9 @@ class RemoteUnreachable(MvcError):
 
 class RemoteRefused(MvcError):
     """A remote answered, and does not do it: the token, its scopes, or what it is."""
+
+
+def class_named(name: str) -> type[MvcError] | None:
+    """The error class of this name or kind (``UnknownPath``, ``unknown-path``), None if none is."""
+    classes = [c for c in globals().values() if isinstance(c, type) and issubclass(c, MvcError)]
+    return next((c for c in classes if name in (c.__name__, c("").kind)), None)

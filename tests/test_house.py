@@ -22,12 +22,12 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 639,
+    ".": 642,
     "adapters": 2_188,
     "api": 1_042,
     "cli": 4_962,
     "codecs": 1_554,
-    "distributed": 2_909,
+    "distributed": 2_907,
     "fleet": 665,
     "frameworks": 2_964,
     "io": 1_407,
@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 415,
     "probing": 998,
     "recipes": 1_817,
-    "remote": 5_843,
+    "remote": 5_841,
     "repo": 7_017,
     "report": 973,
     "server": 1_390,

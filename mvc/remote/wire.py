@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from mvc import errors
-from mvc.errors import MvcError, RemoteRefused
+from mvc.errors import MvcError, RemoteRefused, class_named
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import printable
@@ -99,17 +98,10 @@ def encode_error(error: MvcError) -> bytes:
     return slices.encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
 
 
-_KINDS: dict[str, type[MvcError]] = {
-    kind("").kind: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, MvcError)
-}
-
-
 def decode_error(data: bytes) -> MvcError:
     """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
     said = decode(_SentError, data)
-    kind = _KINDS.get(said.kind, RemoteRefused)
+    kind = class_named(said.kind) or RemoteRefused
     hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
     return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)
 

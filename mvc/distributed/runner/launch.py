@@ -21,10 +21,9 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from mvc import errors
 from mvc.distributed.runner.child import Child, Tell, end_all
 from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
-from mvc.errors import CannotDistribute, MvcError, UnknownPath, need_torch
+from mvc.errors import CannotDistribute, MvcError, UnknownPath, class_named, need_torch
 from mvc.io.patience import SLICE, Patience
 
 ADDRESS = "MVC_COORDINATOR"
@@ -269,8 +268,7 @@ class _Run:
 
 
 def _error(event: Mapping[str, Any]) -> MvcError:
-    found = getattr(errors, str(event.get("kind")), CannotDistribute)
-    kind = found if isinstance(found, type) and issubclass(found, MvcError) else CannotDistribute
+    kind = class_named(str(event.get("kind"))) or CannotDistribute
     return kind(str(event.get("message")), hint=event.get("hint"))
 
 
