@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, VectorLayout, Worker
-from mvc.distributed.protocols.named import Protocol
+from mvc.distributed.protocols.named import NamedProtocol
 from mvc.errors import BadMessage, WrongUsage
 
 HUB = -1
@@ -75,7 +75,7 @@ class Simulation:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: NamedProtocol,
         model: Model,
         workers: int,
         *,

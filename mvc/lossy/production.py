@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,11 +17,9 @@ from mvc.errors import WrongUsage
 from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import DriftDetector, DriftStage, Dsed, ErrorDecay, Every, Monitor
 from mvc.lossy.guard import AccuracyGuard, GuardStage
+from mvc.lossy.lc.stages import LossyPipeline
 from mvc.lossy.reducer import Arrays, Reducer
 from mvc.lossy.topk import TopKOfEach
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
 
 
 class Decision(Struct, frozen=True):
@@ -51,7 +49,7 @@ class Production:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: LossyPipeline,
         *,
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,

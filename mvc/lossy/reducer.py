@@ -10,7 +10,7 @@ not add up (what stays exact: docs/lc.md).
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -20,12 +20,9 @@ from mvc.codecs.floats import FORMATS, Format
 from mvc.codecs.words import Words, word_type
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.quantise import SECOND_MOMENT, quantise
+from mvc.lossy.lc.stages import LossyPipeline
 from mvc.lossy.lc.step import Addition
 from mvc.lossy.weights import Moving
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
-
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -84,7 +81,7 @@ class Reduced(Struct, frozen=True):
 class Reducer(Struct, frozen=True):
     """What ``pipeline`` makes of a state; ``exact`` names the tensors that stay as they are."""
 
-    pipeline: Pipeline
+    pipeline: LossyPipeline
     exact: Container[str] = ()
 
     def may_change(self, name: str, dtype: str) -> bool:

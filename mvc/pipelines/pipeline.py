@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 
 from mvc.codecs import steps
 from mvc.codecs.stage import Stage
@@ -31,8 +30,7 @@ from mvc.codecs.words import (
 )
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
-from mvc.lossy.lc.buckets import Promote
-from mvc.lossy.lc.stages import Coder, Quantiser
+from mvc.lossy.lc.stages import Coder, LossyPipeline, Promote, Quantiser
 from mvc.lossy.weights import LossyStage
 from mvc.pipelines.table import check_order, read_stages
 
@@ -48,28 +46,20 @@ _WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk i
 _UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
 
 
-class Pipeline(Struct, frozen=True, dict=True):
+class Pipeline(LossyPipeline, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
     ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` is what
     ``mvc.codecs.compressors`` calls the compressor of the streams. ``folded``: signs are folded;
-    ``elides``: unchanged words may be left out. ``quantiser``, ``promote`` and ``coder`` make and
-    store the steps of a pipeline that is ``forward_only``.
+    ``elides``: unchanged words may be left out.
     """
 
-    text: str
     scope: Literal["tensor", "group"]
-    operator: Literal["none", "sub", "xor", "add"]
     stages: tuple[Stage, ...]
-    decisions: tuple[Stage, ...]
-    lossy: tuple[LossyStage, ...]
     folded: bool
     elides: bool
     layout: StreamLayout
     method: str | None
-    quantiser: Quantiser | None
-    promote: Promote | None
-    coder: Coder | None
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -108,15 +98,6 @@ class Pipeline(Struct, frozen=True, dict=True):
     def features(self) -> frozenset[str]:
         """What a reader of the repository's format must know beyond its first version."""
         return frozenset(stage.feature for stage in self.stages if stage.feature)
-
-    @property
-    def forward_only(self) -> bool:
-        """Whether its deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
-
-        They are lossy: the version that is stored is the state after the addition. They are
-        encoded by ``mvc.lossy.lc.payload``, not chunk by chunk.
-        """
-        return self.operator == "add"
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.

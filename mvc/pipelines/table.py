@@ -17,7 +17,7 @@ from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.grid import Grid
 from mvc.lossy.guard import GuardStage
 from mvc.lossy.lc import stages as lc
-from mvc.lossy.lc.buckets import ExpQ, Promote
+from mvc.lossy.lc.buckets import ExpQ
 from mvc.lossy.lc.levels import Uniform
 from mvc.lossy.topk import TopKOfAll, TopKOfEach
 
@@ -43,7 +43,7 @@ STAGES: dict[str, type[Stage]] = {
     **lossless.GENERAL,
     "raw": lossless.Raw,
     "expq": ExpQ,
-    "promote": Promote,
+    "promote": lc.Promote,
     "uniform": Uniform,
     "huffman": lc.Huffman,
     "packed": lc.Packed,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mvc.distributed.protocols.base import Coordinator
-from mvc.distributed.protocols.named import Protocol, protocol_named
+from mvc.distributed.protocols.named import NamedProtocol, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
 from mvc.distributed.simulator import Simulation
 from mvc.errors import CannotDistribute, WrongUsage
@@ -48,7 +48,7 @@ class Setting:
 
     text: str
 
-    def protocol(self, rate: float, seed: int) -> Protocol | None:
+    def protocol(self, rate: float, seed: int) -> NamedProtocol | None:
         """The protocol at a learning rate; None for central training. Raises WrongUsage."""
         parts = _GRAMMAR.fullmatch(self.text)
         if not parts:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.safe import SafeFunction, Vector
+from mvc.distributed.codecs import Wire, codec_named
+from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold, Vector
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-if TYPE_CHECKING:
-    from mvc.distributed.protocols.named import Protocol
-
-__all__ = ["Coordinator", "Counts", "Refusal", "Vector", "VectorLayout", "Worker"]
+__all__ = ["Coordinator", "Counts", "Protocol", "Refusal", "Vector", "VectorLayout", "Worker"]
 
 
 class VectorLayout(Struct, frozen=True):
@@ -70,6 +68,59 @@ class OuterStep:
         self.velocity = self._momentum * self.velocity + mean
         change: Vector = self._rate * (mean + self._momentum * self.velocity)
         return change
+
+
+class Protocol(Struct, frozen=True):
+    """The options of a protocol.
+
+    ``threshold``, ``safe``: of gm, fgm and fda (which takes no safe function). ``every``: updates
+    between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
+    a round ends when psi has come that near to zero, as a share of its first value (fgm).
+    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
+    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
+    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
+    """
+
+    name: str
+    threshold: Threshold | None = None
+    safe: str = "norm"
+    every: int = 16
+    balancing: str = "random"
+    barrier: float = 0.01
+    rebalance: float | None = None
+    outer_rate: float = 1.0
+    outer_momentum: float = 0.0
+    up: str = "none"
+    down: str = "none"
+    seed: int = 0
+
+    @property
+    def measured_in(self) -> int | None:
+        """In how many updates the radius is found; None if there is none, or it is given."""
+        return None if self.threshold is None else self.threshold.steps
+
+    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
+        """The threshold in all units at this model, or the period."""
+        if self.threshold is None:
+            return f"every {self.every} updates"
+        return self.threshold.describe(model.astype(np.float64), found)
+
+    def safe_function(self, reference: Vector, found: float | None = None) -> SafeFunction:
+        """The safe function of a round that begins with these parameters.
+
+        ``found``: the radius, if the training finds it.
+        """
+        assert self.threshold is not None
+        radius = self.threshold.radius_at(reference, found)
+        assert radius is not None
+        return SAFE_FUNCTIONS[self.safe](reference, radius)
+
+    def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
+        up, down = (
+            Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
+            for name in (self.up, self.down)
+        )
+        return up, down
 
 
 class Counts(Struct):

@@ -5,72 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-from msgspec import Struct
 from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from mvc.distributed.codecs import Wire, codec_named
-from mvc.distributed.protocols.base import Coordinator, VectorLayout, Worker
+from mvc.distributed.codecs import codec_named
+from mvc.distributed.protocols.base import Coordinator, Protocol, VectorLayout, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
 from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
 from mvc.distributed.protocols.periodic import PeriodicCoordinator, PeriodicWorker
 from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
-from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold, Vector
+from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
 from mvc.errors import WrongUsage
 
 
-class Protocol(Struct, frozen=True):
-    """A protocol with all its options. Make one with ``protocol_named``.
-
-    ``threshold``, ``safe``: of gm, fgm and fda (which takes no safe function). ``every``: updates
-    between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
-    a round ends when psi has come that near to zero, as a share of its first value (fgm).
-    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
-    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
-    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
-    """
-
-    name: str
-    threshold: Threshold | None = None
-    safe: str = "norm"
-    every: int = 16
-    balancing: str = "random"
-    barrier: float = 0.01
-    rebalance: float | None = None
-    outer_rate: float = 1.0
-    outer_momentum: float = 0.0
-    up: str = "none"
-    down: str = "none"
-    seed: int = 0
-
-    @property
-    def measured_in(self) -> int | None:
-        """In how many updates the radius is found; None if there is none, or it is given."""
-        return None if self.threshold is None else self.threshold.steps
-
-    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
-        """The threshold in all units at this model, or the period."""
-        if self.threshold is None:
-            return f"every {self.every} updates"
-        return self.threshold.describe(model.astype(np.float64), found)
-
-    def safe_function(self, reference: Vector, found: float | None = None) -> SafeFunction:
-        """The safe function of a round that begins with these parameters.
-
-        ``found``: the radius, if the training finds it.
-        """
-        assert self.threshold is not None
-        radius = self.threshold.radius_at(reference, found)
-        assert radius is not None
-        return SAFE_FUNCTIONS[self.safe](reference, radius)
-
-    def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
-        up, down = (
-            Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
-            for name in (self.up, self.down)
-        )
-        return up, down
+class NamedProtocol(Protocol, frozen=True):
+    """A protocol that makes its two sides. Make one with ``protocol_named``."""
 
     def coordinator(
         self,
@@ -113,7 +62,7 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
 PROTOCOLS = tuple(_KINDS)
 
 
-def protocol_named(name: str, **options: Any) -> Protocol:
+def protocol_named(name: str, **options: Any) -> NamedProtocol:
     """The protocol of this name. Raises WrongUsage for names, options and values it does not take.
 
     ``options``: as of ``Protocol``; None stands for the default. Without a threshold the training
@@ -131,7 +80,7 @@ def protocol_named(name: str, **options: Any) -> Protocol:
             raise WrongUsage(f"the protocol {name} takes no {key}")
     if "threshold" in chosen:
         given.setdefault("threshold", Threshold())
-    made = Protocol(name, **{**preset, **given})
+    made = NamedProtocol(name, **{**preset, **given})
     check_values(made)
     return made
 

@@ -8,7 +8,14 @@ from typing import Any, get_type_hints
 
 from msgspec import ValidationError, convert
 
-from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named, takes
+from mvc.distributed.protocols.base import Protocol
+from mvc.distributed.protocols.named import (
+    PROTOCOLS,
+    NamedProtocol,
+    check_values,
+    protocol_named,
+    takes,
+)
 from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.names import check_ref
@@ -53,7 +60,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def protocol_of(settings: Mapping[str, Any]) -> Protocol:
+def protocol_of(settings: Mapping[str, Any]) -> NamedProtocol:
     """The protocol that the settings name; by default fgm, and fgm-nesterov where the training
     finds the threshold. Raises WrongUsage.
     """

@@ -8,21 +8,16 @@ next delta again. Symbols number the buckets, the largest exponents first, from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
+from mvc.codecs.stage import Kind, Stage, read_options
+from mvc.lossy.lc.groups import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
-from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
+from mvc.lossy.lc.stages import LossyPipeline, Quantiser, with_flags
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
 
 
 class ExpQ(Quantiser, frozen=True):
@@ -44,7 +39,7 @@ class ExpQ(Quantiser, frozen=True):
         return cls(text, mean="mean" in options, own="tensor" in options)
 
     def choose(
-        self, pipeline: Pipeline, groups: Sequence[Group]
+        self, pipeline: LossyPipeline, groups: Sequence[Group]
     ) -> list[tuple[TensorChange, Addition]]:
         promote = pipeline.promote
         bits = promote.bits if promote else 0
@@ -56,36 +51,6 @@ class ExpQ(Quantiser, frozen=True):
             allowed = int(sum(group.nbytes for group in groups) * promote.budget)
             return _within_budget(pipeline, ranked, allowed)
         return _steps(ranked, max((len(each.counts) for each in ranked), default=0))
-
-
-class Promote(Stage, frozen=True):
-    """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
-
-    How many, one of three numbers says. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit
-    into this share of the raw bytes. ``error``: as few as keep the delta's relative error within
-    it.
-    """
-
-    bits: int
-    budget: Decimal | None
-    error: Decimal | None
-    usage = "promote:X|budget=B|error=E"
-    takes = frozenset({Kind.BUCKETS})
-    gives = Kind.SYMBOLS
-    needs = "the buckets of expq directly before it"
-    scope = "group"
-    delta = True
-    lossy = True
-    feature = LC
-
-    @classmethod
-    def read(cls, name: str, parameter: str) -> Stage:
-        if "=" not in parameter:
-            bits = whole(name, "X", parameter, low=1, high=MAX_BITS)
-            return cls(f"{name}:{bits}", bits, None, None)
-        key, value, text = bound_of(name, parameter)
-        share = {"budget": None, "error": None, key: value}
-        return cls(f"{name}:{text}", 0, share["budget"], share["error"])
 
 
 class _Ranked:
@@ -153,7 +118,7 @@ def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Ad
 
 
 def _within_budget(
-    pipeline: Pipeline, ranked: Sequence[_Ranked], allowed: int
+    pipeline: LossyPipeline, ranked: Sequence[_Ranked], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
     """As many buckets as fit into ``allowed`` bytes, at least one; guessed by the entropy first."""
     most = max((len(each.counts) for each in ranked), default=0)

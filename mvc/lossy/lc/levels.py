@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,11 @@ from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.floats import Format, Numbers
 from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
+from mvc.lossy.lc.groups import Group, Representatives, TensorChange, self_information
 from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import Group, Representatives, TensorChange, self_information
-from mvc.lossy.lc.stages import Quantiser, bound_of
+from mvc.lossy.lc.stages import LossyPipeline, Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
-
 
 _COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
 _TRIES = 8
@@ -59,7 +55,7 @@ class Uniform(Quantiser, frozen=True):
         return cls(f"{name}:{text}{',tensor' if own else ''}", own=own, **share)
 
     def choose(
-        self, pipeline: Pipeline, groups: Sequence[Group]
+        self, pipeline: LossyPipeline, groups: Sequence[Group]
     ) -> list[tuple[TensorChange, Addition]]:
         levels = [_Levels(group) for group in groups]
         if self.error is not None:
@@ -169,7 +165,7 @@ class _Levels:
 
 
 def _within_budget(
-    pipeline: Pipeline, levels: Sequence[_Levels], allowed: int
+    pipeline: LossyPipeline, levels: Sequence[_Levels], allowed: int
 ) -> list[tuple[TensorChange, Addition]]:
     """The finest steps that fit into ``allowed`` bytes, or the coarsest ones."""
 

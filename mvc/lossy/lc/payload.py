@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -24,12 +23,8 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy.lc.coders import packed
 from mvc.lossy.lc.packing import symbol_type
-from mvc.lossy.lc.stages import SymbolCoding
+from mvc.lossy.lc.stages import LossyPipeline, SymbolCoding
 from mvc.lossy.lc.step import Addition, Symbols
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
-
 
 MAX_JOINT = 1024
 """Steps in one payload."""
@@ -39,7 +34,7 @@ _ROOT = 4
 _MOST_SYMBOLS = 1 << 16
 
 
-def encode_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
+def encode_steps(pipeline: LossyPipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
     """One payload of all steps: parts to be written one after the other.
 
     The pipeline names the coder. The numbers of a table count in full: a step that uses few of
@@ -49,7 +44,7 @@ def encode_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[bytes | 
 
 
 def encode_joint(
-    pipeline: Pipeline, steps: Sequence[Sequence[Addition]]
+    pipeline: LossyPipeline, steps: Sequence[Sequence[Addition]]
 ) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
@@ -64,7 +59,7 @@ def encode_joint(
     return [varint(len(steps)), *_encode(_coding_of(pipeline), steps, joint=True)]
 
 
-def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
+def decode_steps(pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
     """The steps of a payload; ``sizes`` are the raw bytes of its members, in order.
 
     Raises DamagedData unless every byte fits. No more than a fixed multiple of the members'
@@ -75,7 +70,7 @@ def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
 
 
 def decode_joint(
-    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+    pipeline: LossyPipeline, data: memoryview, sizes: Sequence[int]
 ) -> list[list[Addition]]:
     """The steps of a joint payload by time, as ``decode_steps``.
 
@@ -88,7 +83,7 @@ def decode_joint(
     return _decode(_coding_of(pipeline), cursor, sizes, times=times, joint=True)
 
 
-def _coding_of(pipeline: Pipeline) -> SymbolCoding:
+def _coding_of(pipeline: LossyPipeline) -> SymbolCoding:
     if pipeline.coder is None:
         raise WrongUsage(f"pipeline {pipeline.text} has no coder of steps")
     return pipeline.coder.coding

@@ -4,43 +4,24 @@ Tensors of one dtype and one kind share a table (the paper's flattened vector), 
 pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
 orders of magnitude. ``quantise`` gives None for a tensor that no step can express (docs/lc.md,
 "What is not promised"): the caller stores it exactly.
-
-Changes are seen as numbers, and as *patterns*: the bits of these numbers, as unsigned words of
-4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer``
-bits of the fraction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-import numpy as np
-from msgspec import Struct
-from numpy.typing import NDArray
-
-from mvc.codecs.floats import FORMATS, Format, Numbers, subnormals, values_of, words_of_values
+from mvc.codecs.floats import subnormals
 from mvc.errors import WrongUsage
-from mvc.lossy.lc.step import BLOCK, Addition, Symbols
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
-
-
-Data = memoryview | bytes | bytearray
+from mvc.lossy.lc.groups import Data, Group, TensorChange
+from mvc.lossy.lc.stages import LossyPipeline
+from mvc.lossy.lc.step import Addition
 
 SECOND_MOMENT = "exp_avg_sq"
 _ON_ROOT = frozenset({SECOND_MOMENT, "max_exp_avg_sq"})
-_TOO_LARGE = {"float64": 1023 + 480, "float32": 255, "bfloat16": 254, "float16": 31}
-"""The biased exponent of a change from which on no step is made: all ones for infinities.
-
-Below it bfloat16 has one that may round to infinity, and float64 those of which a sum of squares
-does not fit into a float64.
-"""
 
 
 def quantise(
-    pipeline: Pipeline,
+    pipeline: LossyPipeline,
     before: Sequence[tuple[Data, str]],
     after: Sequence[tuple[Data, str]],
     *,
@@ -77,158 +58,3 @@ def quantise(
             if change.stays_finite(step):
                 steps[change.index] = step
     return steps
-
-
-class TensorChange(Struct, frozen=True):
-    """What one tensor changed by: words of both states, flat."""
-
-    index: int
-    kind: Format
-    before: NDArray[Any]
-    after: NDArray[Any]
-    root: bool
-
-    @classmethod
-    def between(
-        cls, index: int, old: tuple[Data, str], new: tuple[Data, str], *, root: bool
-    ) -> TensorChange | None:
-        """None for a dtype that has no step."""
-        (before, dtype), (after, other) = old, new
-        if dtype != other or memoryview(before).nbytes != memoryview(after).nbytes:
-            raise WrongUsage(f"tensor {index} has not the same size and dtype before and after")
-        kind = FORMATS.get(dtype)
-        if kind is None:
-            return None
-        old_words, new_words = (np.frombuffer(data, f"<u{kind.width}") for data in (before, after))
-        return cls(index, kind, before=old_words, after=new_words, root=root)
-
-    def __len__(self) -> int:
-        return len(self.before)
-
-    def blocks(self) -> Iterator[tuple[int, Numbers, NDArray[Any]]]:
-        """Where a block begins, its changes, and the patterns of these.
-
-        Changes are in the format's ``number_type``, after rounding to float16 for float16.
-        """
-        for at in range(0, len(self), BLOCK):
-            new = values_of(self.after[at : at + BLOCK], self.kind)
-            old = values_of(self.before[at : at + BLOCK], self.kind)
-            with np.errstate(all="ignore"):
-                change = np.sqrt(new) - np.sqrt(old) if self.root else new - old
-                if self.kind.name == "float16":
-                    half = change.astype("<f2")
-                    yield at, half.astype("<f4"), half.view("<u2")
-                    continue
-            yield at, change, change.view(f"<u{change.itemsize}")
-
-    def stays_finite(self, step: Addition) -> bool:
-        """Whether no sum overflows. That is added up only where a number is large enough for it."""
-        largest = float(np.abs(values_of(step.table, self.kind)).max())
-        # Less than half the distance between the two largest numbers is lost when added to them.
-        if not self.root and largest < self.kind.largest * 2.0 ** -(self.kind.fraction + 2):
-            return True
-        state = bytearray(self.before.tobytes())
-        step.apply(memoryview(state))
-        return not bool(self.kind.infinite(np.frombuffer(state, self.before.dtype)).any())
-
-
-class Group:
-    """Tensors that share a table, and how often each key occurs among their changes.
-
-    Where the least and the largest of a bucket lie is then known well enough to look for them
-    among few entries, and the sizes of equal steps can be estimated.
-    """
-
-    def __init__(self, kind: Format) -> None:
-        self.kind = kind
-        single = kind.name == "bfloat16"  # its changes are those of float32
-        self.pattern_width = 4 if single else kind.width
-        self._fraction = 23 if single else kind.fraction
-        self.finer = 4 if kind.width == 8 else 5
-        self.shift = self._fraction - self.finer  # from a pattern to its key
-        self.changes: list[TensorChange] = []
-        self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
-
-    def add(self, change: TensorChange) -> None:
-        """Adds a tensor, unless one of its changes is infinite, no number, or about as large."""
-        counts = np.zeros_like(self.counts)
-        for _, _, patterns in change.blocks():
-            counts += np.bincount(patterns >> self.shift, minlength=len(counts))
-        exponents = self.exponents(np.flatnonzero(counts))
-        if int(exponents.max(initial=0)) < _TOO_LARGE[self.kind.name]:
-            self.changes.append(change)
-            self.counts += counts
-
-    @property
-    def entries(self) -> int:
-        return sum(map(len, self.changes))
-
-    @property
-    def nbytes(self) -> int:
-        return self.entries * self.kind.width
-
-    def exponents(self, keys: NDArray[Any]) -> NDArray[Any]:
-        mask = (1 << 8 * self.pattern_width - 1 - self._fraction) - 1
-        exponents: NDArray[Any] = keys >> self.finer & mask
-        return exponents
-
-    def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[TensorChange, Addition]]:
-        """Every change with its step: a row of symbols, of which ``table`` has the numbers."""
-        words = words_of_values(table.astype(self.kind.number_type), self.kind)
-        words = words.view(self.kind.table_type)
-        return [
-            (change, Addition(symbols, words, self.kind.name, change.root))
-            for change, symbols in zip(self.changes, rows, strict=True)
-        ]
-
-
-def self_information(counts: Any) -> Any:
-    """The number n times log2 n; 0 for 0."""
-    return counts * np.log2(np.maximum(counts, 1))
-
-
-class Representatives:
-    """The number that stands for each symbol: middle between least and largest, or the mean.
-
-    For the middle, the symbols of entries that may be either are flagged in their highest bit.
-    """
-
-    def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
-        self.mean, self.errors = mean, errors
-        self.squares = 0.0  # of all entries, also of symbol 0
-        self.sums = np.zeros(symbols, np.float64)
-        self.low = np.full(symbols, np.inf, kind.number_type)
-        self.high = np.full(symbols, -np.inf, kind.number_type)
-
-    @staticmethod
-    def flag(kind: np.dtype[Any]) -> int:
-        return 1 << 8 * kind.itemsize - 1
-
-    def add(self, symbols: Symbols, values: Numbers) -> None:
-        """Takes note of a block, and takes the flags away."""
-        if not self.mean:
-            flag = self.flag(symbols.dtype)
-            at = np.flatnonzero(symbols >= flag)
-            symbols &= flag - 1
-            ends, extremes = symbols.take(at), values.take(at)
-            np.minimum.at(self.low, ends, extremes)
-            np.maximum.at(self.high, ends, extremes)
-        if self.mean or self.errors:
-            self.sums += np.bincount(symbols, values, minlength=len(self.sums))
-        if self.errors:
-            wide = values.astype(np.float64)
-            self.squares += float(wide @ wide)
-
-    def table(self, counts: NDArray[Any]) -> Numbers:
-        """A float64 for each symbol, 0 for symbol 0; the others occur ``counts`` times."""
-        if self.mean:
-            numbers_of = self.sums[1:] / counts
-        else:
-            low = self.low[1:].astype(np.float64)
-            numbers_of = low + (self.high[1:] - low) / 2
-        return np.append(0.0, numbers_of)
-
-    def explained(self, table: Numbers, counts: NDArray[Any]) -> NDArray[np.float64]:
-        """By how much each symbol's number, but that of 0, makes the sum of squares smaller."""
-        explained: NDArray[np.float64] = table[1:] * (2 * self.sums[1:] - table[1:] * counts)
-        return explained

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
+
+from msgspec import Struct
 
 from mvc.codecs.stage import LC, Kind, Stage, number, plain, read_options, whole
 from mvc.codecs.stages import Planes, Zstd
@@ -17,12 +19,9 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.errors import InvalidPipeline
 from mvc.lossy.lc.coders import ans, huffman, packed
-from mvc.lossy.lc.quantise import Group, TensorChange
+from mvc.lossy.lc.groups import Group, TensorChange
 from mvc.lossy.lc.step import Addition, Symbols
-
-if TYPE_CHECKING:
-    from mvc.pipelines.pipeline import Pipeline
-
+from mvc.lossy.weights import LossyStage
 
 PREFIX = "lc:"
 MAX_BITS = 8
@@ -49,7 +48,7 @@ class Quantiser(Stage, frozen=True):
 
     @abstractmethod
     def choose(
-        self, pipeline: Pipeline, groups: Sequence[Group]
+        self, pipeline: LossyPipeline, groups: Sequence[Group]
     ) -> list[tuple[TensorChange, Addition]]:
         """A step for each change of ``groups``, within what the stages of ``pipeline`` allow."""
 
@@ -75,6 +74,65 @@ class Coder(Stage, frozen=True):
     def full(self) -> Stage:
         """What codes the planes of full records."""
         return Zstd("zstd:huff")
+
+
+class Promote(Stage, frozen=True):
+    """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
+
+    How many, one of three numbers says. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit
+    into this share of the raw bytes. ``error``: as few as keep the delta's relative error within
+    it.
+    """
+
+    bits: int
+    budget: Decimal | None
+    error: Decimal | None
+    usage = "promote:X|budget=B|error=E"
+    takes = frozenset({Kind.BUCKETS})
+    gives = Kind.SYMBOLS
+    needs = "the buckets of expq directly before it"
+    scope = "group"
+    delta = True
+    lossy = True
+    feature = LC
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        if "=" not in parameter:
+            bits = whole(name, "X", parameter, low=1, high=MAX_BITS)
+            return cls(f"{name}:{bits}", bits, None, None)
+        key, value, text = bound_of(name, parameter)
+        share = {"budget": None, "error": None, key: value}
+        return cls(f"{name}:{text}", 0, share["budget"], share["error"])
+
+
+class LossyPipeline(Struct, frozen=True):
+    """The part of a pipeline that decides about a version and changes its weights.
+
+    ``quantiser``, ``promote`` and ``coder`` make and store the steps of a pipeline that is
+    ``forward_only``.
+    """
+
+    text: str
+    operator: Literal["none", "sub", "xor", "add"]
+    decisions: tuple[Stage, ...]
+    lossy: tuple[LossyStage, ...]
+    quantiser: Quantiser | None
+    promote: Promote | None
+    coder: Coder | None
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether its deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
+
+        They are lossy: the version that is stored is the state after the addition. They are
+        encoded by ``mvc.lossy.lc.payload``, not chunk by chunk.
+        """
+        return self.operator == "add"
+
+    @abstractmethod
+    def levels(self) -> Sequence[LossyPipeline]:
+        """The line without decisions, and finer and finer forms of it; the last one is exact."""
 
 
 class Huffman(Coder, frozen=True):
