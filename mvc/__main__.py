@@ -16,9 +16,6 @@ def main() -> NoReturn:
     new objects in place of 700, and at exit it passes over all that there are.
     """
     gc.set_threshold(_YOUNG)
-    from mvc.cli.late import import_libraries
-
-    import_libraries()
     from mvc.cli.main import main as program  # imports most of these objects
 
     try:

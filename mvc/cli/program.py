@@ -329,10 +329,12 @@ class Program(click.Group):
 
 
 def _version(_: click.Context) -> str:
-    from mvc.codecs.words import LOOPS
+    from importlib.util import find_spec
+
     from mvc.version import installed_version
 
-    return f"mvc {installed_version()} (loops in {LOOPS})"
+    loops = "numpy" if find_spec("mvc.codecs._kernels") is None else "C"
+    return f"mvc {installed_version()} (loops in {loops})"
 
 
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"

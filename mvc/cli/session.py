@@ -107,6 +107,10 @@ class Session:
     def config_file(self) -> Path:
         return self.repository.root / ".mvc" / "config.yaml"
 
+    @property
+    def has_remotes(self) -> bool:
+        return self.fs.stat(self.repository.root / ".mvc" / "remotes.yaml") is not None
+
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
         return self.repository.context.store.clock.now_ns()

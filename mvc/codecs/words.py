@@ -30,7 +30,6 @@ _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
 _FEW = 0.2  # of a state's words: below it, moving these alone is faster than a pass over all
 _DENSE = 0.57  # of a bitmap's bytes that are not zero: a tenth of its bits, if they lie at random
-LOOPS = "numpy" if kernels is None else "C"
 _ADD, _SUBTRACT, _XOR = range(3)  # what the kernels call them
 _slots = threading.local()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +31,7 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
 
     Raises WrongUsage, which names a value that JSON cannot hold.
     """
+    import json  # a command that records none has no need of it
 
     def plain(value: Any) -> Any:
         return value.item()  # numbers of numpy and torch
