@@ -62,14 +62,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam-amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
     "adamw": lambda p: torch.optim.AdamW(p),
     "adamw-fused": lambda p: torch.optim.AdamW(p, fused=True),
-    "nadam": lambda p: torch.optim.NAdam(p),
-    "radam": lambda p: torch.optim.RAdam(p),
-    "adamax": lambda p: torch.optim.Adamax(p),
-    "adagrad": lambda p: torch.optim.Adagrad(p),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
     "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3),
-    "rmsprop-centred": lambda p: torch.optim.RMSprop(p, lr=1e-3, centered=True),
     "rmsprop-momentum": lambda p: torch.optim.RMSprop(p, lr=1e-4, momentum=0.9),
 }
 IN_A_ROW = 3

@@ -227,7 +227,7 @@ def manifest(root: str, id_: str) -> None:
 # -- predictions -----------------------------------------------------------------------
 
 GREATER = "optim:greater:float32"
-PUSHED = "optim:nadam.1:float32:1.0,0.1,0.001,0.001,0.5,1e-08"
+PUSHED = "optim:adam.1:float32:1.0,0.001,0.5,1e-08"
 
 
 def foreseen(
@@ -285,7 +285,7 @@ def test_predictions_in_a_circle(forger: Forger, length: int) -> None:
 def test_predictions_of_which_each_needs_the_four_before(forger: Forger, depth: int) -> None:
     """Each is made once, however many need it."""
     pieces = [
-        foreseen(i, max(i - 4, 0), max(i - 1, 0), max(i - 2, 0), max(i - 3, 0), text=PUSHED)
+        foreseen(i, max(i - 3, 0), max(i - 1, 0), max(i - 2, 0), text=PUSHED)
         for i in range(1, depth + 1)
     ]
     forger.publish(forger.record([Piece(name(0), 64, full(ZERO)), *pieces]))

@@ -28,7 +28,7 @@ Numbers = NDArray[np.float64]
 
 _TINY = np.finfo(np.float32).tiny
 _FIRST = ("momentum_buffer", "exp_avg")
-_SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
+_SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
@@ -67,8 +67,6 @@ def expected(
             scale: Numbers | float = 1.0
             if first == "exp_avg" and second is not None:
                 scale = np.sqrt(new[second]) + _TINY
-            elif first == "exp_avg":
-                scale = new.get("exp_inf", np.ones(1)) + _TINY
             return Expected((new[first] / scale, old[first] / scale), True)
         if second is None:
             return None

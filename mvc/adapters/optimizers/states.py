@@ -20,7 +20,7 @@ from mvc.adapters.structure import decode
 from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
 
-SCALARS = frozenset({"step", "mu_product", "eta", "mu", "rho"})
+SCALARS = frozenset({"step"})
 """State of torch's optimizers that is one number for a whole parameter."""
 SCALAR_BYTES = 8
 _MARK = b"groups"

@@ -16,14 +16,13 @@ from msgspec import Struct
 Input = tuple[bool, str]
 """Whether it is of the older version, and the member's name."""
 
-_M, _V, _X, _U = "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf"
-_A, _S, _SUM, _B, _W = "grad_avg", "square_avg", "sum", "momentum_buffer", "param"
+_M, _V, _X = "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
+_S, _B, _W = "square_avg", "momentum_buffer", "param"
 
-ORDER = (_M, _A, _V, _S, _SUM, _U, _X, _B, _W)
+ORDER = (_M, _V, _S, _X, _B, _W)
 """Members, so that each comes after those that it is predicted from."""
 
-_SCALARS = frozenset({"step", "mu_product"})
-_SCHEDULED = ("step", "mu_product")  # of the new state, whatever the group's values are
+_STEP = "step"  # is of the new state, whatever the group's values are
 
 
 class RuleCandidate(Struct, frozen=True):
@@ -93,23 +92,14 @@ def _both(name: str) -> tuple[Input, ...]:
     return ((False, name), (True, name))
 
 
-def _first_moment(name: str, beta: float) -> Iterator[Numbered]:
-    yield name, "decay.2", (), (1 - beta,)
-    yield name, "decay.1", (), (beta,)
-
-
-def _second_moment(name: str, first: str, betas: tuple[float, float]) -> Iterator[Numbered]:
-    h, b = betas
-    for rule in ("square.1", "square.2", "square.3"):
-        yield name, rule, _both(first), (b, 1 - b, 1 - h)
-    yield name, "square.4", _both(first), (b, 1 - b, h, 1 - h)
-    yield name, "square.5", _both(first), (b, 1 - h)
-
-
 def _moments(values: _GroupNumbers) -> Iterator[Numbered]:
     h, b = values.number("betas", 0), values.number("betas", 1)
-    yield from _first_moment(_M, h)
-    yield from _second_moment(_V, _M, (h, b))
+    yield _M, "decay.2", (), (1 - h,)
+    yield _M, "decay.1", (), (h,)
+    for rule in ("square.1", "square.2", "square.3"):
+        yield _V, rule, _both(_M), (b, 1 - b, 1 - h)
+    yield _V, "square.4", _both(_M), (b, 1 - b, h, 1 - h)
+    yield _V, "square.5", _both(_M), (b, 1 - h)
 
 
 def _shrinking(values: _GroupNumbers) -> Iterator[tuple[str, Any]]:
@@ -142,55 +132,6 @@ def _root(number: Any) -> Any:
     return number**0.5 if isinstance(number, float) else np.sqrt(number)
 
 
-def _radam(values: _GroupNumbers) -> Iterator[Numbered]:
-    yield from _moments(values)
-    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
-    most = 2 / (1 - b2) - 1
-    length = most - 2 * values.step * (b2**values.step) / values.left(b2)
-    bias, root, lr = values.left(b1), values.left(b2) ** 0.5, values.lr
-    for suffix, d in _shrinking(values):
-        if length > 5:
-            rect = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
-            t = rect**0.5
-            yield _W, f"radam.1{suffix}", _new(_M, _V), (d, bias, lr, root, e, t)
-            yield _W, f"radam.2{suffix}", _new(_M, _V), (d, -root * (lr * t / bias), 0.0, e)
-        else:
-            yield _W, f"radam.3{suffix}", _new(_M), (d, bias, lr)
-            yield _W, "momentum.1", _new(_M), (lr / bias,)
-
-
-def _nadam(values: _GroupNumbers) -> Iterator[Numbered]:
-    yield from _moments(values)
-    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
-    step, fade = values.step, values.number("momentum_decay")
-    mu = b1 * (1.0 - 0.5 * (0.96 ** (step * fade)))
-    following = b1 * (1.0 - 0.5 * (0.96 ** ((step + 1) * fade)))
-    whole = values.number("mu_product")
-    a = values.lr * (1.0 - mu) / (1.0 - whole)
-    s = values.lr * following / (1.0 - whole * following)
-    square, both = values.left(b2), (*_both(_M), (False, _V))
-    for suffix, d in _shrinking(values):
-        yield _W, f"nadam.1{suffix}", both, (d, 1 - b1, a, s, square, e)
-        for name in ("2", "3"):
-            yield _W, f"nadam.{name}{suffix}", both, (d, 1 - b1, a, s, square**0.5, e)
-
-
-def _adamax(values: _GroupNumbers) -> Iterator[Numbered]:
-    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
-    yield from _first_moment(_M, b1)
-    yield _U, "norm.1", _both(_M), (b2, 1 - b1, e)
-    size = values.lr / values.left(b1)
-    yield _W, "adamax.1", _new(_M, _U), (size,)
-    yield _W, "adamax.2", _new(_M, _U), (size,)
-    yield _W, "adamax.3", _new(_M, _U), (values.left(b1) / values.lr,)
-
-
-def _adagrad(values: _GroupNumbers) -> Iterator[Numbered]:
-    size = values.lr / (1 + (values.step - 1) * values.number("lr_decay"))
-    for rule in ("root.1", "root.2"):
-        yield _W, rule, _both(_SUM), (size, values.number("eps"), 1.0, 1.0)
-
-
 def _sgd(values: _GroupNumbers) -> Iterator[Numbered]:
     lr, u, q = values.lr, values.number("momentum"), 1 - values.number("dampening")
     yield _B, "decay.1", (), (u,)
@@ -204,20 +145,11 @@ def _sgd(values: _GroupNumbers) -> Iterator[Numbered]:
 
 def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
     lr, e, b, u = (values.number(name) for name in ("lr", "eps", "alpha", "momentum"))
-    centred, average = values.flag("centered"), (*_both(_A), (False, _S))
-    if centred:
-        yield from _first_moment(_A, b)
-        yield from _second_moment(_S, _A, (b, b))
-        yield _B, "pushed.2", average, (u, e, 1 - b)
-    else:
-        yield _S, "decay.1", (), (b,)
-        yield _B, "pushed.1", _both(_S), (u, e, b, 1 - b)
+    yield _S, "decay.1", (), (b,)
+    yield _B, "pushed.1", _both(_S), (u, e, b, 1 - b)
     if u > 0:
         for rule in ("momentum.1", "momentum.2"):
             yield _W, rule, _new(_B), (lr,)
-    elif centred:
-        for rule in ("centred.1", "centred.2"):
-            yield _W, rule, average, (lr, e, 1 - b)
     else:
         for rule in ("root.1", "root.2"):
             yield _W, rule, _both(_S), (lr, e, b, 1 - b)
@@ -234,11 +166,7 @@ class _Optimizer(Struct, frozen=True):
 
 KINDS = {
     "adam": _Optimizer(f"{_M} {_V}", "betas eps amsgrad", _adam, may=_X),
-    "radam": _Optimizer(f"{_M} {_V}", "betas eps", _radam),
-    "nadam": _Optimizer(f"{_M} {_V}", "betas eps momentum_decay", _nadam),
-    "adamax": _Optimizer(f"{_M} {_U}", "betas eps", _adamax),
-    "adagrad": _Optimizer(_SUM, "eps lr_decay", _adagrad),
-    "rmsprop": _Optimizer(_S, "alpha eps centered momentum", _rmsprop, may=f"{_A} {_B}"),
+    "rmsprop": _Optimizer(_S, "alpha eps centered momentum", _rmsprop, may=_B),
     "sgd": _Optimizer(_B, "momentum dampening", _sgd),
 }
 
@@ -248,7 +176,7 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 
     ``group``: the values of the parameter group. Empty if there is none.
     """
-    names = frozenset(state_names) - _SCALARS
+    names = frozenset(state_names) - {_STEP}
     found = []
     for name, kind in KINDS.items():
         has, keys = frozenset(kind.states.split()), frozenset(kind.values.split())
@@ -260,9 +188,8 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
 ) -> Iterator[RuleCandidate]:
-    """Those of all kinds, with the values of each group; step and its like are the first one's."""
-    first = groups[0] if groups else {}
-    moved = {name: first[name] for name in _SCHEDULED if name in first}
+    """Those of all kinds, with the values of each group; the step is the first one's."""
+    moved = {_STEP: groups[0][_STEP]} if groups and _STEP in groups[0] else {}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
             for tensor, capturable in _forms(group):

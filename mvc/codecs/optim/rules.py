@@ -101,12 +101,6 @@ def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
     return np.sqrt(square, out=square)
 
 
-def _centred(v: Numbers, a: Numbers, e: Any) -> Numbers:
-    """By what a centred RMSprop divides."""
-    divisor: Numbers = np.sqrt(fma(-a, a, v)) + e
-    return divisor
-
-
 def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
     """The gradient and, once more, the momentum that it came into."""
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
@@ -142,7 +136,7 @@ RULES: dict[str, Rule] = {
     # First moments and momentum: where the gradient is zero.
     "decay.1": Rule("m", "b", lambda m, b: b * m),
     "decay.2": Rule("m", "k", lambda m, k: fma(-k, m, m)),
-    # Second moments and norms, from first moments.
+    # Second moments, from first moments.
     "square.1": Rule(
         "v m o",
         "b c k",
@@ -167,11 +161,6 @@ RULES: dict[str, Rule] = {
         "v m o",
         "b k",
         lambda v, m, o, b, k: fma(b, v, fma(-b, s := np.square(_gradient(m, o, k)), s)),
-    ),
-    "norm.1": Rule(
-        "u m o",
-        "b k e",
-        lambda u, m, o, b, k, e: greater(b * u, np.abs(_gradient(m, o, k)) + e),
     ),
     "greater": Rule("x v", "", greater),
     # Weights, from first and second moments.
@@ -200,46 +189,6 @@ RULES: dict[str, Rule] = {
         lambda w, m, v, s, b, e: w - m / ((np.sqrt(v) / b + e) / s),
     ),
     **_decayed("adam.5", "w m v", "b e", lambda w, m, v, b, e: w - m / (np.sqrt(v) / b + e)),
-    **_decayed(
-        "radam.1",
-        "w m v",
-        "b s r e t",
-        lambda w, m, v, b, s, r, e, t: w - (((m / b) * s) * (r / (np.sqrt(v) + e))) * t,
-    ),
-    **_decayed(
-        "radam.2",
-        "w m v",
-        "p u e",
-        lambda w, m, v, p, u, e: fma(m, 1 / ((np.sqrt(v) + e) / p) + u, w),
-    ),
-    **_decayed("radam.3", "w m", "b s", lambda w, m, b, s: w - (m / b) * s),
-    **_decayed(
-        "nadam.1",
-        "w m o v",
-        "k a s b e",
-        lambda w, m, o, v, k, a, s, b, e: (
-            w - (a * _gradient(m, o, k)) / (q := np.sqrt(v / b) + e) - (s * m) / q
-        ),
-    ),
-    **_decayed(
-        "nadam.2",
-        "w m o v",
-        "k a s b e",
-        lambda w, m, o, v, k, a, s, b, e: (
-            w - (a * _gradient(m, o, k)) / (q := np.sqrt(v) / b + e) - (s * m) / q
-        ),
-    ),
-    **_decayed(
-        "nadam.3",
-        "w m o v",
-        "k a s b e",
-        lambda w, m, o, v, k, a, s, b, e: fma(
-            -s, m / (q := np.sqrt(v) / b + e), fma(-a, _gradient(m, o, k) / q, w)
-        ),
-    ),
-    "adamax.1": Rule("w m u", "s", lambda w, m, u, s: w - (s * m) / u),
-    "adamax.2": Rule("w m u", "s", lambda w, m, u, s: fma(-s, m / u, w)),
-    "adamax.3": Rule("w m u", "s", lambda w, m, u, s: w - m / (u * s)),
     # Weights, from momentum.
     "momentum.1": Rule("w m", "s", lambda w, m, s: fma(-s, m, w)),
     "momentum.2": Rule("w m", "s", lambda w, m, s: w - s * m),
@@ -267,21 +216,5 @@ RULES: dict[str, Rule] = {
         "m v o",
         "u e b c",
         lambda m, v, o, g, u, e, b, c: u * m + g * _magnitude(v, o, b, c) / (np.sqrt(v) + e),
-    ),
-    # The same, centred: with the gradients' average a.
-    "centred.1": Rule(
-        "w a o v",
-        "s e k",
-        lambda w, a, o, v, s, e, k: w - (s * _gradient(a, o, k)) / _centred(v, a, e),
-    ),
-    "centred.2": Rule(
-        "w a o v",
-        "s e k",
-        lambda w, a, o, v, s, e, k: fma(-s, _gradient(a, o, k) / _centred(v, a, e), w),
-    ),
-    "pushed.2": Rule(
-        "m a o v",
-        "u e k",
-        lambda m, a, o, v, u, e, k: u * m + _gradient(a, o, k) / _centred(v, a, e),
     ),
 }

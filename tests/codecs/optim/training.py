@@ -33,7 +33,7 @@ def version(model: nn.Module, optimizer: torch.optim.Optimizer) -> Version:
     return tensors, scalars, {k: float(v) if torch.is_tensor(v) else v for k, v in values.items()}
 
 
-SCALARS = {"step", "mu_product"}
+SCALARS = {"step"}
 
 
 def steps(
