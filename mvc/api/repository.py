@@ -1117,14 +1117,12 @@ class Repository(Unpicklable):
         until: Time | None = None,
         by: By | None = None,
         layer_seconds: float = 2.0,
-        unfold: bool = False,
     ) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
         Charts go from ``since`` to ``until``, both included. ``by="version"`` places versions by
         number; None does so where they would crowd in time. At most about ``layer_seconds`` are
-        spent on the distances between layers; ``unfold`` adds those of optimizers, schedulers and
-        random generators.
+        spent on the distances between layers.
         """
         from mvc.recipes.recipe import recipe_base
         from mvc.repo.checkout.outputs import refuse_store
@@ -1134,7 +1132,7 @@ class Repository(Unpicklable):
         if path is not None:
             refuse_store(fs, Path(path))
         view = self._view(since, until, by)
-        text = page(self.context, view, recipe_base, seconds=layer_seconds, unfold=unfold)
+        text = page(self.context, view, recipe_base, seconds=layer_seconds)
         if path is not None:
             data = text.encode()
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)

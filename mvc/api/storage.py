@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from mvc.api.absent import fetching
 from mvc.api.namespace import Namespace
 from mvc.api.recipes import replay_options
-from mvc.errors import WrongUsage
 from mvc.repo import queries
 from mvc.repo.arguments import checked
 from mvc.repo.lookup import availability
@@ -194,29 +192,18 @@ class Storage(Namespace):
         remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
-        drop_weights: Sequence[Rev] | None = None,
-        outside_data: bool = False,
-        trust: bool | Sequence[Rev] = False,
-        anyway: bool = False,
-        timeout: float | None = None,
         dry_run: bool = False,
         reason: Reason = "",
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
 
-        At most one aim is given, of ``interval`` to ``drop_weights``; without one the settings
+        At most one aim is given, of ``interval`` to ``super_step``; without one the settings
         count. ``add_queried`` adds that many versions, those that were asked for most often. With
         ``dry_run`` only the plan is made.
 
-        ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
-        with ``trust`` those that are not proven yet are trained again for it. All that a recipe
-        needs is read and hashed before (DamagedData); data sets by reference are refused without
-        ``outside_data`` (CannotRetrain), because mvc does not hold them. Of versions to
-        ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
-        unless other versions still have them. ``trust``, ``anyway`` and ``timeout`` as for
-        ``retrain``: True trusts the versions of this call. With the setting
-        ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
+        Without an aim and with the setting ``store.storage_weight``, weights whose proven recipe is
+        cheaper are given up, too. Raises WeightsDropped for a version to ``add`` that has none.
         """
         from mvc.maintenance.repack.goal import check_aims, goal_of
         from mvc.maintenance.repack.repack import repack
@@ -225,26 +212,11 @@ class Storage(Namespace):
             "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
             "remove": remove, "add_queried": add_queried, "super_step": super_step,
         }  # fmt: skip
-        given = check_aims(**aims, drop_weights=drop_weights)
-        replay = partial(
-            replay_options, self._repo, trust, anyway=anyway, timeout=timeout, progress=progress
-        )
-        if drop_weights is not None:
-            if dry_run:
-                raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
-            from mvc.maintenance.repack.repack import unchanged
-            from mvc.recipes.weights import drop
-
-            dropped = [self._repo.find(rev) for rev in drop_weights]
-            done = unchanged(self.context)  # first: of a damaged repository nothing is given up
-            drop(self.context, dropped, replay(dropped), outside_data=outside_data, reason=reason)
-            return done
+        given = check_aims(**aims)
         added = [self._repo.find(rev) for rev in add or ()]
-        for commit in () if dry_run else added:
-            if availability.dropped(self.context, commit) is not None:
-                from mvc.recipes.weights import store_again
-
-                store_again(self.context, commit, replay(added))
+        for commit in added:
+            if (gone := availability.dropped(self.context, commit)) is not None:
+                raise availability.dropped_error(commit, gone)
         weighs = self.context.config.get("store.storage_weight") is not None
         if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
             return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
@@ -257,6 +229,40 @@ class Storage(Namespace):
             reason=reason,
             progress=progress,
         )
+
+    def drop_weights(self, revs: Sequence[Rev], *, reason: Reason = "") -> None:
+        """Gives up the weights of versions that a proven recipe makes again; durable on return.
+
+        All that a recipe needs is read and hashed before. Raises UnknownPath for a version without
+        a recipe, CannotRetrain where no replay on this repository has proven it
+        (``recipes.retrain``) or its data are references, DamagedData; then nothing is given up.
+        """
+        from mvc.maintenance.repack.repack import unchanged
+        from mvc.recipes.weights import drop
+
+        unchanged(self.context)  # of a damaged repository nothing is given up
+        drop(self.context, [self._repo.find(rev) for rev in revs], reason=reason)
+
+    def store_weights(
+        self,
+        rev: Rev,
+        *,
+        trust: bool | Sequence[Rev] = False,
+        anyway: bool = False,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Stores weights again that a version gave up: from other versions, or by a replay.
+
+        The arguments, and what is raised, are those of ``recipes.retrain``.
+        """
+        from mvc.recipes.weights import store_again
+
+        commit = self._repo.find(rev)
+        options = replay_options(
+            self._repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
+        )
+        store_again(self.context, commit, options)
 
     def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""

@@ -13,10 +13,33 @@ COMMANDS: dict[str, str] = {
     "plot": "use 'mvc report', whose page has all charts",
 }
 
+_RETRAIN = "'mvc retrain REV' stores the weights again, or proves the recipe"
 _PAGE = "'mvc report' draws all charts on its page"
 OPTIONS: dict[str, str] = {
+    **{
+        f"{command} {option}": _RETRAIN
+        for command in ("checkout", "diff", "probe", "switch")
+        for option in ("--retrain", "--anyway", "--trust-code", "--trust", "--timeout")
+    },
+    **{f"repack {option}": _RETRAIN for option in ("--trust-code", "--trust", "--timeout")},
+    "commit --drop-weights": "'mvc forget --weights REV' gives up proven weights",
+    "commit --file": "'-m -' reads the message from stdin",
+    "commit -F": "'-m -' reads the message from stdin",
+    "commit --force": "name the file: 'mvc commit PATH' records an older one",
+    "commit -f": "name the file: 'mvc commit PATH' records an older one",
+    "commit --patch": "set commit.patch to true",
+    "commit --timeout": "leave out the replay with --no-verify; 'mvc retrain --timeout' makes it",
+    "forget --live-between": "name the versions that 'mvc live --between' lists",
+    "forget --target": "name the versions that 'mvc live TARGET --between' lists",
+    **{f"{command} --unfold": "-v lists them" for command in ("diff", "report", "show")},
+    "report --layer-seconds": "use --layers SECONDS",
     "log --tree": "'mvc diff' and 'mvc log --relations' print how models relate",
     "pipeline --bench": COMMANDS["bench"],
+    "probe --path": "commit the states as versions of their own, or call mvc.probe in Python",
+    "probe --time": "mvc.probe(timed=N) in Python times the layers",
+    "repack --drop-weights": "'mvc forget --weights REV' gives up proven weights",
+    "repack --outside-data": "store the data with 'mvc import --data', and train on those",
+    "repack --super-step": "repo.storage.repack(super_step=M) in Python",
     "repack --curve": "the storage curve is on the page of 'mvc report'",
     "report --text": _PAGE,
     "report --svg": _PAGE,

@@ -61,9 +61,7 @@ class Folding(Struct, frozen=True):
         """Says how many tensors of a file are left out, if any."""
         if count:
             word = "tensor" if count == 1 else "tensors"
-            text = (
-                f"{count:,} {word} of optimizers, schedulers and generators (--unfold lists them)"
-            )
+            text = f"{count:,} {word} of optimizers, schedulers and generators (-v lists them)"
             out.line("  " + out.paint(text, "dim"))
 
 

@@ -167,7 +167,6 @@ def given(options: CommandOptions, names: str) -> str | None:
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
-UNFOLD = flag("Tensors of optimizers, schedulers and random generators, too.")
 REMOTE = option("REMOTE", "Work on the repository of this remote.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
 
@@ -182,19 +181,6 @@ def sign(needs: str = "") -> Any:
     """``--sign``, and ``--no-sign`` where the settings say to."""
     what = "Sign it with your SSH key, or do not, whatever your settings say."
     return flag(what, "--sign/--no-sign", needs=needs, default=None)
-
-
-def trust(needs: str) -> Any:
-    """``--trust REV``, for commands that train versions again."""
-    return option("REV", "Run the stored code of REV, too: a base that is trained first.",
-                  needs=needs)  # fmt: skip
-
-
-def timeout(needs: str) -> Any:
-    """``--timeout SECONDS``, for the same."""
-    seconds = click.FloatRange(0, min_open=True)
-    what = "End the training of a version that takes longer."
-    return option("SECONDS", what, needs=needs, type=seconds)
 
 
 def numbers(texts: Iterable[str]) -> dict[str, float]:

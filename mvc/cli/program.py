@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "report": "Draw the history as a page.",
         "pipeline": "Explain pipelines, or choose one.",
         "probe": "Compare two runs of a model layer by layer.",
+        "retrain": "Make weights again by their recipe, and store or prove them.",
     },
     "Branches": {
         "switch": "Go to another branch.",

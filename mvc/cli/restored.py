@@ -39,28 +39,19 @@ def tell(session: Session, done: Restored) -> None:
         out.note(f"left out {names}; --all writes training states, too")
 
 
-def write_model(
-    session: Session, rev: Rev, output: str | None, *, force: bool, build: bool = False
-) -> dict[str, Any]:
-    """Writes code and weights into a folder, and says so; returns what ``--json`` says.
-
-    With ``build`` the code builds the model, too.
-    """
+def write_model(session: Session, rev: Rev, output: str | None, *, force: bool) -> dict[str, Any]:
+    """Writes code and weights into a folder, and says so; returns what ``--json`` says."""
     repository, out = session.repository, session.out
     commit = repository.find(rev)
     folder = output or f"model-{commit.short}"
     with session.progress("restoring") as progress:
         done = repository.checkout(commit, to=folder, model=True, force=force, progress=progress)
-    built = repository.load_model(commit, trust=True) if build else None
     if session.as_json:
         call = repository.recipes.model(commit).call
-        return fields(done) | {"model": call, "folder": folder, "built": built is not None}
+        return fields(done) | {"model": call, "folder": folder}
     tell(session, done)
     name = printable(folder)
     out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
-    if built is not None:
-        parameters = sum(parameter.numel() for parameter in built.parameters())
-        out.note(f"the code builds a {type(built).__name__} of {parameters:,} parameters")
     return {}
 
 

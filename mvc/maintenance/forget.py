@@ -194,7 +194,7 @@ def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
         if gone is None or not _another_has(context, gone, ids):
             raise RefConflict(
                 f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
-                hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
+                hint=f"'mvc retrain {holder.short} --trust-code' stores them again first",
             )
         found[holder] = Weights(holder, "restored", gone.path, round(gone.seconds * 1000))
     return list(found.values())

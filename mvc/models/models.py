@@ -378,7 +378,7 @@ def build(
             f"building the model of {version} would run {stored.call} from "
             + (where or f"the installed module {printable(stored.module)}"),
             hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
-            "trust=True), or --trust-code",
+            "trust=True)",
         )
     with same_rng():
         target = code.take(stored.module, stored.name)

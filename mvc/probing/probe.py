@@ -192,7 +192,7 @@ def _cost(subject: Subject, conditions: Conditions, pairs: int) -> DeterminismCo
     try:
         return cost_of(subject, conditions, pairs)
     except NoDeterministicKernel as error:
-        hint = "replace the operation, or probe without 'timed' (--time)"
+        hint = "replace the operation, or probe without 'timed'"
         raise WrongUsage(error.text, hint=hint) from error
 
 

@@ -121,8 +121,8 @@ class Run:
             raise WrongUsage(
                 "weights are given up only for a recipe that a replay has proven, and verify=False "
                 "makes no replay",
-                hint="leave one of them out; repo.storage.repack(drop_weights=[...], trust=True) "
-                "proves recipes later",
+                hint="leave one of them out; repo.recipes.retrain(..., trust=True) proves "
+                "recipes later",
             )
         _refuse_model(self._model)
         _refuse_process_group()
@@ -136,8 +136,7 @@ class Run:
             raise CannotRecord(
                 f"the data lie outside of mvc: {', '.join(self._outside)}; if they change, weights "
                 "that were given up are lost",
-                hint="leave out drop_weights; repo.storage.repack(drop_weights=..., "
-                "outside_data=True) gives them up all the same",
+                hint="leave out drop_weights, or store the data with 'mvc import --data'",
             )
         self._describer = describer = Describer(self._model, self._data.places)
         self._model_value, self._carried = self._built_by(describer)

@@ -156,39 +156,33 @@ def readable(
 def drop(
     context: Context,
     versions: Sequence[CommitId],
-    options: ReplayOptions | None = None,
     *,
-    outside_data: bool = False,
     reason: str = "",
 ) -> None:
     """Gives up the weights that the recipes of these versions make; durable on return.
 
-    A recipe that no replay on this repository has proven is proven now, if ``options`` trust it.
-    All that the recipe needs is read and compared with its hash before. Raises UnknownPath for a
-    version without a recipe, CannotRetrain for one that is not proven or whose data are references
-    (unless ``outside_data``), DamagedData, StateForgotten; then nothing is given up.
+    All that the recipes need is read and compared with its hash before. Raises UnknownPath for a
+    version without a recipe, CannotRetrain for one that no replay on this repository has proven or
+    whose data are references, DamagedData, StateForgotten; then nothing is given up.
     """
     context.fresh()
     marks, needed = [], dict[tuple[CommitId, str], FileEntry]()
     for commit in dict.fromkeys(versions):
         recipe = recipe_of(context, commit)
-        needed |= _needed(context, commit, outside_data=outside_data)
+        needed |= _needed(context, commit)
         unproven = unproven_base(context, commit)
         if unproven is not None:
             raise CannotRetrain(
                 f"{commit.short} was trained from {unproven.short}, whose weights were given up "
                 "unproven",
-                hint=f"'mvc repack --add {unproven.short} --trust-code' stores them again",
+                hint=f"'mvc retrain {unproven.short} --trust-code' stores them again",
             )
         proof = availability.proof(context, commit, recipe.makes.path)
-        if proof is None and options is not None and commit in options.trusted:
-            prove(context, commit, options)
-            proof = availability.proof(context, commit, recipe.makes.path)
         if proof is None:
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
-                hint=f"repo.recipes.retrain({commit.short!r}, trust=True) proves it, or "
-                "'mvc repack --drop-weights REV --trust-code'",
+                hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
+                f"repo.recipes.retrain({commit.short!r}, trust=True)",
             )
         marks.append(Weights(commit, "dropped", recipe.makes.path, proof[1].milliseconds))
 
@@ -222,9 +216,7 @@ class _NothingToDo(Exception):
     """The weights were given up already."""
 
 
-def _needed(
-    context: Context, commit: CommitId, *, outside_data: bool
-) -> dict[tuple[CommitId, str], FileEntry]:
+def _needed(context: Context, commit: CommitId) -> dict[tuple[CommitId, str], FileEntry]:
     """The files without which a version cannot be made again, by version and path.
 
     These are what it carries, the files of its data sets, and its base or, if that gave up its
@@ -233,12 +225,11 @@ def _needed(
     found: dict[tuple[CommitId, str], FileEntry] = {}
     for version, recipe in _lineage(context, commit):
         names = dataset.outside(context, recipe.data)
-        if names and not outside_data:
+        if names:
             raise CannotRetrain(
                 f"the data that {version.short} was trained on lie outside of mvc: "
                 f"{', '.join(names)}; if they change, its weights are lost",
-                hint="keep the weights; or give them up all the same with --outside-data "
-                "(outside_data=True)",
+                hint="store them with 'mvc import --data', and train on those",
             )
         carried = manifests.of_commit(context, version).attached
         found |= {(version, entry.path): entry for entry in carried}

@@ -574,7 +574,7 @@ class _Push:
                 raise WeightsDropped(
                     f"the weights of version {short} were given up, and {needs[0].short}, "
                     f"from which they are trained again, does not go to {self.tally.remote}",
-                    hint=f"'mvc repack --add {short} --trust-code' stores them again first",
+                    hint=f"'mvc retrain {short} --trust-code' stores them again first",
                 )
             if absent.why == "dropped" and any(map(self._is_reference, commit.needs)):
                 yield id_

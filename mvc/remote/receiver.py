@@ -297,7 +297,7 @@ def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry], *, loca
                     f"version {commit.id.short} has no weights, and {needed.short}, from which "
                     "they are trained again, comes without its state",
                     hint="send the state of both, or store the weights again first: "
-                    f"'mvc repack --add {commit.id.short} --trust-code'",
+                    f"'mvc retrain {commit.id.short} --trust-code'",
                 )
             draft.lapsed.add(commit.id)
             coming.discard(commit.id)

@@ -57,11 +57,8 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, view: Excerpt, base_of: BaseOf, *, seconds: float, unfold: bool) -> str:
-    """The document; at most ``seconds`` are spent on the distances of layers.
-
-    ``unfold``: the layers of optimizers, schedulers and random generators, too.
-    """
+def page(context: Context, view: Excerpt, base_of: BaseOf, *, seconds: float) -> str:
+    """The document; at most ``seconds`` are spent on the distances of layers."""
     check_seconds("layer_seconds", seconds)
     found, (total, stats) = overview(context, view), by_version(context, base_of)
     listed = _listed(found)
@@ -104,7 +101,7 @@ def page(context: Context, view: Excerpt, base_of: BaseOf, *, seconds: float, un
         _figure(axis, storage, "Bytes and deltas"),
         _storage_curve(context, len(stats)),
         _section("layers", "Layers"),
-        _heat(measured, there, charts.links, unfold=unfold),
+        _heat(measured, there, charts.links),
         _section("versions", "Versions"),
         _versions(found, listed, stats, metrics[:_COLUMNS]),
         _section("deployments", "Deployments"),
@@ -223,13 +220,11 @@ def _storage_curve(context: Context, versions: int) -> str:
 # -- the heat map --------------------------------------------------------------------------
 
 
-def _heat(
-    measured: Sequence[VersionChange], there: int, anchors: Collection[CommitId], *, unfold: bool
-) -> str:
+def _heat(measured: Sequence[VersionChange], there: int, anchors: Collection[CommitId]) -> str:
     if not measured:
         why = "for want of time" if there else "there are no two versions after each other"
         return f"<p>No distances: {why}.</p>"
-    layers = [{**c.layers, **c.training} if unfold else c.layers for c in measured]
+    layers = [change.layers for change in measured]
     groups = _groups([key for each in layers for key in each])
     columns = [_by_group(each, groups) for each in layers]
     known = [v for column in columns for v in column.values() if v]
@@ -248,15 +243,14 @@ def _heat(
         '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
         f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
-        f"{_folded(measured, unfold=unfold)}"
+        f"{_folded(measured)}"
     )
 
 
-def _folded(measured: Sequence[VersionChange], *, unfold: bool) -> str:
+def _folded(measured: Sequence[VersionChange]) -> str:
     names = {key for change in measured for key in change.training}
     word = "tensor" if len(names) == 1 else "tensors"
-    what = f"{word} of optimizers, schedulers and random generators (--unfold shows them)"
-    return "" if unfold else _left_out(len(names), what)
+    return _left_out(len(names), f"{word} of optimizers, schedulers and random generators")
 
 
 def _groups(keys: Iterable[str]) -> dict[str, str]:

@@ -63,7 +63,7 @@ class Approximator:
                 why = str(error) or "not enough memory"
                 text = (
                     f"steps were not joined to super-steps ({why}); every version is stored, and"
-                    f" 'mvc repack --super-step {STEP}' joins them later"
+                    f" repo.storage.repack(super_step={STEP}) joins them later"
                 )
                 warnings.warn(text, RuntimeWarning, 2)
 

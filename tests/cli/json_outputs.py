@@ -111,14 +111,14 @@ undo --list
 fsck --full
 fsck --repair
 commit net.safetensors -m base
-commit net.safetensors -m trained --provenance net.py --drop-weights --metric acc=1
+commit net.safetensors -m trained --provenance net.py --metric acc=1
+forget --weights HEAD
 show --environment
 diff --environment HEAD
 show --code
 log -n 1
-repack --add HEAD --trust-code
-repack --drop-weights HEAD --trust-code
-checkout HEAD --model -o whole --retrain --trust-code
+retrain HEAD --trust-code
+checkout HEAD --model -o whole
 nonsense
 init --bare server
 remote add origin server

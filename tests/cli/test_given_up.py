@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 import mvc as library
-from mvc.api.recipes import Recipes
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
 from tests.recipes.by_hand import drop
@@ -20,7 +19,7 @@ from tests.recipes.trainings import Conv, nothing, shift
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
-WITH = ("--retrain", "--trust-code")
+WITH = ("--trust-code",)
 
 
 @pytest.fixture
@@ -51,58 +50,20 @@ def is_gone(mvc: Mvc) -> bool:
     return mvc("log", "-n", 1, "--json").json["commits"][0]["dropped"] is not None
 
 
-def test_switch_trains_weights_for_once(gone: Mvc) -> None:
-    gone("switch", "-c", "side", "HEAD~1", "-f")
-    refused = gone("switch", "main", code=3)
-    assert "were given up" in refused.err
-    assert "switch, diff and probe take these options" in hint(refused)
-    assert "this would run: code/" in gone("switch", "main", "--retrain", code=3).err
-    said = gone("switch", "main", *WITH)
-    assert "Switched to branch main" in said.err
-    written = load_file("model.safetensors")
-    assert "net.0.weight" in written
-    assert "files are as in HEAD" in gone("status").out
-    assert is_gone(gone)
-    gone("switch", "side")
-    gone("switch", "-c", "new", "main", "-f", *WITH)
-    assert torch.equal(load_file("model.safetensors")["net.0.weight"], written["net.0.weight"])
-    assert "there is no branch nowhere" in gone("switch", "nowhere", *WITH, code=3).err
-    assert "--trust-code goes with --retrain" in gone("switch", "side", "--trust-code", code=2).err
-
-
-def test_nothing_is_trained_for_a_place_that_takes_no_file(
-    gone: Mvc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Recipes, "retraining", None)  # called, it would fail otherwise
-    Path("taken.safetensors").write_bytes(b"mine")
-    said = gone("checkout", "HEAD", "-o", "taken.safetensors", *WITH, code=3).err
-    assert "taken.safetensors exists" in said
-    said = gone("checkout", "HEAD", "-o", "taken.safetensors/a", *WITH, code=3).err
-    assert "taken.safetensors" in said
-    assert "given up" not in said
-    Path("net.py").write_text("def model():\n    return made_up\n")
-    assert "made_up" in gone("probe", "net.py", "--rev", "HEAD", *WITH, code=2).err
-    gone("switch", "-c", "side", "HEAD~1", "-f")
-    Path("model.safetensors").write_bytes(b"mine")
-    assert "model.safetensors" in gone("switch", "main", *WITH, code=3).err
-    assert Path("model.safetensors").read_bytes() == b"mine"
-
-
-def test_diff_measures_weights_that_are_trained_again(gone: Mvc) -> None:
+def test_diff_compares_by_hashes(gone: Mvc) -> None:
     said = gone("diff", "HEAD~1", "HEAD")
     assert "compared by hashes only" in said.err
-    assert "hint: with --retrain --trust-code" in said.err
-    assert gone("diff", "HEAD~1", "HEAD", "--retrain", code=3).err.startswith("mvc: ")
-    found = gone("diff", "HEAD~1", "HEAD", *WITH, "--json").json
-    assert not found["unmeasured"]
-    rows = {row["key"]: row for row in found["files"][0]["tensors"]}
-    assert rows["net.0.weight"]["max_abs"] == pytest.approx(1)
-    assert gone("diff", "HEAD", *WITH).out  # with the working folder
-    gone("checkout", "HEAD~1", "-o", "base.safetensors")
-    found = gone("diff", "base.safetensors", *WITH, "--json").json  # with HEAD
-    assert not found["unmeasured"]
-    assert "nothing is trained" in gone("diff", "HEAD~1", "HEAD~1", *WITH).err
-    assert "--anyway goes with --retrain" in gone("diff", "--anyway", code=2).err
+    gone(*shlex.split(hint(said).split("'")[1].replace("REV", "HEAD"))[1:])
+    assert not gone("diff", "HEAD~1", "HEAD", "--json").json["unmeasured"]
+
+
+def test_nothing_runs_without_a_word_and_nothing_runs_twice(gone: Mvc) -> None:
+    assert "this would run: code/" in gone("retrain", "HEAD", code=3).err
+    assert is_gone(gone)
+    assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "stored"
+    assert gone("retrain", "HEAD", *WITH, "--json").json["versions"][0]["made"] == "proven"
+    written = gone("checkout", "HEAD", "-o", "all", "--model").err
+    assert "all/load.py loads it" in written
 
 
 NET = """
@@ -119,22 +80,12 @@ def inputs():
 """
 
 
-def test_probe_loads_weights_that_are_trained_again(gone: Mvc) -> None:
-    Path("net.py").write_text(NET)
-    given = ("probe", "net.py", "--seed", 1, "--eval")
-    assert "were given up" in gone(*given, "--rev", "HEAD", code=3).err
-    assert gone(*given, "--rev", "HEAD", *WITH).out.splitlines()[-1].startswith("same: ")
-    assert "--retrain goes with --rev" in gone(*given, *WITH, code=2).err
-
-
 def test_the_commands_of_the_hint_work(gone: Mvc) -> None:
     head = gone("show", "--id", "HEAD").out.strip()
     for words in (("checkout", "-f", "HEAD"), ("show", "HEAD", "net.0.weight")):
-        told = hint(gone(*words, code=3))
-        commands = [part for part in told.split("'") if part.startswith("mvc ")]
-        assert [c.split()[1] for c in commands] == ["repack", "checkout"]
-    for command in reversed(commands):
-        gone(*shlex.split(command)[1:])
+        command = hint(gone(*words, code=3)).split("'")[1]
+        assert command == f"mvc retrain {head[:10]} --trust-code"
+    gone(*shlex.split(command)[1:])
     assert not is_gone(gone)
     gone("show", head, "net.0.weight")
 
@@ -142,7 +93,7 @@ def test_the_commands_of_the_hint_work(gone: Mvc) -> None:
 def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> None:
     Path("net.py").write_text(NET)
     for words in (
-        ("log",), ("log", "--relations"), ("log", "--price"), ("show", "HEAD"), ("ls", "HEAD"),
+        ("log",), ("show", "HEAD"), ("ls", "HEAD"),
         ("log",), ("stats",), ("status",), ("fsck", "--full"), ("undo", "--list"),
         ("diff", "--environment", "HEAD"), ("gc", "-n"),
         ("report", "-o", "page.html"), ("repack", "-n"),
@@ -157,14 +108,14 @@ def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> 
     ):  # fmt: skip
         refused = gone(*words, code=3)
         assert "were given up" in refused.err, words
-        assert "mvc repack --add" in hint(refused), words
+        assert "mvc retrain" in hint(refused), words
 
 
 def test_undo_after_giving_up_is_refused_with_the_way_back(gone: Mvc) -> None:
     refused = gone("undo", code=3)
     first = refused.err.splitlines()[0]
     assert first.endswith("gave up weights, which undo does not bring back")
-    assert "'mvc repack --trust-code --add " in hint(refused)
+    assert "'mvc retrain --trust-code " in hint(refused)
     number = hint(refused).rpartition("'mvc undo ")[2].partition("'")[0]
     command = hint(refused).split("'")[1]
     gone(*shlex.split(command)[1:])
@@ -195,7 +146,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
     mvc("fsck", "--full")
 
 
-def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
+def test_data_outside_keep_the_weights(mvc: Mvc) -> None:
     from tests.recipes.trainings import nothing
 
     Path("outside").mkdir()
@@ -206,12 +157,10 @@ def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
         repo.commit(model.state_dict())
         with repo.recipes.record(model, data="outside", service=nothing, verify=False) as run:
             run.train()
-    refused = mvc("repack", "--drop-weights", "HEAD", "--trust-code", code=3)
+    mvc("retrain", "HEAD", "--trust-code")
+    refused = mvc("forget", "--weights", "HEAD", code=3)
     assert "lie outside of mvc: outside" in refused.err
-    assert "--outside-data" in hint(refused)
-    assert "goes with --drop-weights" in mvc("repack", "--outside-data", code=2).err
-    mvc("repack", "--drop-weights", "HEAD", "--trust-code", "--outside-data")
-    assert is_gone(mvc)
+    assert not is_gone(mvc)
 
 
 def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
@@ -243,15 +192,15 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     gone("log")
     words: tuple[object, ...]
     for words in (
-        ("log", "--relations"), ("show", "HEAD"), ("show", "--code", "HEAD"), ("stats",),
+        ("show", "HEAD"), ("show", "--code", "HEAD"), ("stats",),
         ("status",), ("fsck",), ("fsck", "--full"), ("undo", "--list"), ("diff", "HEAD~1", "HEAD"),
-        ("diff", "HEAD~1", "HEAD", *WITH), ("log",), ("diff", "--environment", "HEAD"),
+        ("log",), ("diff", "--environment", "HEAD"),
         ("repack", "-n"),
         ("report", "-o", "page.html"), ("gc", "--grace", "0"),
         ("checkout", "HEAD", "-o", "x.safetensors"), ("show", "HEAD", "net.0.weight"),
-        ("checkout", "HEAD", "-o", "y.safetensors", *WITH), ("switch", "-c", "other", *WITH),
-        ("repack", "--drop-weights", "HEAD", "--trust-code"), ("undo",), ("forget", "HEAD~2", "-f"),
-        ("repack", "--add", "HEAD", "--trust-code"), ("repack",), ("fsck", "--full"), ("log",),
+        ("switch", "-c", "other"), ("retrain", "HEAD", *WITH), ("forget", "--weights", "HEAD"),
+        ("undo",), ("forget", "HEAD~2", "-f"), ("repack", "--add", "HEAD"),
+        ("repack",), ("fsck", "--full"), ("log",),
     ):  # fmt: skip
         result = gone(*words, code=None)
         code, said = result.code, result.out + result.err
@@ -315,36 +264,12 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
     assert mvc("stats", "--json").json["dropped"] == 1
     assert "recoverable by retraining" in mvc("fsck").err
     assert "given up" in mvc("undo", "--list", "--max-count", 1).out
-    # The base has the same weights here, so nothing needs to be trained.
-    assert "nothing is trained" in mvc("checkout", "--retrain", dropped, "-o", "a.safetensors").err
-    mvc("checkout", "--trust-code", dropped, code=2)
-    mvc("checkout", "--anyway", dropped, code=2)
-    mvc("repack", "--trust-code", code=2)
-    mvc("repack", "--add", dropped)
+    mvc("retrain", dropped)  # the base has the same weights here: nothing is trained
     assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
-    assert "given up: the weights of" in mvc("repack", "--drop-weights", dropped).err
-
-
-def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) -> None:
-    from tests.recipes.by_hand import drop
-
-    with library.Repository.open(mvc.folder) as repo:
-        model = library.made(Conv, 2)
-        repo.commit(model.state_dict())
-        with repo.recipes.record(model, service=shift, verify=False) as run:
-            run.train()
-        assert run.result is not None
-        drop(repo.context, run.result.id)
-        repo.storage.gc(grace="0")
-    wanted = ("checkout", "--model", "--trust-code", str(run.result.id), "-o", "out")
-    assert "--retrain" in mvc(*wanted, code=3).err
-    told = mvc(*wanted, "--retrain").err
-    assert "the code builds a Conv" in told
-    assert (mvc.folder / "out/load.py").exists()
-    written = load_file(mvc.folder / "out/model.safetensors")
-    assert all(torch.equal(written[n], v) for n, v in model.state_dict().items())
+    mvc("retrain", dropped, *WITH)
+    assert "given up: the weights of" in mvc("forget", "--weights", dropped).err
 
 
 def test_versions_without_a_recipe_are_refused(mvc: Mvc) -> None:
     mvc.commit()
-    assert "has no recipe" in mvc("repack", "--drop-weights", "HEAD", code=3).err
+    assert "has no recipe" in mvc("forget", "--weights", "HEAD", code=3).err

@@ -141,7 +141,7 @@ def test_data_and_talk_are_apart(mvc: Mvc) -> None:
 
 def test_message_from_stdin(mvc: Mvc) -> None:
     mvc.write()
-    done = spawn("commit", "model.safetensors", "-F", "-", cwd=mvc.folder, input="from stdin\n")
+    done = spawn("commit", "model.safetensors", "-m", "-", cwd=mvc.folder, input="from stdin\n")
     assert done.returncode == 0, done.stderr
     assert mvc("log", "--json").json["commits"][0]["message"] == "from stdin\n"
 

@@ -20,10 +20,9 @@ AIMS: dict[str, Any] = {
     "remove": ["HEAD~3"],
     "add_queried": 1,
     "super_step": 2,
-    "drop_weights": ["HEAD~1"],
 }
 NOTHING: tuple[Any, ...] = (0, 0.0, [], "", False)
-_LISTS = {"add", "remove", "drop_weights"}
+_LISTS = {"add", "remove"}
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +76,7 @@ def test_nothing_is_no_aim(repo: mvc.Repository, aim: str, value: Any) -> None:
     assert aim.replace("_", "-") in _unchanged(repo, **{aim: value}).replace("_", "-")
 
 
-@pytest.mark.parametrize("aim", [name for name in AIMS if name != "drop_weights"])
+@pytest.mark.parametrize("aim", AIMS)
 def test_each_alone_is_planned(repo: mvc.Repository, aim: str) -> None:
     plan = repo.storage.repack(**{aim: AIMS[aim]}, dry_run=True).plan
     assert str(plan.goal).startswith(aim.replace("_", "-").removesuffix("-queried"))
-
-
-def test_weights_are_not_given_up_for_a_trial(repo: mvc.Repository) -> None:
-    assert "dry_run" in _unchanged(repo, drop_weights=["HEAD~1"], dry_run=True)

@@ -48,7 +48,7 @@ def test_a_file_is_committed_as_what_the_service_made(repo: mvc.Repository, mode
     with repo.recipes.retraining(trust=True):
         again = repo.checkout()
     assert all(torch.equal(again[n], v) for n, v in shifted(model, 1.0).items())
-    repo.storage.repack(add=["HEAD"], trust=True)
+    repo.storage.store_weights("HEAD", trust=True)
     assert repo.storage.fsck(full=True).sound
     data = file.read_bytes()
     file.unlink()

@@ -119,14 +119,15 @@ def test_a_base_is_trained_again_only_if_it_is_named(foreign: Foreign) -> None:
         with pytest.raises(NotTrusted), repo.recipes.retraining(newest, trust=trust):
             pass
         with pytest.raises(NotTrusted):
-            repo.storage.repack(add=[newest], trust=trust)
+            repo.storage.store_weights(newest, trust=trust)
     with pytest.raises(WrongUsage, match="True or False or a list of revisions"):
         repo.recipes.retrain(newest, trust=str(foreign.id))  # type: ignore[arg-type]
     assert foreign.ran == []
     done = repo.recipes.retrain(newest, trust=[foreign.id.short, newest])
     assert done.replayed == (foreign.id, newest)
     assert set(foreign.ran) == {"foreign", "own"}
-    repo.storage.repack(add=[foreign.id, newest], trust=True)  # both are versions of this call
+    for version in (foreign.id, newest):
+        repo.storage.store_weights(version, trust=True)
     assert repo.storage.fsck(full=True).sound
 
 
@@ -192,16 +193,15 @@ def test_a_replay_with_other_threads_is_no_proof(foreign: Foreign) -> None:
     named = [foreign.id, newest]
     foreign.repo.recipes.retrain(newest, trust=named, anyway=True, threads=2)
     with pytest.raises(CannotRetrain, match="is not proven"):
-        foreign.repo.storage.repack(drop_weights=[newest])
+        foreign.repo.storage.drop_weights([newest])
     foreign.repo.recipes.retrain(newest, trust=named)
-    foreign.repo.storage.repack(drop_weights=[newest])
+    foreign.repo.storage.drop_weights([newest])
 
 
 def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Foreign) -> None:
     with pytest.raises(WrongUsage, match="only for a recipe that a replay has proven"):
         foreign.trained_on(verify=False, drop_weights=True)
     newest = foreign.trained_on(verify=False)
-    for options in ({}, {"anyway": True}, {"outside_data": True}, {"trust": [foreign.start]}):
-        with pytest.raises(CannotRetrain, match="is not proven"):
-            foreign.repo.storage.repack(drop_weights=[newest], **options)
+    with pytest.raises(CannotRetrain, match="is not proven"):
+        foreign.repo.storage.drop_weights([newest])
     assert foreign.repo.storage.stats().dropped == 1  # the foreign one

@@ -95,23 +95,26 @@ def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
 def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     with pytest.raises(UnknownPath, match="has no recipe"):
-        repo.storage.repack(drop_weights=[start])
+        repo.storage.drop_weights([start])
     with pytest.raises(CannotRetrain, match="is not proven"):
-        repo.storage.repack(drop_weights=[first])
-    repo.storage.repack(drop_weights=[first], trust=True)
+        repo.storage.drop_weights([first])
+    repo.recipes.retrain(first, trust=True)
+    repo.storage.drop_weights([first])
     repo.storage.gc(grace="0")
     dropped = chain.dropped(first)
     assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
     with pytest.raises(WeightsDropped, match="were given up") as caught:
         repo.checkout(first)
-    assert "--retrain --trust-code" in str(caught.value.hint)
+    assert f"mvc retrain {first.short} --trust-code" in str(caught.value.hint)
     with repo.recipes.retraining(first, trust=True):
         assert chain.is_right(1)
     with pytest.raises(WeightsDropped):
         repo.checkout(first)
-    with pytest.raises(NotTrusted):
+    with pytest.raises(WeightsDropped):
         repo.storage.repack(add=[first])
-    repo.storage.repack(add=[first], trust=True)
+    with pytest.raises(NotTrusted):
+        repo.storage.store_weights(first)
+    repo.storage.store_weights(first, trust=True)
     assert chain.is_right(1)
     assert repo.storage.fsck(full=True).sound
     assert chain.dropped(first) is None
@@ -157,15 +160,6 @@ def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     for id_ in (first, second):
         dropped = chain.dropped(id_)
         assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
-
-
-def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
-    repo, (_, first, _) = chain.repo, chain.ids
-    chain.lose(first)
-    with pytest.raises(WeightsDropped) as caught:
-        repo.checkout(first)
-    assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
-    assert f"with repo.recipes.retraining('{first.short}', trust=True)" in str(caught.value.hint)
 
 
 def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
@@ -257,7 +251,7 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo.commit(chain.states[2], message="the same again")
     chain.lose(second)
     assert chain.is_right(2)
-    repo.storage.repack(add=[second])  # nothing is trained: they are there
+    repo.storage.store_weights(second)  # nothing is trained: they are there
     assert chain.dropped(second) is None
 
 
@@ -267,14 +261,14 @@ def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> Non
     assert "still stored" not in str(chain.dropped(second))
     repo.commit(chain.states[2])
     assert str(chain.dropped(second)).endswith("), still stored")
-    repo.storage.repack(add=[second])  # trains nothing
+    repo.storage.store_weights(second)  # trains nothing
     assert chain.dropped(second) is None
 
 
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     drop(repo.context, first, second)
-    repo.storage.repack(add=[second])
+    repo.storage.store_weights(second)
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
     marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
@@ -447,7 +441,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
         return found
 
     monkeypatch.setattr(availability, "is_stored", racing)
-    repo.storage.repack(add=[second], trust=True)
+    repo.storage.store_weights(second, trust=True)
     assert collected
     assert chain.is_right(2)
     assert repo.storage.fsck(full=True).sound
@@ -494,9 +488,8 @@ def test_data_outside_of_the_repository_keep_the_weights(
     with mvc.Repository.open(repo.root) as opened:
         assert not opened.storage.repack().plan.given_up
         with pytest.raises(CannotRetrain, match="lie outside of mvc: images"):
-            opened.storage.repack(drop_weights=["HEAD"])
-        opened.storage.repack(drop_weights=["HEAD"], outside_data=True)
-        assert opened.storage.stats().dropped == 1
+            opened.storage.drop_weights(["HEAD"])
+        assert opened.storage.stats().dropped == 0
 
 
 def test_forged_marks_are_damage(chain: Chain) -> None:
@@ -505,7 +498,7 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
         marks = (Weights(version, "dropped", path, 5),)
         repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
     with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
-        repo.storage.repack(add=[first], trust=True)
+        repo.storage.store_weights(first, trust=True)
     with (
         pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"),
         repo.recipes.retraining(first, trust=True),
@@ -529,7 +522,7 @@ def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> No
     give_up_unproven(repo, first)
     repo.recipes.retrain(second, trust=True)
     with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
-        repo.storage.repack(drop_weights=[second])
+        repo.storage.drop_weights([second])
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.root) as chain.repo:
         assert not chain.repo.storage.repack().plan.given_up
@@ -566,7 +559,8 @@ def _story(
     chain = Chain(repo, images.parent, 1)
     first = chain.ids[1]
     if base == "given up":
-        repo.storage.repack(drop_weights=[first], trust=True)
+        repo.recipes.retrain(first, trust=True)
+        repo.storage.drop_weights([first])
     elif base == "unproven":
         give_up_unproven(repo, first)
     if price is not None:
@@ -588,7 +582,9 @@ def _story(
         repo = chain.repo
         for trust in (False, [newest], True, chain.ids):
             with suppress(MvcError):
-                repo.storage.repack(drop_weights=[newest], trust=trust)
+                repo.recipes.retrain(newest, trust=trust)
+            with suppress(MvcError):
+                repo.storage.drop_weights([newest])
             with suppress(MvcError):
                 repo.storage.repack()
         if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):

@@ -116,7 +116,7 @@ def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
         third.recipes.retrain(story.trained)
     done = third.recipes.retrain(story.trained, trust=True)
     assert story.is_right(done.state)
-    third.storage.repack(add=[story.trained], trust=True)
+    third.storage.store_weights(story.trained, trust=True)
     assert story.is_right(third.checkout(story.trained))
     assert sound(third)
 
@@ -127,8 +127,9 @@ def test_proofs_do_not_travel(story: Story) -> None:
     third = story.clone("third")
     assert story.is_right(third.checkout(story.trained))
     with pytest.raises(CannotRetrain, match="is not proven"):
-        third.storage.repack(drop_weights=[story.trained])
-    third.storage.repack(drop_weights=[story.trained], trust=True)
+        third.storage.drop_weights([story.trained])
+    third.recipes.retrain(story.trained, trust=True)
+    third.storage.drop_weights([story.trained])
     third.storage.gc(grace="0")
     assert dropped(third, story.trained) is not None and sound(third)
 
@@ -215,7 +216,7 @@ def test_data_that_stay_at_home(story: Story) -> None:
         with pytest.raises(StateForgotten, match=story.data.short):
             repo.recipes.retrain(story.trained, trust=True)
         with pytest.raises(StateForgotten, match=story.data.short):
-            repo.storage.repack(drop_weights=[story.trained], trust=True)
+            repo.storage.drop_weights([story.trained])
     assert story.is_right(story.author.recipes.retrain(story.trained, trust=True).state)
     story.author.push(states=[story.data])  # once it is named, it goes
     third.fetch(versions=[story.data])
@@ -229,9 +230,9 @@ def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
         with pytest.raises(WeightsDropped, match=story.trained.short) as error:
             story.author.push()
         assert story.data.short in str(error.value)
-        assert f"mvc repack --add {story.trained.short}" in str(error.value.hint)
+        assert f"mvc retrain {story.trained.short}" in str(error.value.hint)
     assert not story.server.branches()
-    story.author.storage.repack(add=[story.trained], trust=True)
+    story.author.storage.store_weights(story.trained, trust=True)
     story.author.push()
     assert story.is_right(story.server.checkout(story.trained))
 

@@ -340,7 +340,7 @@ class RemoteMachine(RuleBasedStateMachine):
         try:
             act()
         except WeightsDropped as error:
-            assert error.hint is not None and "mvc repack --add" in error.hint
+            assert error.hint is not None and "mvc retrain" in error.hint
             for name in NAMES:
                 self._store_again(self.people[name].repo)
             self._on("origin", self._store_again)

@@ -320,7 +320,7 @@ def test_a_name_that_no_file_can_have(repo: Any) -> None:
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
 def test_seconds_on_the_command_line_are_finite(mvc_: Mvc, seconds: str) -> None:
-    assert "number of seconds" in mvc_("report", "--layer-seconds", seconds, code=2).err
+    assert "number of seconds" in mvc_("report", "--layers", seconds, code=2).err
     assert not (mvc_.folder / "report.html").exists()
 
 

@@ -8,10 +8,9 @@ verified before the first one is replaced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout
 from mvc.cli.moments import AT, TARGET, moment_or_rev
@@ -19,20 +18,12 @@ from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
-from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownPath, UnknownRevision
 from mvc.names import is_report, printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
-
-
-class _CheckoutRetraining(Retraining, frozen=True, kw_only=True):
-    trust_code: bool = flag(
-        "With --retrain, run the stored code; with --model, to see that it works.",
-        needs="asked whole",
-    )
 
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
@@ -47,7 +38,6 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.", needs="output")
     delete: bool = flag("With -o DIR: delete files that the version lacks.", needs="output")
     whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
-    retrain: _CheckoutRetraining
     force: bool = FORCE_WORK
 
 
@@ -71,14 +61,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
     if args.whole:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        retrain = args.retrain
-        retrain = replace(retrain, trust_code=retrain.trust_code and retrain.asked)
-        build = args.retrain.trust_code
-
-        def act() -> dict[str, Any]:
-            return write_model(session, rev, args.output, force=args.force, build=build)
-
-        written = with_weights(session, [rev], act, retrain)
+        written = write_model(session, rev, args.output, force=args.force)
         if session.as_json:
             out.json("mvc.checkout/1", written)
         return
@@ -99,21 +82,13 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
-
-    def write() -> Restored:
+    to = stdout(session) if args.output == "-" else args.output or session.repository.root
+    settings = fields(args, "everything atomic_dir delete force")
+    try:
         with session.progress("restoring") as progress:
             return session.repository.checkout(
-                rev,
-                path=names,
-                to=stdout(session)
-                if args.output == "-"
-                else args.output or session.repository.root,
-                progress=progress,
-                **fields(args, "everything atomic_dir delete force"),
+                rev, path=names, to=to, progress=progress, **settings
             )
-
-    try:
-        return with_weights(session, [rev], write, args.retrain)
     except UnknownRevision as error:
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
         hint = to_path if session.tracks(rev) else error.hint

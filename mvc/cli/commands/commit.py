@@ -13,6 +13,7 @@ default) and the functions model() and optimizer(parameters). A replay of it pro
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -32,7 +33,6 @@ from mvc.cli.options import (
     option,
     pairs,
     sign,
-    timeout,
 )
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
-    "every at push anyway pipeline output in_place exact reset_point author date opaque force "
-    "allow_empty run patch sign"
+    "every at push anyway pipeline output in_place exact reset_point author date opaque "
+    "allow_empty run sign"
 )
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
@@ -64,18 +64,10 @@ _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_files)
     every: bool = flag("Take every tracked file that changed.", "-a", "--all")
-    message: str | None = option("MSG", "Say what this version is.", "-m")
-    message_file: Any = option(
-        "FILE",
-        "Read the message from FILE; - is stdin.",
-        "-F",
-        "--file",
-        type=click.File("r", encoding="utf-8-sig"),  # editors of Windows write a byte order mark
-    )
+    message: str | None = option("MSG", "Say what this version is; - reads it from stdin.", "-m")
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
     texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
     run: str = option("NAME", "The training that made it.", default="")
-    patch: bool = flag("Keep what the code differs by from its git commit.")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     push: bool = flag("Send the deployment at once; if refused, only commit.", needs="deploy")
@@ -91,7 +83,6 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     author: str | None = option("NAME", "Who made it, if not user.name.")
     date: str | None = option("TIME", "When it was made, if not now.")
     opaque: bool = flag("Keep a model file that is cut off as it is.")
-    force: bool = flag("With -a: also files that are older than what a training recorded.", "-f")
     allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
     provenance: str | None = option(
         "SCRIPT[:NAME]",
@@ -104,11 +95,6 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         needs="provenance",
     )
     no_verify: bool = flag("With --provenance: no replay.", needs="provenance")
-    drop_weights: bool = flag(
-        "With --provenance: give up the weights, which the replay has made again.",
-        needs="provenance",
-    )
-    timeout: float | None = timeout("provenance")
 
 
 @verb(
@@ -117,9 +103,9 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
 )
 def command(session: Session, args: _CommitOptions) -> None:
     _check(args)
-    text = args.message if args.message_file is None else args.message_file.read()
+    message = sys.stdin.read().removeprefix("\ufeff") if args.message == "-" else args.message
     recorded = {
-        "message": text or "",
+        "message": message or "",
         "metrics": numbers(args.pairs),
         "params": dict(pairs(args.texts, "param")),
         "deploy": args.deploy,
@@ -157,25 +143,19 @@ def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> 
     version = done.id.short
     if gave_up:
         return f"gave up the weights of {version}: the replay made the same weights; the file stays"
-    later = f"'mvc repack --drop-weights {version}"
     if args.no_verify:
-        return (
-            f"kept the weights of {version}: its recipe is not proven; {later} --trust-code' "
-            "proves it and gives them up"
-        )
-    return f"kept the weights of {version}: the replay made the same; {later}' gives them up"
+        prove = f"'mvc retrain {version} --trust-code'"
+        return f"kept the weights of {version}: its recipe is not proven; {prove} proves it"
+    later = f"'mvc forget --weights {version}'"
+    return f"kept the weights of {version}: the replay made the same; {later} gives them up"
 
 
 def _check(args: _CommitOptions) -> None:
-    if args.message is not None and args.message_file is not None:
-        raise click.UsageError("give the message with -m or with -F, not both")
     if args.provenance is not None:
         if name := given(args, _NOT_PROVEN):
             raise click.UsageError(f"{name} does not go with --provenance")
         if len(args.paths) != 1:
             raise click.UsageError("name the one file that the training made")
-        if args.drop_weights and args.no_verify:
-            raise click.UsageError("--drop-weights needs the replay that --no-verify leaves out")
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
@@ -183,10 +163,9 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
         options = CommitOptions(
             all=args.every,
             progress=progress,
-            patch=args.patch or None,
             **fields(
                 args,
-                "time=date at anyway output in_place exact opaque force allow_empty author "
+                "time=date at anyway output in_place exact opaque allow_empty author "
                 "push reset_point run sign",
             ),
         )
@@ -262,8 +241,6 @@ def _record(
                 data=_data(args.data),
                 path=name,
                 verify=not args.no_verify,
-                drop_weights=args.drop_weights or None,
-                timeout=args.timeout,
                 progress=progress,
                 **recorded,
             )

@@ -14,19 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from mvc.cli.listing import Folding
-from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag
+from mvc.cli.options import CommandOptions, argument, check_alone, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import Retraining, retraining
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
-from mvc.errors import UnknownRevision
-from mvc.ids import CommitId
 from mvc.model.tensor import TensorSpec
 from mvc.names import printable
 from mvc.repo.content.compare import FileDiff, TensorDiff
@@ -43,10 +39,8 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     b: str | None = argument("[B]")
     paths: tuple[str, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
-    unfold: bool = UNFOLD
     environment: bool = flag("Compare the environments in which they were made.")
     exit_code: bool = flag("Exit with 1 if anything differs; of environments, if results may.")
-    retrain: Retraining
 
 
 @verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)
@@ -56,8 +50,7 @@ def command(session: Session, args: _DiffOptions) -> int:
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    revs = _versions(session, args.a, args.b) if args.retrain.asked else []
-    with retraining(session, revs, args.retrain), session.progress("comparing") as progress:
+    with session.progress("comparing") as progress:
         found = session.repository.diff(
             args.a, args.b, session.names(args.paths), progress=progress
         )
@@ -65,24 +58,12 @@ def command(session: Session, args: _DiffOptions) -> int:
     for path, why in found.unmeasured.items():
         session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if found.unmeasured:
-        session.out.note("hint: with --retrain --trust-code they are trained for this command")
+        session.out.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
-        _print(session, found, stat=args.stat, unfold=args.unfold)
+        _print(session, found, stat=args.stat)
     return int(args.exit_code and _differs(found))
-
-
-def _versions(session: Session, *words: str | None) -> list[CommitId]:
-    """The versions that a diff of A and B reads; HEAD stands beside what is on disk."""
-    found = dict[CommitId, None]()
-    for word in words:
-        try:
-            found[session.repository.find(word)] = None
-        except UnknownRevision:
-            with suppress(UnknownRevision):
-                found[session.repository.find()] = None
-    return list(found)
 
 
 def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
@@ -100,9 +81,9 @@ def _differs(found: Diff) -> bool:
     return any(f.kind != "unchanged" for f in found.files)
 
 
-def _print(session: Session, found: Diff, *, stat: bool, unfold: bool) -> None:
+def _print(session: Session, found: Diff, *, stat: bool) -> None:
     out = session.out
-    folding = Folding.of({f.path for f in found.files}, unfold=unfold or session.verbose)
+    folding = Folding.of({f.path for f in found.files}, unfold=session.verbose)
     for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
         if words:

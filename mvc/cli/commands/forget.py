@@ -1,7 +1,8 @@
 """``mvc forget``.
 
 Either of those named, or of those that the rules give up. Commits, ids and history stay; the
-next 'mvc gc' removes the bytes.
+next 'mvc gc' removes the bytes. With --weights a recipe must make them again: a version that
+somebody asks for is trained by 'mvc retrain'.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
-from mvc.cli.text import count, one_line, size
-from mvc.errors import NoDeployment, NotConfirmed
+from mvc.cli.text import count, listed, one_line, size
+from mvc.errors import NotConfirmed
 from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen, ForgetPreview
 from mvc.maintenance.retention import Best, Retention
@@ -39,7 +40,6 @@ from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.maintenance.receipts import Receipt
-    from mvc.repo.lookup.revisions import Rev
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -48,14 +48,11 @@ _COLUMNS = columns("version, time, message, live on")
 
 class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
+    weights: bool = flag("Only the weights that a proven recipe makes again; the recipes stay.")
     unused: str | None = option(
         "TARGET", "Forget the versions that no deployment on TARGET served."
     )
     unqueried: bool = flag("Forget the versions that were never asked for.")
-    between: tuple[str, str] | None = option(
-        "A B", "Forget what was live from A to B.", "--live-between", nargs=2
-    )
-    target: str | None = option("T", "With --live-between: where.", needs="between")
     listed: bool = flag("Print the receipts of what was forgotten, and forget nothing.", "--list")
     keep_last: int | None = option("N", "Keep the last N.", type=_AT_LEAST_1)
     keep_hourly: int | None = option(
@@ -85,13 +82,17 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     if args.listed:
         check_alone("listed", takes="rev remote")
         return _print_receipts(session, args.rev)
+    if args.weights:
+        check_alone("weights", takes="rev reason remote")
+        _drop_weights(session, args)
+        return 0
     context, as_json = session.repository.context, session.as_json
     rules = Retention(
         best=tuple(Best.parse(text) for text in args.keep_best),
         **fields(args, "last=keep_last hourly=keep_hourly daily=keep_daily"),
         **fields(args, "unused unqueried"),
     )
-    chosen = forget.choose(context, _named(session, args), rules or None)
+    chosen = forget.choose(context, list(args.rev), rules or None)
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks:
         _check_can_ask(as_json=as_json)
@@ -121,15 +122,17 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     return int(bool(chosen.already) and not chosen.commits)
 
 
-def _named(session: Session, args: _ForgetOptions) -> list[Rev]:
-    if args.between is None:
-        return list(args.rev)
-    if args.rev:
-        raise click.UsageError("name versions, or a time with --live-between")
-    found = session.repository.live_between(*args.between, args.target)
-    if not found:
-        raise NoDeployment("nothing was live then", hint="'mvc deploy --list' says what was when")
-    return [each.commit for each in found]
+def _drop_weights(session: Session, args: _ForgetOptions) -> None:
+    if not args.rev:
+        raise click.UsageError("name the versions whose weights go")
+    gone = [session.repository.find(rev) for rev in args.rev]
+    session.repository.storage.drop_weights(gone, reason=args.reason or "")
+    if session.as_json:
+        session.out.json("mvc.forget.weights/1", {"versions": gone})
+    names = listed([id_.short for id_ in gone], None if session.verbose else _FIRST)
+    session.out.note(
+        f"given up: the weights of {names}; 'mvc gc' deletes what no other version has"
+    )
 
 
 def _receipt(session: Session, number: int) -> Receipt:

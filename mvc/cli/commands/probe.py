@@ -17,7 +17,6 @@ import click
 from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
@@ -26,17 +25,12 @@ from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.probing.compare import LayerRow
-    from mvc.probing.cost import DeterminismCost
     from mvc.probing.probe import Probe
 
 _COLUMNS = [
     *columns("layer, type"),
     *numbers("fwd, bwd"),
     *columns("inp, out, grad_inp, grad_out, grad_par"),
-]
-_COST_COLUMNS = [
-    *columns("layer, type"),
-    *numbers("fwd ms, bwd ms, det. fwd ms, det. bwd ms, slower"),
 ]
 _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
@@ -63,12 +57,6 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "N", "The number of threads of torch.", type=click.IntRange(1, 1024)
     )
     deterministic: bool = flag("Let torch use deterministic kernels only.")
-    timed: int | None = option(
-        "N",
-        "Time each layer in N pairs of runs, with any kernels and with deterministic ones.",
-        "--time",
-        type=click.IntRange(1, 1000),
-    )
     only: str | None = option(
         "LAYERS",
         "Record these, with distances: names, wildcards, forward indices: fc,block1.*,7,9-12.",
@@ -79,8 +67,6 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "--input",
     )
     rev: str | None = option("REV", "Load the weights of a version into the model first.")
-    path: str | None = option("PATH", "The file of REV, where it has several states.", needs="rev")
-    retrain: Retraining
 
 
 @verb("mvc probe net.py --save here.json", _ProbeOptions)
@@ -88,8 +74,6 @@ def command(session: Session, args: _ProbeOptions) -> int:
     from mvc.probing.probe import probe
     from mvc.probing.run import seed_all
 
-    if args.retrain.asked and args.rev is None:
-        raise WrongUsage("--retrain goes with --rev", hint="name the version with --rev")
     if args.save is not None:
         session.check_output(args.save, force=args.force)
     script = Script(args.model, session.fs, "model")
@@ -98,28 +82,23 @@ def command(session: Session, args: _ProbeOptions) -> int:
         made = _made(script)
         if args.rev is not None:
             module = made[0] if isinstance(made, tuple) else made
-            session.repository.load(module, args.rev, path=args.path)
+            session.repository.load(module, args.rev)
         return made
 
     given = None if args.shape is None else _tensor(args.shape)
-
-    def run() -> Probe:
-        with script.running():
-            if args.seed is not None:
-                seed_all(args.seed)
-            return probe(
-                make,
-                script.value("inputs") if given is None else given,
-                target=script.value("target"),
-                loss=script.get("loss"),
-                optimizer=script.get("optimizer"),
-                only=None if args.only is None else [each.strip() for each in args.only.split(",")],
-                deterministic=args.deterministic or None,
-                timed=args.timed or 0,
-                **fields(args, "training against seed threads"),
-            )
-
-    found = with_weights(session, [args.rev], run, args.retrain)
+    with script.running():
+        if args.seed is not None:
+            seed_all(args.seed)
+        found = probe(
+            make,
+            script.value("inputs") if given is None else given,
+            target=script.value("target"),
+            loss=script.get("loss"),
+            optimizer=script.get("optimizer"),
+            only=None if args.only is None else [each.strip() for each in args.only.split(",")],
+            deterministic=args.deterministic or None,
+            **fields(args, "training against seed threads"),
+        )
     if args.save is not None:
         found.save(args.save)
         session.out.note(f"wrote the run to {printable(str(args.save))}")
@@ -158,24 +137,6 @@ def _print(session: Session, found: Probe) -> None:
         out.line(f"likely cause: {cause}")
         if cause.hint:
             out.note(f"hint: {cause.hint}")
-    if found.cost is not None:
-        _print_cost(session, found.cost)
-
-
-def _print_cost(session: Session, cost: DeterminismCost) -> None:
-    """The layers that deterministic kernels slow down; with -v every one."""
-    out = session.out
-    layers = cost.layers if session.verbose else cost.slow[:_MOST_ROWS]
-    rows = [
-        (
-            *(printable(each.layer), printable(each.type)),
-            *(f"{1000 * taken:.3g}" for taken in (*each.any, *each.deterministic)),
-            f"{each.slower:.0%}",
-        )
-        for each in layers
-    ]
-    show(out, _COST_COLUMNS, rows)
-    out.line(printable(str(cost)))
 
 
 def _json(found: Probe) -> dict[str, Any]:
@@ -193,7 +154,6 @@ def _json(found: Probe) -> dict[str, Any]:
         },
         "causes": found.causes,
         "layers": [_row_json(row) for row in found.rows],
-        "cost": found.cost,
     }
 
 

@@ -3,7 +3,7 @@
 Names, ids and contents stay as they are; only storage and speed of recovery change.
 Without an aim the settings are applied: store.storage_weight, else store.max_recovery,
 else store.layout.
---add, --remove and --drop-weights take several versions: the REVs that follow go with them.
+--add and --remove take several versions: the REVs that follow go with them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import click
 
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
+    DRY_RUN,
     REMOTE,
     CommandOptions,
     argument,
-    flag,
     option,
     reason,
-    timeout,
-    trust,
 )
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import training_progress
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
@@ -37,14 +34,13 @@ if TYPE_CHECKING:
     from mvc.maintenance.repack.repack import Repacked
 
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
-_PICTURES = {".svg": "svg", ".png": "png"}
-_AIMS = "interval max_recovery add_queried super_step"
+_AIMS = "interval max_recovery add_queried"
 _NAMED = 8  # versions listed by id, unless -v
 
 
 class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
-    dry_run: bool = flag("Only print the plan with its price.", "-n")
+    dry_run: bool = DRY_RUN
     reason: str | None = reason()
     interval: int | None = option("R", "A reset point every R commits.")
     max_recovery: float | None = option(
@@ -54,19 +50,6 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
     remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
     add_queried: int | None = option("N", "Make the N versions asked for most often reset points.")
-    drop_weights: tuple[str, ...] = option(
-        "REV...", "Give up weights that a proven recipe makes again."
-    )
-    trust_code: bool = flag(
-        "Run the stored code of the versions: to prove a recipe, or for --add.",
-        needs="add drop_weights",
-    )
-    trust: tuple[str, ...] = trust("add drop_weights")
-    timeout: float | None = timeout("add drop_weights")
-    outside_data: bool = flag(
-        "With --drop-weights: even if data are only referred to.", needs="drop_weights"
-    )
-    super_step: int | None = option("M", "Add longer deltas, over M versions each.")
     remote: str | None = REMOTE
 
 
@@ -77,38 +60,22 @@ def command(session: Session, args: _RepackOptions) -> int | None:
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:
-    _check(args)
-    add, remove, dropped = (
-        (*named, *args.rev * bool(named)) for named in (args.add, args.remove, args.drop_weights)
-    )
-    bar = session.progress("repacking", counted=True)
-    with training_progress(session) if args.trust or args.trust_code else bar as progress:
+    if args.rev and bool(args.add) == bool(args.remove):
+        raise click.UsageError("revisions follow --add or --remove")
+    add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
+    with session.progress("repacking", counted=True) as progress:
         done = session.repository.storage.repack(
             max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,
             remove=remove or None,
-            drop_weights=dropped or None,
             reason=args.reason or "",
-            trust=(*args.trust, *(*add, *dropped) * args.trust_code),
             progress=progress,
-            **fields(args, f"{_AIMS} outside_data timeout dry_run"),
+            **fields(args, f"{_AIMS} dry_run"),
         )
-    gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
-        named = {"dropped": gone} if gone else {}
-        session.out.json("mvc.repack/1", _json(done, dry_run=args.dry_run) | named)
-    elif gone:
-        session.out.note(
-            f"given up: the weights of {_listed(session, gone)}; 'mvc gc' deletes what no other "
-            "version has"
-        )
+        session.out.json("mvc.repack/1", _json(done, dry_run=args.dry_run))
     elif args.dry_run or session.verbosity >= 0:
         _print(session, done)
-
-
-def _check(args: _RepackOptions) -> None:
-    if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
-        raise click.UsageError("revisions follow --add, --remove or --drop-weights")
 
 
 def _print(session: Session, done: Repacked) -> None:
@@ -134,9 +101,6 @@ def _print(session: Session, done: Repacked) -> None:
     ):
         if full or deltas:
             out.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
-    if plan.joined:
-        steps = count(plan.joined, "approximate step")
-        out.line(f"join    {steps}; the planned recovery counts them as single")
     out.line()
     columns = {"now": plan.before}
     if done.now is not None:
@@ -170,7 +134,6 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
     plan = done.plan
     return {
         "goal": str(plan.goal),
-        "wish": str(plan.goal),  # the key of the release before, for one release
         "dry_run": dry_run,
         "changed": done.now is not None,
         **fields(plan, "added removed full_added full_removed"),

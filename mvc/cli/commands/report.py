@@ -14,7 +14,6 @@ import click
 
 from mvc.cli.options import (
     FORCE_FILE,
-    UNFOLD,
     CommandOptions,
     option,
 )
@@ -34,9 +33,8 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     )
     output: str | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
     force: bool = FORCE_FILE
-    unfold: bool = UNFOLD
-    layer_seconds: float = option(
-        "S", "Time for the distances of layers; by default 2.", default=2.0, show_default=True
+    layers: float = option(
+        "SECONDS", "Time for the distances of layers; by default 2.", default=2.0, show_default=True
     )
 
 
@@ -44,7 +42,7 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _ReportOptions) -> None:
     if session.as_json and args.output == "-":
         raise click.UsageError("--json and the page cannot both go to stdout")
-    settings = fields(args, "layer_seconds unfold since until by")
+    settings = fields(args, "layer_seconds=layers since until by")
     if args.output == "-":
         session.out.line(session.repository.report(**settings).rstrip("\n"))
         return

@@ -19,7 +19,7 @@ from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_lin
 from mvc.cli.completing import complete_show
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
-from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
@@ -45,7 +45,6 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     short: bool = flag("With --id: ten digits instead of all 64.", needs="ids")
     code: bool = flag("Print the code that it carries and what would run.")
     environment: bool = flag("Print the environment in which it was made.")
-    unfold: bool = UNFOLD
     path: str | None = option("PATH", "With TENSOR: the file, where several have it.")
     output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
     force: bool = flag("Replace FILE.npy if it exists.", "-f", needs="output")
@@ -78,7 +77,7 @@ def command(session: Session, args: _ShowOptions) -> None:
 
         show_environment(session, rev)
     else:
-        _print_commit(session, rev, unfold=args.unfold)
+        _print_commit(session, rev)
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
@@ -101,7 +100,7 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
         session.out.line(id_.short if args.short else str(id_))
 
 
-def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
+def _print_commit(session: Session, rev: CommitId) -> None:
     out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
     found = repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
@@ -140,7 +139,7 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
     else:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
-        folding = Folding.of(manifest.by_path, unfold=unfold or session.verbose)
+        folding = Folding.of(manifest.by_path, unfold=session.verbose)
         _print_changes(session, files, removed or (), folding=folding, predicted=predicted)
     session.tell_incomplete(incomplete)
 

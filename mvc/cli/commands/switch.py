@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
 from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
-from mvc.errors import UnknownRevision
 from mvc.names import printable
-
-if TYPE_CHECKING:
-    from mvc.repo.checkout.checkout import Restored
 
 
 class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,24 +15,16 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
     start: str | None = argument("[START]", needs="create")
     create: bool = flag("Make the branch, at START or HEAD.", "-c")
     force: bool = FORCE_WORK
-    retrain: Retraining
 
 
 @verb("mvc switch -c experiment", _SwitchOptions)
 def command(session: Session, args: _SwitchOptions) -> None:
-    repository, revs = session.repository, []
+    repository = session.repository
     before = repository.head(if_known=True).branch
     there = {ref.name for ref in repository.branches()}
-    if args.retrain.asked:
-        with suppress(UnknownRevision):  # switch says what is wrong
-            revs = [repository.find(args.start if args.create else args.branch)]
-
-    def write() -> Restored | None:
-        with session.progress("restoring") as progress:
-            settings = fields(args, "create start force")
-            return repository.switch(args.branch, progress=progress, **settings)
-
-    done = with_weights(session, revs, write, args.retrain)
+    with session.progress("restoring") as progress:
+        settings = fields(args, "create start force")
+        done = repository.switch(args.branch, progress=progress, **settings)
     created = args.create or args.branch not in {*there, before}
     if session.as_json:
         tell_of_training(session, before, args.branch)

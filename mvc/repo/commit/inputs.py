@@ -92,8 +92,7 @@ def of_files(context: Context, given: object, options: CommitOptions) -> list[Ch
     elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
-    if not options.force:
-        _refuse_older(context, [change for change in changed if change.path not in names])
+    _refuse_older(context, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
     renamed = [change for change in changed if change.kind == "renamed" and change.path in names]
     if options.all and not (names or options.allow_empty or staged_removals(context)):
@@ -142,8 +141,7 @@ def _refuse_older(context: Context, changed: Sequence[FileChange]) -> None:
             raise WouldOverwrite(
                 f"{name} is as in version {change.same_as.short}, older than HEAD, which was "
                 "recorded from Python",
-                hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit -a -f' records "
-                "the older one",
+                hint=f"'mvc checkout HEAD {name}' updates the file; 'mvc commit {name}' records it",
             )
 
 

@@ -59,7 +59,6 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     For files: ``all`` adds every tracked path whose file was modified; a file that is named and
     has the bytes of a missing one is its new name. ``cwd`` is the folder that relative paths start
     from. ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile.
-    ``force``: with ``all``, a file of an older version may replace a state from Python.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
     a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
@@ -84,7 +83,6 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     all: bool = False
     cwd: Path | None = None
     opaque: bool = False
-    force: bool = False
     exact: Sequence[str] = ()
     output: str | PathLike[str] | None = None
     in_place: bool = False

@@ -189,13 +189,16 @@ def check_available(
             continue
         if not stored and all(content.id in context.store.made for content in entry.contents):
             continue
-        when = format_time(gone.time_ns, precise=False)
-        raise WeightsDropped(
-            f"the weights of version {commit.short} were given up on {when}; a training"
-            + (f" of about {gone.seconds:.3g} s" if gone.seconds else "")
-            + " makes them again",
-            hint=f"'mvc repack --add {commit.short} --trust-code' trains and stores them again; "
-            f"'mvc checkout --retrain --trust-code {commit.short}' writes them once, and switch, "
-            "diff and probe take these options, too; in Python, "
-            f"'with repo.recipes.retraining({commit.short!r}, trust=True):' reads them",
-        )
+        raise dropped_error(commit, gone)
+
+
+def dropped_error(commit: CommitId, gone: Dropped) -> WeightsDropped:
+    """The error for what needs the weights of this version."""
+    when = format_time(gone.time_ns, precise=False)
+    return WeightsDropped(
+        f"the weights of version {commit.short} were given up on {when}; a training"
+        + (f" of about {gone.seconds:.3g} s" if gone.seconds else "")
+        + " makes them again",
+        hint=f"'mvc retrain {commit.short} --trust-code' trains and stores them again; in Python, "
+        f"'with repo.recipes.retraining({commit.short!r}, trust=True):' reads them once",
+    )

@@ -189,7 +189,7 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
                 ways.append(f"'mvc deploy {made.commit.short} {taken.target} --at {at}' records it")
     gone = [each.short for each in _given_up(context, recorded)]
     if gone:
-        ways.append(f"'mvc repack --trust-code --add {' '.join(gone[:5])}' stores them again")
+        ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' stores them again")
     if before is not None:
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import torch
 
@@ -23,10 +25,10 @@ def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
     assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
 
 
-def test_a_byte_order_mark_is_no_part_of_a_message(mvc) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_message(mvc, monkeypatch) -> None:
     mvc.write(1)
-    (mvc.folder / "message").write_bytes(b"\xef\xbb\xbfsubject\r\n\r\nbody\r\n")
-    mvc("commit", "model.safetensors", "-F", "message")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffsubject\n\nbody\n"))
+    mvc("commit", "model.safetensors", "-m", "-")
     (entry,) = mvc("log", "--json").json["commits"]
     assert entry["message"] == "subject\n\nbody\n"
 
@@ -41,6 +43,6 @@ def test_an_older_file_is_refused_and_named(mvc) -> None:
     said = mvc("commit", "-a", code=3).err.splitlines()
     assert said[0].startswith(f"mvc: model.safetensors is as in version {first.short}, older than")
     assert said[1].startswith("hint: 'mvc checkout HEAD model.safetensors' updates the file")
-    mvc("commit", "-a", "-f")
+    mvc("commit", "model.safetensors")
     with Repository.open(mvc.folder) as repo:
         assert repo.manifest().root == repo.manifest(first).root

@@ -127,7 +127,7 @@ def test_weights_are_kept_unless_it_is_asked_for(trained: Mvc) -> None:
     assert "not proven" not in trained("show", "HEAD").out
     trained(*shlex.split(said[1])[1:])  # without training again: no code is trusted
     assert is_given_up(trained.folder)
-    trained("repack", "--add", "HEAD")
+    assert "stored the weights" in trained("retrain", "HEAD").err  # HEAD~1 or a file has them
     trained("config", "store.storage_weight", "1e12")  # then asked for by its price
     Path("numbers.txt").write_text("1\n2\n3\n4\n5\n7\n")
     retrain("numbers.txt")
@@ -136,11 +136,11 @@ def test_weights_are_kept_unless_it_is_asked_for(trained: Mvc) -> None:
 
 def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) -> None:
     before = Path("model.safetensors").read_bytes()
-    given = ("--drop-weights", "--metric", "acc=0.5", "--param", "lr=0.1", "--deploy", "prod")
+    given = ("--metric", "acc=0.5", "--param", "lr=0.1", "--deploy", "prod")
     done = commit(trained, *given)
     assert done.out.startswith("[main ")
-    assert "the replay made the same weights" in done.err
     assert "noise on stdout" not in done.out
+    trained("forget", "--weights", "HEAD")
     assert is_given_up(trained.folder)
     assert Path("model.safetensors").read_bytes() == before
     assert "Tracked files are as in HEAD" in trained("status").out
@@ -148,9 +148,9 @@ def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) 
     assert "proven" in log and "acc" in log and "not proven" not in log
     trained("gc", "--grace", 0)
     trained("checkout", "HEAD", "-o", "again.safetensors", code=3)
-    trained("checkout", "HEAD", "-o", "again.safetensors", "--retrain", "--trust-code")
+    trained("retrain", "HEAD", "--trust-code")
+    trained("checkout", "HEAD", "-o", "again.safetensors")
     assert Path("again.safetensors").read_bytes() == before
-    trained("repack", "--add", "HEAD", "--trust-code")
     assert not is_given_up(trained.folder)
     trained("fsck", "--full")
     Path("model.safetensors").unlink()
@@ -188,29 +188,28 @@ def test_without_a_replay_nothing_is_proven_and_nothing_given_up(trained: Mvc) -
 
 
 def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
-    failed = commit(trained, "--timeout", "8", name=":sleeps", code=3)
+    commit(trained, "--no-verify", name=":sleeps")
+    failed = trained("retrain", "HEAD", "--trust-code", "--timeout", "8", code=3)
     error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
-    assert "was not made again within 8 s" in error and error.endswith("keeps its weights")
+    assert "was not made again within 8 s" in error
     assert "waits for process" in failed.err  # said in a pipe, too, and once
     assert failed.err.count("retraining") == 1
     assert not is_given_up(trained.folder)
-    assert "--timeout goes with --provenance" in trained("commit", "--timeout", "3", code=2).err
 
 
 def test_several_data_sets_have_names(trained: Mvc) -> None:
     Path("others.txt").write_text("7\n")
     data = ("--data", "numbers=numbers.txt", "--data", "others=others.txt")
-    given = ("--provenance", "finetune.py:several", "--drop-weights", *data)
+    given = ("--provenance", "finetune.py:several", *data)
     trained("commit", "model.safetensors", *given)
-    assert is_given_up(trained.folder)
     found = trained("ls", "--data", "--json").json["data_sets"]
     assert [each["name"] for each in found] == ["numbers", "others"]
 
 
 def test_json(trained: Mvc) -> None:
-    found = commit(trained, "--json", "--drop-weights").json
+    found = commit(trained, "--json").json
     assert found["schema"] == "mvc.commit/1"
-    assert found["weights"] == "given up"
+    assert found["weights"] == "stored"
     assert found["paths"][0]["path"] == "model.safetensors"
     Path("numbers.txt").write_text("7\n")
     other = trained("commit", "model.safetensors", "--allow-empty", "--json").json
@@ -237,9 +236,6 @@ def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
         assert f"{more[0]} does not go with --provenance" in commit(trained, *more, code=2).err
     assert "goes with --provenance" in trained("commit", "--no-verify", code=2).err
     assert "goes with --provenance" in trained("commit", "--data", "x", code=2).err
-    assert "goes with --provenance" in trained("commit", "--drop-weights", code=2).err
-    refused = commit(trained, "--no-verify", "--drop-weights", code=2)
-    assert "--drop-weights needs the replay" in refused.err
     refused = trained("commit", "--provenance", "finetune.py", code=2)
     assert "name the one file that the training made" in refused.err
     refused = commit(trained, "--data", "a=numbers.txt", code=2)

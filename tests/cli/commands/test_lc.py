@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from mvc.api.repository import Repository
 from tests.cli.program import Mvc
 
 
@@ -25,7 +26,8 @@ def test_commit_and_repack(mvc: Mvc) -> None:
     mvc("checkout", "HEAD", "model.safetensors", "-o", "before.safetensors")
     before = load_file(mvc.folder / "before.safetensors")["w"]
     assert not np.array_equal(before, load_file(file)["w"])
-    mvc("repack", "--super-step", "8")
+    with Repository.open(mvc.folder) as repo:
+        repo.storage.repack(super_step=8)
     mvc("checkout", "HEAD", "model.safetensors", "-o", "after.safetensors")
     assert np.array_equal(before, load_file(mvc.folder / "after.safetensors")["w"])
     mvc("fsck", "--full")
@@ -41,12 +43,3 @@ def test_the_setting_is_told(mvc: Mvc) -> None:
     assert "modified" in mvc("status").out  # the file is not what HEAD holds
     (mvc.folder / "notes.txt").write_text("no tensors")
     assert "Approximated" not in mvc("commit", "notes.txt").err
-
-
-def test_a_plan_says_how_many_steps_are_joined(mvc: Mvc) -> None:
-    file = mvc.folder / "model.safetensors"
-    for step in range(10):
-        write(file, step)
-        mvc("commit", "model.safetensors", "--pipeline", "lc:x=2,huffman", "-m", f"step {step}")
-    said = mvc("repack", "-n", "--super-step", "2").out
-    assert "the planned recovery counts them as single" in said

@@ -39,11 +39,8 @@ def test_the_older_file_is_refused_and_the_version_named(repo: mvc.Repository) -
     assert repo.find() == head
 
 
-def test_force_records_it_and_so_does_its_name(repo: mvc.Repository) -> None:
+def test_its_name_records_it(repo: mvc.Repository) -> None:
     first = repo.manifest("HEAD~2")
-    repo.commit(options=mvc.CommitOptions(all=True, force=True))
-    assert repo.manifest().root == first.root
-    train(repo, 3)
     repo.commit(repo.root / "model.safetensors", options=ALL)
     assert repo.manifest().root == first.root
 

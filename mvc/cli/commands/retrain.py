@@ -1,0 +1,47 @@
+"""``mvc retrain``.
+
+Runs the recipe of each REV in another process and compares the hashes. Weights that were given up
+are stored again. Weights that are stored stay, and the recipe counts as proven: 'mvc forget
+--weights' may then give them up.
+"""
+
+from __future__ import annotations
+
+import click
+
+from mvc.cli.options import CommandOptions, argument, flag, option
+from mvc.cli.program import verb
+from mvc.cli.retraining import training_progress
+from mvc.cli.session import Session
+
+
+class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
+    rev: tuple[str, ...] = argument("REV...", required=True)
+    anyway: bool = flag("Even if the environment differs; the result is verified.")
+    trust_code: bool = flag("Run the stored code of each REV.")
+    trust: tuple[str, ...] = option(
+        "REV", "Run the stored code of REV, too: a base that is trained first."
+    )
+    timeout: float | None = option(
+        "SECONDS",
+        "End the training of a version that takes longer.",
+        type=click.FloatRange(0, min_open=True),
+    )
+
+
+@verb("mvc retrain HEAD --trust-code", _RetrainOptions)
+def command(session: Session, args: _RetrainOptions) -> None:
+    repository = session.repository
+    commits = [repository.find(rev) for rev in args.rev]
+    trust = (*args.trust, *(commits if args.trust_code else ()))
+    found = []
+    for commit in commits:
+        gone = repository.log(commit, limit=1)[0].dropped is not None
+        make = repository.storage.store_weights if gone else repository.recipes.retrain
+        with training_progress(session) as progress:
+            make(commit, trust=trust, anyway=args.anyway, timeout=args.timeout, progress=progress)
+        found.append({"version": commit, "made": "stored" if gone else "proven"})
+        what = "stored the weights of" if gone else "proved the recipe of"
+        session.out.note(f"{what} {commit.short}")
+    if session.as_json:
+        session.out.json("mvc.retrain/1", {"versions": found})
