@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from mvc.control_folders import is_foreign
-from mvc.errors import InvalidName
+from mvc.errors import InvalidName, WrongUsage
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
 DEFAULT_STATE = "model.safetensors"
@@ -51,6 +51,17 @@ def printable(text: str) -> str:
         else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
+
+
+def encode_text(value: str) -> bytes:
+    """UTF-8; undecodable bytes of a name represent themselves. Raises WrongUsage."""
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise WrongUsage(
+            f"a text holds a lone surrogate, which is no character: {printable(value[:100])}",
+            hint="read the text again with the right encoding",
+        ) from None
 
 
 def an(name: str) -> str:

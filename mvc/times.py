@@ -6,6 +6,7 @@ clocks changed, raises InvalidTime with both readings.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
@@ -351,3 +352,9 @@ def _shift(wall: datetime, zone: tzinfo | None) -> int:
 def _seconds(wall: datetime) -> int:
     """Whole seconds from 1970 to a time without a zone, read as UTC."""
     return (wall.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Raises WrongUsage unless ``value`` is a finite number of seconds from 0 on."""
+    if not 0 <= value < math.inf:
+        raise WrongUsage(f"{name} is a number of seconds, 0 or more, not {value!r}")

@@ -22,9 +22,9 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 640,
+    ".": 648,
     "adapters": 2_186,
-    "api": 1_039,
+    "api": 1_033,
     "cli": 4_825,
     "codecs": 1_495,
     "distributed": 2_906,
@@ -33,19 +33,19 @@ BUDGET = {
     "io": 1_407,
     "lossy": 2_130,
     "maintenance": 5_764,
-    "model": 754,
+    "model": 755,
     "models": 1_076,
     "pipelines": 404,
     "probing": 998,
     "recipes": 1_814,
     "remote": 5_841,
-    "repo": 7_017,
-    "report": 972,
+    "repo": 6_934,
+    "report": 971,
     "server": 1_390,
     "serving": 470,
-    "store": 6_535,
+    "store": 6_542,
     "testing": 450,
-    "training": 1_507,
+    "training": 1_506,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -15,7 +15,6 @@ from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath, need_torch
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE
-from mvc.repo.arguments import checked
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress
 
@@ -60,7 +59,6 @@ def replay_options(
 
 
 @fetching
-@checked
 class Recipes(Namespace):
     """How versions were made; ``repo.recipes``."""
 

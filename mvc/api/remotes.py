@@ -19,7 +19,6 @@ from mvc.remote import remotes
 from mvc.remote.doors import check_folder, door_module, open_door
 from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
-from mvc.repo.arguments import checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
@@ -58,7 +57,6 @@ class Tracking(Struct, frozen=True):
     behind: int
 
 
-@checked
 class Remotes(Namespace):
     """Names, URLs and options of remotes; ``repo.remotes``."""
 

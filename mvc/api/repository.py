@@ -31,7 +31,6 @@ from mvc.io.files import FileSystem
 from mvc.io.replacement import removing_if_failed
 from mvc.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import deploying, deployments, live, refs
-from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -119,7 +118,6 @@ class WriteOptions(TypedDict, total=False):
 
 
 @fetching
-@checked
 class Repository(Unpicklable):
     """An open repository; close it, or use it as a context manager.
 
@@ -135,7 +133,6 @@ class Repository(Unpicklable):
             )
         self.context = context
         self._closing: list[Callable[[], object]] = []
-        self.closed = False
 
     # -- opening -------------------------------------------------------------------------
 
@@ -264,6 +261,11 @@ class Repository(Unpicklable):
         return cls.open(done.folder, discover=False, config=config)
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed; what is asked of it then raises WrongUsage."""
+        return self.context.store.closed
+
+    @property
     def root(self) -> Path:
         """The folder that holds ``.mvc``."""
         return self.context.root
@@ -309,7 +311,6 @@ class Repository(Unpicklable):
         with ExitStack() as after:
             after.callback(self.context.store.close)
             after.callback(self.context.caches.clear)
-            after.callback(setattr, self, "closed", True)
             for act in self._closing:  # may commit
                 after.callback(act)
             self._closing = []
@@ -398,7 +399,6 @@ class Repository(Unpicklable):
         from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
-        check_keywords("commit", _Rarer, rarer)
         chosen = replace(options or CommitOptions(), **rarer)
         text, bound = pipeline_and_bound(pipeline)
         state, carried = self._carried(model, state, path, chosen)
@@ -626,7 +626,6 @@ class Repository(Unpicklable):
         """
         from mvc.repo import queries
 
-        check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
         if to is not None:
             done: Any = self._write(

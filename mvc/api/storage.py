@@ -13,7 +13,6 @@ from mvc.api.absent import fetching
 from mvc.api.namespace import Namespace
 from mvc.api.recipes import replay_options
 from mvc.repo import queries
-from mvc.repo.arguments import checked
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress, Reason
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 
 @fetching
-@checked
 class Storage(Namespace):
     """What keeps a repository small, fast and sound; ``repo.storage``."""
 

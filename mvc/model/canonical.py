@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from mvc.errors import DamagedData
 from mvc.model.layout import Field
+from mvc.names import encode_text
 
 _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
@@ -37,11 +38,6 @@ def encode_uint(value: int) -> bytes:
 def signed(value: int) -> int:
     """The signed integer that a zigzagged one stands for."""
     return value >> 1 if not value & 1 else -((value + 1) >> 1)
-
-
-def encode_text(value: str) -> bytes:
-    """UTF-8; bytes that are not UTF-8 represent themselves."""
-    return value.encode("utf-8", "surrogateescape")
 
 
 def decode_text(data: bytes) -> str:

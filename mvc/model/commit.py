@@ -25,10 +25,11 @@ from mvc.limits import (
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
-from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
+from mvc.model.canonical import Reader, Writer, decode_text, signed
 from mvc.model.hashing import digest
 from mvc.model.layout import Forms, number
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
+from mvc.names import encode_text
 
 _TAG = b"mvc.commit.1"
 # The second needs the feature "commit-2", and so on.

@@ -31,7 +31,7 @@ from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tail import MANIFEST_TAGS, Unknown, flags, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.names import ATTACHED, attached_path, check_key, check_path, training_path
+from mvc.names import ATTACHED, attached_path, check_key, check_path, encode_text, training_path
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
@@ -90,9 +90,7 @@ class State:
     """
 
     def __init__(self, tensors: Iterable[LogicalTensor]) -> None:
-        self.tensors = tuple(
-            sorted(tensors, key=lambda t: t.key.encode("utf-8", "surrogateescape"))
-        )
+        self.tensors = tuple(sorted(tensors, key=lambda t: encode_text(t.key)))
 
     @cached_property
     def tree(self) -> MerkleTree:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from mvc.ids import Root
 from mvc.model.hashing import digest
+from mvc.names import encode_text
 
 _TAG_LEAF = b"mvc.leaf.1"
 _TAG_NODE = b"mvc.node.1"
@@ -19,7 +20,7 @@ _TAG_EMPTY = b"mvc.empty.1"
 
 def leaf(content: bytes, key: str) -> bytes:
     """The leaf of one tensor: its param hash bound to its name."""
-    return digest(_TAG_LEAF, content, key.encode("utf-8", "surrogateescape"))
+    return digest(_TAG_LEAF, content, encode_text(key))
 
 
 class _Node(Struct, frozen=True):

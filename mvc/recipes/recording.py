@@ -37,7 +37,6 @@ from mvc.recipes.recipe import BaseState, Model, Recipe, Result, is_made_whole
 from mvc.recipes.replay import ReplayOptions
 from mvc.recipes.service import START, Describer, counting_steps
 from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
-from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
@@ -48,6 +47,7 @@ from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
 from mvc.repo.values import metrics_from, params_from
 from mvc.repo.worktree.identify import earlier
+from mvc.times import check_seconds
 from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
 from mvc.types import Progress

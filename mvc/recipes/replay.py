@@ -47,7 +47,6 @@ from mvc.recipes import dataset
 from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped, event_in
 from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.repo import attached
-from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
@@ -55,6 +54,7 @@ from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import is_stored
 from mvc.store.journal.entries import Entry, Weights
+from mvc.times import check_seconds
 from mvc.types import Progress
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at

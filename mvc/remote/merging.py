@@ -36,8 +36,8 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
-from mvc.model.canonical import decode_text, encode_text
-from mvc.names import NODES, check_ref, is_report, printable
+from mvc.model.canonical import decode_text
+from mvc.names import NODES, check_ref, encode_text, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
 from mvc.repo.live import Standings

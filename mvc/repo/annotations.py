@@ -15,6 +15,7 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE
 from mvc.model.commit import Commit
+from mvc.names import encode_text
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
@@ -50,7 +51,7 @@ def annotate(
     evidence = Evidence(commit, metrics_from(metrics), params_from(params), note)
     if not (metrics or params or note):
         raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
-    if len(note.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
+    if len(encode_text(note)) > MAX_MESSAGE:
         raise WrongUsage(f"the note is longer than {MAX_MESSAGE} bytes")
     check_values(evidence.metrics, evidence.params)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mvc.errors import WrongUsage
 from mvc.limits import MAX_METRICS, MAX_NAME_BYTES, MAX_PARAMS
-from mvc.names import check_key, printable
+from mvc.names import check_key, encode_text, printable
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
@@ -57,5 +57,5 @@ def check_values(metrics: Mapping[str, float], params: Mapping[str, str]) -> Non
         check_key(name, "metric")
     for name, value in params.items():
         check_key(name, "param")
-        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+        if len(encode_text(value)) > MAX_NAME_BYTES:
             raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")

@@ -13,7 +13,6 @@ from mvc.ids import CommitId
 from mvc.maintenance.repack.repack import draw_curve
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.arguments import check_seconds
 from mvc.repo.context import Context
 from mvc.repo.display import number, size
 from mvc.repo.display import seconds as duration
@@ -24,7 +23,7 @@ from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import BaseOf, by_version
-from mvc.times import format_time
+from mvc.times import check_seconds, format_time
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics

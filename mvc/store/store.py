@@ -155,6 +155,7 @@ class Store:
         self._thresholds = thresholds
         self._given_pool = pool
         self._arenas: Arenas | None = None
+        self.closed = False
         self._open()
 
     def _open(self) -> None:
@@ -173,7 +174,9 @@ class Store:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The present snapshot; a forked child opens one of its own."""
+        """The present snapshot; a forked child opens one of its own. Raises WrongUsage."""
+        if self.closed:
+            raise WrongUsage("this repository is closed", hint="open it again")
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
@@ -435,6 +438,7 @@ class Store:
         return next((c.new for c in reversed(found.entry.refs) if c.name == name), None)
 
     def close(self) -> None:
+        self.closed = True
         if self._pid != os.getpid():
             return
         if self._pool is not None:

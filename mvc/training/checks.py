@@ -13,9 +13,8 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import Monitor
-from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref
+from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, encode_text
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import CommitRequest, check_request, check_run
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from
@@ -157,7 +156,7 @@ def check_options(options: RecorderOptions) -> None:
         value = getattr(options, name)
         if not isinstance(value, str) and (value is not None or name not in optional):
             raise _wrong(name, value, "text")
-        check_text(name, value or "")
+        encode_text(value or "")
     if options.pipeline is not None:
         Pipeline.parse(options.pipeline)
     _check_place(check_path(options.name))

@@ -102,9 +102,8 @@ def test_a_plan_says_who_would_do_it(tmp_path: Path, by: Callable[[str], None]) 
 def test_reasons_and_names_that_are_none(tmp_path: Path, by: Callable[[str], None]) -> None:
     history = History(tmp_path, 1)
     with history.open() as repo:
-        for wrong in ("x" * 65_537, 7, None):
-            with pytest.raises(WrongUsage, match=r"deploy\(reason=...\) takes a text of at most"):
-                repo.deploy("HEAD", "prod", reason=wrong)  # type: ignore[arg-type]
+        with pytest.raises(WrongUsage, match="the reason is longer than 65,536 bytes"):
+            repo.deploy("HEAD", "prod", reason="x" * 65_537)
         long = "é" * 32_768
         assert repo.deploy("HEAD", "prod", reason=long).reason == long
     by("two\nlines")

@@ -17,8 +17,7 @@ from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
-from mvc.names import check_author, check_place, check_ref, printable
-from mvc.repo.arguments import check_fields
+from mvc.names import check_author, check_place, check_ref, encode_text, printable
 from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
@@ -93,8 +92,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     guard: DeployGuard | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
-        check_fields(self)
+        """Raises WrongUsage for a ``produced_by`` of no stage."""
         if self.produced_by is not None and not self.produced_by.strip():
             raise WrongUsage(
                 "produced_by is empty: it names the lossy pipeline that made the state",
@@ -167,7 +165,7 @@ def check_request(request: CommitRequest) -> None:
     if options.author is not None:
         check_author(options.author)
     check_run(options.run)
-    if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
+    if len(encode_text(request.message)) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     check_values(request.metrics, request.params)
     if len(set(request.needs)) > MAX_NEEDS:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mvc.ids import CommitId, DeploymentId
-from mvc.model.canonical import Writer, encode_text
+from mvc.model.canonical import Writer
 from mvc.model.hashing import digest
+from mvc.names import encode_text
 from mvc.store.journal.entries import Deployment
 from mvc.store.journal.stamps import Stamp
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mvc.names import is_report
+from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
@@ -43,7 +43,7 @@ def moment_of(key: bytes) -> int:
 
 def text(name: str) -> bytes:
     """A name, terminated so that no name is a prefix of another."""
-    return name.encode("utf-8", "surrogateescape") + b"\0"
+    return encode_text(name) + b"\0"
 
 
 def offset_of(key: bytes) -> int:

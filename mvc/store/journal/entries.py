@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import (
     MAX_COMMIT,
@@ -23,11 +23,11 @@ from mvc.limits import (
     MAX_REF_BYTES,
     MAX_TRACKING_BYTES,
 )
-from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
+from mvc.model.canonical import Reader, Writer, decode_text, signed
 from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
-from mvc.names import REMOTE
+from mvc.names import REMOTE, encode_text
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import (
     LateStamp,
@@ -266,6 +266,8 @@ class Entry(Struct, frozen=True, dict=True):
             found[_AUTHOR] = encode_text(self.author)
         if self.reason:
             found[_REASON] = encode_text(self.reason)
+            if len(found[_REASON]) > MAX_REASON:
+                raise WrongUsage(f"the reason is longer than {MAX_REASON:,} bytes")
         returns = [_or_zero(each.returns_to) for each in self.deployments]
         if any(returns):
             found[_RETURNS] = Writer().uints(returns).done()

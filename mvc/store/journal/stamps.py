@@ -13,8 +13,9 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, DeploymentId
 from mvc.limits import MAX_REF_BYTES
-from mvc.model.canonical import Reader, Writer, encode_text
+from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
+from mvc.names import encode_text
 
 NODE = 16
 """Bytes of a node."""
