@@ -34,11 +34,19 @@ if TYPE_CHECKING:
 class Storage(Namespace):
     """What keeps a repository small, fast and sound; ``repo.storage``."""
 
-    def stats(self) -> Stats:
-        """Versions, reset points, chains, bytes by kind, recovery times."""
+    def stats(self, *, calibrate: bool = False) -> Stats:
+        """Versions, reset points, chains, bytes by kind, recovery times.
+
+        ``calibrate``: measure how fast this machine decodes, and keep that in a file of the user's
+        cache. Stats and reports count with it; what is stored never depends on it.
+        """
         from mvc.recipes.recipe import recipe_base
         from mvc.report import stats
 
+        if calibrate:
+            from mvc.store.recovery import rates
+
+            rates.calibrate(self.context.store.fs)
         return stats.stats(self.context, recipe_base)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:

@@ -127,13 +127,13 @@ def _making(context: Context, commit: CommitId) -> float:
 
 def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
     """Estimated seconds to recover some files of a version as they are stored."""
-    graph, timing, walks = context.store.graph, context.store.timing, []
+    graph, rates, walks = context.store.graph, context.store.rates, []
     files = list(entries)
     for content in {content.id: content for entry in files for content in entry.contents}.values():
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
             steps = plan(graph, [content.id], start).steps
             walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
-    return timing.version(timing.works(walks), len(files), sum(entry.size for entry in files))
+    return rates.version(rates.works(walks), len(files), sum(entry.size for entry in files))
 
 
 @contextmanager

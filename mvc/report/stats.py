@@ -26,7 +26,7 @@ from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
 from mvc.store.packs.records import Coding
-from mvc.store.recovery.timing import Part, Timing, of_group, together
+from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.writing.full_or_delta import BasePiece, choose
 
@@ -125,14 +125,15 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     states = history.states()
     for manifest in states.values():
         contents.require(manifest)
-    seconds = _seconds(found, contents, context.store.timing)
+    rates = calibrated(context.store.fs)
+    seconds = _seconds(found, contents, rates)
     found.graph.price(seconds)
     groups = _SharedPayloads(found, seconds) if any(found.groups) else None
     recipes = {
         commit: (gone.seconds, base_of(context, commit))
         for commit, gone in all_dropped(context).items()
     }
-    held = _hold(found, contents, context.store.timing, groups=groups, recipes=recipes)
+    held = _hold(found, contents, rates, groups=groups, recipes=recipes)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     packs, weight = sum(stored.values()), context.config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
@@ -222,37 +223,28 @@ def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float 
     return None
 
 
-def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np.float64]:
-    """By row of the graph: the seconds to read and decode a payload.
-
-    One is estimated of those that are alike: in coding (but for the numbers of a prediction), size,
-    degree of compression and spec.
-    """
-    graph, specs = found.graph, contents.known_specs
-    numbers = np.full(len(graph) + 1, len(specs), np.int32)  # the last one: what is not stored
-    numbers[graph.numbers(contents.ids)] = column(contents.specs)
-    spec = numbers[graph.object]
-    key = np.zeros(len(spec), np.int64)
-    codings = np.unique([_rule(text) or text for text in found.texts], return_inverse=True)[1]
-    for each in (codings[column(found.kinds)], graph.sizes, spec, _degrees(found)):
-        _, part = np.unique(each, return_inverse=True)
-        key = key * (part.max(initial=0) + 1) + part
-    _, first, alike = np.unique(key, return_index=True, return_inverse=True)
-    seconds = [
-        timing.payload(coding.record.header, coding.member, [*specs, None][spec[row]])
-        for row in first.tolist()
-        for coding in [found.coding(row)]
-    ]
-    return np.array(seconds)[alike]
+def _seconds(found: Inventory, contents: Contents, rates: Rates) -> NDArray[np.float64]:
+    """By row of the graph: the seconds to read and decode a payload."""
+    graph, kinds, texts = found.graph, column(found.kinds), list(found.texts)
+    sizes, shares = graph.sizes.astype(np.float64), _shares(found)
+    widths = np.array([*map(width_of, contents.known_specs), 0])  # the last one: not stored
+    specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
+    specs[graph.numbers(contents.ids)] = column(contents.specs)
+    width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
+    order = np.lexsort((width, kinds))
+    ends = np.flatnonzero(np.diff(kinds[order]) | np.diff(width[order])) + 1
+    for rows in np.split(order, ends) if len(order) else ():
+        text, each = texts[kinds[rows[0]]], int(width[rows[0]])
+        seconds[rows] = rates.seconds(text, sizes[rows], shares[rows], each)
+    return seconds
 
 
-def _degrees(found: Inventory) -> NDArray[np.int16]:
-    """By row of the graph: how far a payload is compressed, in steps of a factor of 1.4."""
+def _shares(found: Inventory) -> NDArray[np.float64]:
+    """By row of the graph: the stored bytes of a payload; of a group's the object's share."""
     record, sizes, stored = found.records_by_row, found.graph.sizes, column(found.payloads)
     raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
-    share = np.where(column(found.groups)[record], total * sizes / np.maximum(raw, 1), stored)
-    degree = np.rint(2 * np.log2(np.maximum(share, 1) / np.maximum(sizes, 1)))
-    return np.asarray(degree, np.int16)
+    grouped = column(found.groups)[record] > 0
+    return np.where(grouped, total * sizes / np.maximum(raw, 1), stored.astype(np.float64))
 
 
 class _SharedPayloads:
@@ -362,7 +354,7 @@ class _Figures(Struct, kw_only=True, dict=True):
 def _hold(
     found: Inventory,
     contents: Contents,
-    timing: Timing,
+    rates: Rates,
     *,
     groups: _SharedPayloads | None,
     recipes: Mapping[CommitId, tuple[float, CommitId | None]],
@@ -384,7 +376,7 @@ def _hold(
     seconds = np.zeros(count)
     for number in np.flatnonzero(held).tolist():
         works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
-        seconds[number] = timing.version(works, contents.files[number], contents.raw[number])
+        seconds[number] = rates.version(works, contents.files[number], contents.raw[number])
     first = np.full(len(objects), -1, np.int32)  # by slot: the manifest that mentions it first
     first[slot[::-1]] = manifest[::-1]
     return _Figures(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from mvc.store.graph.search import Graph
     from mvc.store.packs.arena import Arenas
+    from mvc.store.recovery.rates import Rates
     from mvc.store.recovery.recover import Recovery
-    from mvc.store.recovery.timing import Timing
     from mvc.store.writing.full_or_delta import Policy
     from mvc.store.writing.object_writer import ObjectWriter
     from mvc.store.writing.pack_writer import PackWriter, RecordSink
@@ -230,10 +230,11 @@ class Store:
         return Recovery(self.snapshot, self.graph, self.pool, self.made)
 
     @property
-    def timing(self) -> Timing:
-        from mvc.store.recovery.timing import Timing
+    def rates(self) -> Rates:
+        """What decoding takes, in constants."""
+        from mvc.store.recovery.rates import Rates
 
-        return Timing(self.recovery)
+        return Rates()
 
     @property
     def arenas(self) -> Arenas:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +23,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.pipelines.table import PRESETS
 from mvc.repo.config import set_value
-from mvc.store.graph.search import PathStep
-from mvc.store.packs.reader import PackReader
-from mvc.store.recovery import timing
-from mvc.store.recovery.grouped import decode_shared
+from mvc.store.recovery.rates import Rates
 from mvc.testing import fresh_process
 
 TOLERATED = 1.3
@@ -135,55 +133,30 @@ def test_groups_that_small_tensors_alone_need_count_whole_in_every_estimate(
         least = min(point.worst_seconds for point in curve.points)
         bound = (curve.today.worst_seconds + least) / 2
         now = repo.storage.repack(max_recovery=bound).now
-        assert now is not None and now.worst_seconds <= bound * 1.1  # rates are measured again
+        assert now is not None and now.worst_seconds <= bound
         ids = [version.commit.id for version in repo.log()]
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
 
 
-@pytest.fixture
-def unmeasured() -> Iterator[None]:
-    """Nothing was measured in this process, and what the test measures is dropped again."""
-    timing.forget_rates()
-    yield
-    timing.forget_rates()
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_a_tiny_group_tells_nothing_about_a_large_one(tmp_path: Path) -> None:
-    """Rates are kept for the process: here those of another repository's few bytes."""
-    random, pipeline = np.random.default_rng(0), "xor | planes:all | zstd:1"
-    for size in (8, 64):  # compressed as far as the large one's tensors
-        weights = random.standard_normal(size).astype(np.float32)
-        with mvc.Repository.init(tmp_path / str(size)) as repo:
-            for i in range(3):
-                state = {"w": weights + np.float32(1e-4 * i), "zeros": np.zeros_like(weights)}
-                repo.commit(state, pipeline=pipeline)
-            repo.storage.curve()
+def test_an_estimate_of_groups_is_not_far_too_long(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "large") as repo:
         took = recovery(tmp_path / "large", grown_in_groups(repo), runs=3)
         assert took / TOLERATED <= repo.storage.stats().recovery_worst <= 3 * took
 
 
-@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("slower", [20, 160])
 def test_a_bound_that_the_fastest_layout_meets_is_met_whatever_a_group_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: int
 ) -> None:
-    """Groups without a base were measured while the machine was stalled."""
-    thread_time, stalled = time.thread_time, [0.0]
+    inner = Rates.seconds
 
-    def decode(packs: PackReader, step: PathStep) -> object:
-        begun = thread_time()
-        found = decode_shared(packs, step)
-        if not step.member.coding.pipeline.startswith("xor"):
-            stalled[0] += (slower - 1) * (thread_time() - begun)
-        return found
+    def slow(self: Rates, text: str, raw: Any, stored: Any, width: int) -> Any:
+        seconds = inner(self, text, raw, stored, width)
+        return seconds * (1 if text.startswith("xor") else slower)
 
     with mvc.Repository.init(tmp_path) as repo:
         grown_in_groups(repo)
-        timing.forget_rates()
-        monkeypatch.setattr(timing, "decode_shared", decode)
-        monkeypatch.setattr(time, "thread_time", lambda: thread_time() + stalled[0])
+        monkeypatch.setattr(Rates, "seconds", slow)
         seconds = [point.worst_seconds for point in repo.storage.curve().points]
         least, most = min(seconds), max(seconds)
         for part in (1.1, 1.5, 2, 5, 10, 20):

@@ -1,12 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.model.tensor import TensorSpec
 from mvc.recipes.recipe import recipe_base
 from mvc.report.stats import by_version
-from mvc.store.packs.records import BLOB, Member, RecordHeader
-from mvc.store.recovery.timing import Timing
+from mvc.store.recovery.rates import Rates
 from tests.repo.working import write_model
 
 
@@ -113,13 +113,12 @@ def test_estimates_know_what_a_payload_holds(
         halves = halves + rng.standard_normal(halves.shape).astype(np.float16) / 1000
         repo.commit({"half": halves, "byte": rng.integers(0, 9, 80_000, np.uint8)})
     asked = set()
-    inner = Timing.payload
+    inner = Rates.seconds
 
-    def noted(self: Timing, header: RecordHeader, member: Member, spec: TensorSpec | None) -> float:
-        if member.kind == BLOB and member.nbytes == halves.nbytes:
-            asked.add(None if spec is None else spec.dtype)
-        return inner(self, header, member, spec)
+    def noted(self: Rates, text: str, raw: Any, stored: Any, width: int) -> Any:
+        asked.update((width, nbytes) for nbytes in np.unique(raw).tolist())
+        return inner(self, text, raw, stored, width)
 
-    monkeypatch.setattr(Timing, "payload", noted)
+    monkeypatch.setattr(Rates, "seconds", noted)
     assert repo.storage.stats().versions == 3
-    assert asked == {"float16", "uint8"}
+    assert {(2, 80_000), (1, 80_000)} <= asked

@@ -15,6 +15,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery import planned
+from mvc.store.recovery.rates import Rates
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
 from tests.hostile.forged import Piece, delta, raw_id
@@ -192,14 +193,14 @@ def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
 ) -> None:
     run = Run(tmp_path / "repo", count=100_000)
     with Repository.open(run.write()) as repo:
-        timing, graph = repo.context.store.timing, repo.context.store.graph
+        rates, graph = Rates(), repo.context.store.graph
         spec = TensorSpec("raw", (400_000,))
 
         def seconds(members: str, version: int = 6) -> float:
             walks = [
                 (400_000, spec, plan(graph, [run.id(version, member)]).steps) for member in members
             ]
-            return sum(each for _, each in timing.works(walks))
+            return sum(each for _, each in rates.works(walks))
 
         assert seconds("wmv") == pytest.approx(seconds("w"))
         assert 0 < seconds("m") < seconds("v") < seconds("w")

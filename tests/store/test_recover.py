@@ -13,7 +13,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.limits import CHUNK
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from mvc.store.recovery import timing
+from mvc.store.recovery import rates
 from mvc.store.recovery.recover import Request
 from tests.seeds import draw
 from tests.store.repositories import History
@@ -24,14 +24,12 @@ from tests.store.sizes import shrink
     "chunks, longest", [(0.5, 0.5), (1.25, 1), (2, 1), (2.25, 1.25), (3, 2), (3.25, 2), (4, 2)]
 )
 def test_seconds_are_those_of_the_thread_with_most_chunks(
-    history: History, monkeypatch: pytest.MonkeyPatch, chunks: float, longest: float
+    monkeypatch: pytest.MonkeyPatch, chunks: float, longest: float
 ) -> None:
-    monkeypatch.setattr(timing, "cpu_count", lambda: 2)
-    with history.open() as repo:
-        seconds = timing.Timing(repo.context.store.recovery).decoding
-        alone = seconds([(CHUNK // 2, chunks)])
-        assert alone == chunks
-        spread = seconds([(int(chunks * CHUNK), chunks)])
+    monkeypatch.setattr(rates, "cpu_count", lambda: 2)
+    seconds = rates.Rates().decoding
+    assert seconds([(CHUNK // 2, chunks)]) == chunks
+    spread = seconds([(int(chunks * CHUNK), chunks)])
     assert spread == pytest.approx(0.15 * chunks + 0.85 * longest)
 
 

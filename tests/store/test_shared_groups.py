@@ -13,7 +13,7 @@ from mvc.ids import CommitId
 from mvc.repo.lookup import manifests
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery import grouped
-from mvc.store.recovery.timing import Timing
+from mvc.store.recovery.rates import Rates
 from mvc.testing import open_quietly
 
 
@@ -76,17 +76,17 @@ def test_a_group_is_not_kept_after_its_last_use(
 def test_the_estimate_counts_each_group_of_a_version_once_and_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def a_second_per_byte(self: Timing, header: RecordHeader, member: Member) -> float:
+    def a_second_per_byte(self: Rates, header: RecordHeader, member: Member) -> float:
         return float(member.nbytes)
 
     last, _ = uneven(tmp_path)
-    monkeypatch.setattr(Timing, "payload", a_second_per_byte)
+    monkeypatch.setattr(Rates, "payload", a_second_per_byte)
     with mvc.Repository.open(tmp_path) as repo:
         store = repo.context.store
         contents = manifests.of_commit(repo.context, last).all_entries[0].contents
         walks = [(c.spec.nbytes, c.spec, store.graph.path(c.id).steps) for c in contents]
         groups = {(s.pack, s.offset): s.header for _, _, steps in walks for s in steps}
-        works = store.timing.works(walks)
+        works = Rates().works(walks)
     raw = sum(member.nbytes for header in groups.values() for member in header.members)
     shared = sum(nbytes for nbytes, _, steps in walks for _ in steps)
     assert raw > sum(nbytes for nbytes, _ in works)

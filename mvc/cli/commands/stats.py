@@ -1,12 +1,13 @@
 """``mvc stats``.
 
-'Plain copies' is what all files of all versions would take; recovery times are
-estimates for this machine.
+'Plain copies' is what all files of all versions would take. Recovery times are estimates for the
+machine that the settings count with, after 'mvc stats --calibrate' for this one.
 """
 
 from __future__ import annotations
 
 from mvc.cli.commits import tell_absent
+from mvc.cli.options import CommandOptions, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -23,9 +24,13 @@ _KINDS = {
 _COLUMNS = (Column("stored"), *numbers("bytes, share"))
 
 
-@verb("mvc stats")
-def command(session: Session) -> None:
-    found = session.repository.storage.stats()
+class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
+    calibrate: bool = option(None, "Measure first how fast this machine decodes.")
+
+
+@verb("mvc stats", _StatsOptions)
+def command(session: Session, args: _StatsOptions) -> None:
+    found = session.repository.storage.stats(calibrate=args.calibrate)
     if session.as_json:
         session.out.json("mvc.stats/1", found)
     else:

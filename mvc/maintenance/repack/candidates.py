@@ -11,7 +11,7 @@ from mvc.limits import PIECE
 from mvc.maintenance.inventory import Inventory
 from mvc.model.tensor import TensorSpec
 from mvc.store.packs.records import BLOB
-from mvc.store.recovery.timing import Timing
+from mvc.store.recovery.rates import Rates
 
 Node = tuple[bytes, int]
 """A blob's id and the first byte of one of its pieces."""
@@ -71,7 +71,7 @@ def starts_of(nbytes: int) -> range:
 class Candidates:
     """The stored codings by piece."""
 
-    def __init__(self, found: Inventory, timing: Timing, specs: Mapping[bytes, TensorSpec]) -> None:
+    def __init__(self, found: Inventory, rates: Rates, specs: Mapping[bytes, TensorSpec]) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
         self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
         for coding in found.all_codings():
@@ -83,7 +83,7 @@ class Candidates:
                 start=member.start,
                 nbytes=member.nbytes,
                 stored=coding.stored,
-                seconds=timing.payload(coding.record.header, member, specs.get(member.id)),
+                seconds=rates.payload(coding.record.header, member, specs.get(member.id)),
                 base=coding.base,
                 reversible=coding.reversible,
                 place=coding.place,

@@ -26,15 +26,15 @@ class ContentGraph:
         self._ids = list(problem.survey.first)
         self._numbers = {id_: i for i, id_ in enumerate(self._ids)}
         self._deltas: list[list[Candidate]] = []
-        versions, timing = problem.survey.versions, self._costs.timing
+        versions, rates = problem.survey.versions, self._costs.rates
         held = [[self._numbers[id_] for id_ in version.blobs] for version in versions]
         alone = [self._costs.alone(id_) for id_ in self._ids]
         fixed, total, elapsed = list[float](), 0.0, 0.0
         for version, mine in zip(versions, held, strict=True):
             works = [(o.nbytes, o.seconds) for number in mine for o in alone[number]]
             unread = [(nbytes, 0.0) for nbytes, _ in works]
-            fixed.append(timing.version(unread, version.files, version.nbytes))
-            elapsed += timing.version(works, version.files, version.nbytes) - fixed[-1]
+            fixed.append(rates.version(unread, version.files, version.nbytes))
+            elapsed += rates.version(works, version.files, version.nbytes) - fixed[-1]
             total += sum(seconds for _, seconds in works)
         self._share = elapsed / total if total else 1.0
         self.priced = Priced(

@@ -10,19 +10,17 @@ from msgspec.structs import replace
 from mvc.maintenance.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.maintenance.repack.sizes import Sizes
 from mvc.maintenance.repack.survey import Survey
-from mvc.store.recovery.timing import Timing
+from mvc.store.recovery.rates import Rates
 
 
 class Costs:
     """``candidates``: the stored codings. ``sources``: versions of which every blob is in full."""
 
-    def __init__(
-        self, survey: Survey, candidates: Candidates, sizes: Sizes, timing: Timing
-    ) -> None:
+    def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, rates: Rates) -> None:
         self.survey = survey
         self.candidates = candidates
         self.sizes = sizes
-        self.timing = timing
+        self.rates = rates
         self.sources = {i for i in range(len(survey.versions)) if self._is_source(i)}
         self._bases: dict[tuple[int, int], dict[bytes, bytes]] = {}
 

@@ -19,7 +19,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.maintenance.storage_graph import CheapestPath
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
-from mvc.store.recovery.timing import Part, of_group, together
+from mvc.store.recovery.rates import Part, of_group, together
 
 
 class LayoutMetrics(Struct, frozen=True):
@@ -60,7 +60,7 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
         ]
         walks += shared.inputs(ways_to, nodes)
         works = together(walks, shared.seconds.__getitem__)
-        times.append(costs.timing.version(works, version.files, version.nbytes))
+        times.append(costs.rates.version(works, version.files, version.nbytes))
         sizes.append(sum(way[1] for way in ways))
         depths.append(max((way[0] for way in ways), default=0))
         if all(node in full for node in nodes):

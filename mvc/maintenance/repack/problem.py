@@ -58,9 +58,8 @@ class RepackProblem:
         self.goal = goal
         self.progress = progress
         self.survey: Survey = survey(context, found, progress)
-        timing = context.store.timing
-        candidates = Candidates(found, timing, self.survey.specs)
-        self.costs = Costs(self.survey, candidates, Sizes(self.survey), timing)
+        candidates = Candidates(found, context.store.rates, self.survey.specs)
+        self.costs = Costs(self.survey, candidates, Sizes(self.survey), context.store.rates)
         learn_stored(self.costs)
         self.long = sorted({*stored_strides(self.costs), *self.steps()})
         self.stored = of_store(self.costs)

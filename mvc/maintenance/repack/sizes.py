@@ -44,7 +44,7 @@ class Sizes:
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
         self._policy = encoding_policy(survey.context.config)
-        self._timing = survey.context.store.timing
+        self._rates = survey.context.store.rates
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
@@ -103,7 +103,7 @@ class Sizes:
                     start=start,
                     nbytes=length,
                     stored=stored,
-                    seconds=self._timing.coding(pipeline, length, spec, stored),
+                    seconds=self._rates.coding(pipeline, length, spec, stored),
                     base=base,
                     reversible=reversible,
                     sure=sure,

@@ -32,7 +32,7 @@ def version_graph(costs: Costs, long: Iterable[Stride] = ()) -> Versions:
         fulls = {id_: costs.full(i, id_) for id_ in version.blobs}
         apart = fulls.keys() - common[roots[i]]
         full_bytes.append(sum(_bytes(fulls[id_]) for id_ in apart))
-        seconds = costs.timing.version(_works(fulls.values()), version.files, version.nbytes)
+        seconds = costs.rates.version(_works(fulls.values()), version.files, version.nbytes)
         full_ns.append(round(seconds * 1e9))
     edges = [_edge(costs, each, long=False) for each in parents(costs)]
     edges += [_edge(costs, each, long=True) for each in long]
@@ -85,7 +85,7 @@ def _edge(costs: Costs, stride: Stride, *, long: bool) -> Edge:
         a,
         b,
         bytes=sum(map(_bytes, made.values())),
-        ns=round(costs.timing.decoding(_works(deltas)) * 1e9),
+        ns=round(costs.rates.decoding(_works(deltas)) * 1e9),
         forward=sum(map(survey.size, lost)) > _LOSS * size,
         long=long,
         span=stride.span,
@@ -117,7 +117,7 @@ def _shared_blobs(survey: Survey, roots: Sequence[int]) -> dict[int, set[bytes]]
 
 
 def _works(made: Iterable[Iterable[Candidate]]) -> list[tuple[int, float]]:
-    """As ``Timing.decoding`` takes them."""
+    """As ``Rates.decoding`` takes them."""
     return [(each.nbytes, each.seconds) for candidates in made for each in candidates]
 
 

@@ -93,8 +93,8 @@ def _run_of_many(parent: Manifest) -> int:
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
-    timing = context.store.timing
-    return timing.decoding([(nbytes, timing.coding(pipeline, nbytes, _FLOATS))])
+    rates = context.store.rates
+    return rates.decoding([(nbytes, rates.coding(pipeline, nbytes, _FLOATS))])
 
 
 def _is_paid(
@@ -145,7 +145,7 @@ class _After:
     def __init__(
         self, context: Context, parent: Manifest, pipeline: Pipeline, layout: Layout
     ) -> None:
-        self._timing, self._graph = context.store.timing, context.store.graph
+        self._rates, self._graph = context.store.rates, context.store.graph
         self._pipeline = pipeline
         self._layout = layout
         self._files = len(parent.entries)
@@ -159,14 +159,14 @@ class _After:
 
     def check(self, bound: float) -> None:
         """Raises InvalidConfig if a version that is stored in full takes longer than ``bound``."""
-        timing, full = self._timing, exactly(self._pipeline).full()
-        works = [(size, timing.coding(full, size, spec)) for _, spec, _, size in self._pieces]
+        rates, full = self._rates, exactly(self._pipeline).full()
+        works = [(size, rates.coding(full, size, spec)) for _, spec, _, size in self._pieces]
         least = self._version(works)
         if self._files and least > bound:
             raise InvalidConfig(
                 f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
                 f"takes {least:.2g} s here: {self._version(()):.2g} s to open the "
-                f"repository and write, {timing.decoding(works):.2g} s to decode",
+                f"repository and write, {rates.decoding(works):.2g} s to decode",
                 hint="raise it ('mvc config store.max_recovery', or what this commit was given), "
                 "or choose a pipeline that decodes faster",
             )
@@ -179,9 +179,9 @@ class _After:
             (length, spec, self._steps(id_, spec, start, predicted=predicted))
             for id_, spec, start, length in self._pieces
         ]
-        under, works = self._timing.works(walks), list[tuple[int, float]]()
+        under, works = self._rates.works(walks), list[tuple[int, float]]()
         for (size, seconds), (_, spec, _) in zip(under, walks, strict=True):
-            more = self._timing.coding(self._pipeline, size, spec)
+            more = self._rates.coding(self._pipeline, size, spec)
             works.append((size, seconds + more * (1 + (predicted and _is_predictable(spec)))))
         return self._version(works)
 
@@ -197,7 +197,7 @@ class _After:
         return steps[: base.depth + 1]
 
     def _version(self, works: Iterable[tuple[int, float]]) -> float:
-        return self._timing.version(works, self._files, self._nbytes)
+        return self._rates.version(works, self._files, self._nbytes)
 
 
 def _is_predictable(spec: TensorSpec) -> bool:

@@ -31,7 +31,7 @@ class Speed(Struct, frozen=True):
     """What decoding costs, roughly: enough to choose between paths.
 
     Raw bytes per second of one thread; ``latency`` is seconds per payload. Times of recoveries on
-    the machine at hand: ``mvc.store.recovery.timing``.
+    the machine at hand: ``mvc.store.recovery.rates``.
     """
 
     full: float = 3e9

@@ -17,6 +17,7 @@ import mvc
 from mvc.errors import SourceChanged
 from mvc.repo.lookup import manifests
 from mvc.store.graph.plan import plan
+from mvc.store.recovery.rates import Rates
 from mvc.store.writing.layout import RUN
 from tests.store.sizes import shrink
 
@@ -172,11 +173,11 @@ def test_a_bound_for_recovery_ends_runs(repo):
 
 def seconds(repo: mvc.Repository, version: mvc.CommitResult) -> float:
     """An estimate of how long the version takes to recover."""
-    timing, graph = repo.context.store.timing, repo.context.store.graph
+    rates, graph = Rates(), repo.context.store.graph
     entries = manifests.of_commit(repo.context, version.id).entries
     contents = [content for entry in entries for content in entry.contents]
     walks = [(c.spec.nbytes, c.spec, plan(graph, [c.id]).steps) for c in contents]
-    return timing.version(timing.works(walks), 1, sum(entry.size for entry in entries))
+    return rates.version(rates.works(walks), 1, sum(entry.size for entry in entries))
 
 
 @pytest.mark.parametrize("form", ["checkpoint", "two files"])

@@ -1,0 +1,322 @@
+"""How long recovering versions takes: an estimate from constants, for limits and reports.
+
+A payload takes a latency, reading its stored bytes, and for each stage of its coding ``a`` of a raw
+byte and ``b`` of a stored one. ``CONSTANTS`` are processor times of one machine, so what is stored
+is the same on every one. Reports may use those of their own machine (``calibrate``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.optim.rules import RULES
+from mvc.codecs.stage import Stage
+from mvc.codecs.stages import Compressor
+from mvc.documents import decoded, encoded
+from mvc.errors import InvalidConfig, MvcError
+from mvc.io.files import FileSystem
+from mvc.io.flushes import FLUSHES
+from mvc.io.process import cpu_count
+from mvc.limits import CHUNK, MIB, PIECE
+from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.store.graph.search import PathStep, Place
+from mvc.store.packs.records import OPTIM, Coding, Member, RecordHeader
+from mvc.store.recovery.recover import by_chunks
+
+_SCHEMA = "mvc.rates/1"
+_OPEN = 10e-3  # seconds to open a repository and read a version's manifest
+LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
+_READ = 1e9  # payload bytes a second, from the system's cache
+_COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
+_HASHED = 3e9  # bytes a second
+_WRITE = 1e9  # bytes a second into a file
+_FILE = 100e-6  # seconds to make a file and to rename it
+_FLUSH = 5e-3  # seconds to make files durable: one, or as many as are flushed at a time
+_RUNS = 50  # of a calibration
+_SERIAL = 0.15  # share of decoding for which threads wait for each other
+_SMALL = 64 << 10  # raw bytes below which decoding is calls, in one thread at a time
+
+Part: TypeAlias = tuple[float, Hashable | None]
+"""Processor seconds of a payload on a path, and the group that it is in, if it is in one."""
+
+_Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
+
+Table: TypeAlias = Mapping[str, Mapping[int, tuple[float, float]]]
+"""By stage and width of an element: ``a`` and ``b``, nanoseconds for each raw and stored byte."""
+
+CONSTANTS: Table = {
+    "raw": {1: (0.022, 0.0), 2: (0.022, 0.0), 4: (0.022, 0.0), 8: (0.023, 0.0)},
+    "xor": {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.009, 0.0)},
+    "sub": {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.008, 0.0)},
+    "planes": {1: (0.021, 0.0), 2: (0.02, 0.0), 4: (0.022, 0.0), 8: (0.022, 0.0)},
+    "planes, group": {1: (0.055, 0.0), 2: (0.047, 0.0), 4: (0.058, 0.0), 8: (0.079, 0.0)},
+    "zstd": {1: (0.23, 2.3), 2: (0.36, 0.21), 4: (0.32, 0.0), 8: (0.61, 0.0)},
+    "zstd, full": {1: (0.58, 0.0), 2: (0.2, 0.0), 4: (0.17, 0.0), 8: (0.22, 0.0)},
+    "zlib": {1: (1.9, 0.98), 2: (1.6, 1.7), 4: (1.6, 0.17), 8: (0.96, 0.0)},
+    "zlib, full": {1: (3.4, 0.0), 2: (1.7, 0.0), 4: (0.63, 0.0), 8: (0.5, 0.0)},
+    "bz2": {1: (16.0, 0.0), 2: (6.8, 29.0), 4: (12.0, 0.0), 8: (3.5, 2.1)},
+    "bz2, full": {1: (36.0, 0.0), 2: (16.0, 0.0), 4: (6.0, 0.0), 8: (6.6, 0.0)},
+    "lzma": {1: (7.0, 0.0), 2: (0.5, 44.0), 4: (12.0, 0.0), 8: (2.4, 2.3)},
+    "lzma, full": {1: (42.0, 0.0), 2: (17.0, 0.0), 4: (3.4, 0.0), 8: (5.7, 0.0)},
+    "brotli": {1: (1.3, 0.16), 2: (0.9, 3.5), 4: (1.4, 0.0), 8: (0.87, 0.0)},
+    "brotli, full": {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)},
+    "elide": {1: (0.66, 0.0), 2: (0.014, 0.0), 4: (0.0, 0.0), 8: (0.0, 0.0)},
+    "sparse": {1: (0.53, 0.0), 2: (0.43, 0.0), 4: (0.26, 0.0), 8: (0.0, 0.0)},
+    "sparse, group": {1: (0.52, 0.0), 2: (0.46, 0.0), 4: (0.27, 0.0), 8: (0.0, 0.0)},
+    "gaps": {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)},
+    "lattice": {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)},
+    "huffman, group": {4: (11.0, 0.0)},
+    "packed, group": {4: (0.59, 0.0)},
+    "ans, group": {4: (30.0, 0.0)},
+    "step": {4: (0.2, 0.0), 8: (0.0, 0.0)},
+    "graded step": {4: (3.3, 0.0), 8: (2.0, 0.0)},
+    "patch": {1: (1.0, 0.0)},
+}
+"""Least processor times of an AMD EPYC with zstandard 0.25, by tests/benchmarks/bench_rates.py.
+
+A stage without a row takes no time that can be told from the others'. Groups of approximate steps
+have tensors of one width.
+"""
+
+
+class Rates:
+    """Estimates for a machine that takes ``factor`` times as long to decode as by ``CONSTANTS``."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._threads, self._factor = cpu_count(), factor
+
+    def seconds(self, text: str, raw: _Bytes, stored: _Bytes, width: int) -> _Bytes:
+        """Processor seconds to read and decode a payload, by its coding and bytes.
+
+        ``width``: bytes of an element, 0 for an unknown one.
+        """
+        if text.startswith(OPTIM):  # every step has numbers of its own
+            head, _, pipeline = text.partition(" | ")
+            text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
+        a, b = _constants(text, width)
+        return stored / _READ + self._factor * (LATENCY + (a * raw + b * stored) / 1e9)
+
+    def payload(
+        self, header: RecordHeader, member: Member, spec: TensorSpec | None = None
+    ) -> float:
+        """Processor seconds to read and decode one payload; of a group's the object's share.
+
+        ``spec``: of the object, if it is known.
+        """
+        share = header.share(member)
+        return self.seconds(member.coding.text, member.nbytes, share, width_of(spec))
+
+    def coding(
+        self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
+    ) -> float:
+        """As ``payload`` for so many bytes of an object that are not stored in this way yet.
+
+        ``stored``: the payload bytes, if they can be told; else as many as the raw ones.
+        """
+        count = nbytes if stored is None else stored
+        return self.seconds(pipeline.text, nbytes, count, width_of(spec))
+
+    def works(
+        self, walks: Sequence[tuple[int, TensorSpec, Sequence[PathStep]]]
+    ) -> list[tuple[int, float]]:
+        """(raw bytes, processor seconds) of pieces that are recovered together.
+
+        Each piece: its raw bytes, its object's spec and the steps of its plan. Groups count as in
+        ``together``; where steps are predicted, a payload that several plans need counts once.
+        """
+        groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
+        counted: set[Place] = set()
+
+        def part(step: PathStep, spec: TensorSpec) -> Part:
+            if step.header.group:
+                return 0.0, (step.pack, step.offset)
+            return self.payload(step.header, step.member, spec), None
+
+        def own(spec: TensorSpec, steps: Sequence[PathStep]) -> list[Part]:
+            if any(step.member.coding.predicted for step in steps):
+                steps = [step for step in steps if step.place not in counted]
+                counted.update(step.place for step in steps)
+            return [part(step, spec) for step in steps]
+
+        def whole(place: Hashable) -> float:
+            header = groups[place]  # type: ignore[index]
+            return of_group(self.payload(header, member) for member in header.members)
+
+        return together([(n, own(spec, steps)) for n, spec, steps in walks], whole)
+
+    def decoding(self, works: Iterable[tuple[int, float]]) -> float:
+        """Seconds until objects of so many raw bytes and processor seconds are decoded.
+
+        Threads count only where they are used: what fits into one chunk is decoded by one.
+        """
+        total, held = 0.0, 0
+        window: list[tuple[int, float]] = []
+        for nbytes, seconds in works:
+            if window and held + nbytes > PIECE:
+                total += self._together(window, held)
+                window, held = [], 0
+            window.append((nbytes, seconds))
+            held += nbytes
+        return total + self._together(window, held)
+
+    def version(self, works: Iterable[tuple[int, float]], files: int, nbytes: int) -> float:
+        """Seconds to open the repository, decode and verify, and write ``nbytes`` in files."""
+        verified = [(size, seconds + size / _HASHED) for size, seconds in works]
+        flushed = _FLUSH * max(min(files, 1), files / FLUSHES)
+        return _OPEN + files * _FILE + flushed + nbytes / _WRITE + self.decoding(verified)
+
+    def _together(self, works: Sequence[tuple[int, float]], held: int) -> float:
+        """Seconds for objects that are recovered together."""
+        one_by_one = beside = longest = 0.0
+        for nbytes, seconds in works:
+            if nbytes < _SMALL:
+                one_by_one += seconds
+            elif len(works) == 1 or by_chunks(nbytes, held, self._threads):
+                one_by_one += seconds * _share(_spread(min(nbytes, PIECE), self._threads))
+            else:
+                beside += seconds
+                longest = max(longest, seconds)
+        spread = beside * _share(self._threads) + longest * (1 - 1 / self._threads)
+        return one_by_one + min(beside, spread)
+
+
+class _Calibration(Struct, frozen=True):
+    factor: Annotated[float, Meta(gt=0, le=1e6)]
+
+
+def calibrated(fs: FileSystem) -> Rates:
+    """The rates of this machine; the constants if none were measured. Raises InvalidConfig."""
+    file = _file()
+    if fs.stat(file) is None:
+        return Rates()
+    try:
+        return Rates(decoded(fs.read_bytes(file, MIB), _Calibration, _SCHEMA).factor)
+    except ValueError as error:
+        raise InvalidConfig(
+            f"{file} holds no rates: {error}", hint="'mvc stats --calibrate' writes it anew"
+        ) from error
+
+
+def calibrate(fs: FileSystem) -> None:
+    """Measures the default pipeline, and notes how many times as long as by constants it takes."""
+    random = np.random.default_rng(0)
+    old = random.standard_normal(CHUNK // 4, np.float32)
+    new = old + random.standard_normal(len(old), np.float32) / 10_000
+    base, raw = (array.view(np.uint8).data for array in (old, new))
+    delta, out = Pipeline.parse("lossless"), memoryview(bytearray(base))
+    full, step = delta.full().encode_chunk(raw, None, 4), delta.encode_chunk(raw, base, 4)
+    constant, best = 0.0, [float("inf")]
+    for pipeline, chunk in ((delta.full(), full), (delta, step)):
+        a, b = per_byte(CONSTANTS, pipeline.text, 4)
+        constant += a * len(raw) + b * len(chunk)
+    for _ in range(_RUNS):
+        begun = time.thread_time_ns()
+        delta.full().decode_chunk(memoryview(full), out, 4)
+        delta.apply_chunk(memoryview(step), out, 4, reverse=False)
+        best.append(time.thread_time_ns() - begun)
+    file = _file()
+    fs.make_dirs(file.parent)
+    fs.write_atomic(file, encoded(_Calibration(max(1.0, min(best)) / constant), _SCHEMA))
+
+
+def _file() -> Path:
+    """In the user's cache, whether it exists or not."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        folder = Path("/.cache")
+    return folder / "mvc" / "rates.json"
+
+
+def together(
+    walks: Sequence[tuple[int, Iterable[Part]]], whole: Callable[[Hashable], float]
+) -> list[tuple[int, float]]:
+    """(raw bytes, processor seconds) of pieces that are recovered together.
+
+    Each piece: its raw bytes and the payloads on its path. A group counts once, however many of
+    the paths lead through it, and with the seconds of the ``whole``: no member is decoded without
+    the others. It counts with the largest of the pieces.
+    """
+    counted: set[Hashable] = set()
+    seconds = [0.0] * len(walks)
+    for i in sorted(range(len(walks)), key=lambda i: walks[i][0], reverse=True):
+        nbytes, parts = walks[i]
+        for own, group in parts:
+            if group is None:
+                seconds[i] += own
+                continue
+            seconds[i] += LATENCY + nbytes / _COMBINED
+            if group not in counted:
+                counted.add(group)
+                seconds[i] += whole(group)
+    return [(nbytes, each) for (nbytes, _), each in zip(walks, seconds, strict=True)]
+
+
+def of_group(shares: Iterable[float]) -> float:
+    """Processor seconds to read and decode all of a group, from those of its members' shares."""
+    return sum(seconds - LATENCY for seconds in shares)
+
+
+def width_of(spec: TensorSpec | None) -> int:
+    """Bytes of an element; 0 where that is not known: raw bytes may be coded as words."""
+    return 0 if spec is None or spec.dtype == "raw" else spec.width
+
+
+def stages_of(text: str) -> list[str]:
+    """The rows of a table that count for a coding; of a damaged one none."""
+    coding = Coding(text)
+    if coding.transform == "patch":
+        return ["patch"]
+    rule = RULES.get(coding.transform.split(":")[1]) if coding.predicted else None
+    steps = [] if rule is None else ["graded step" if rule.graded else "step"]
+    try:
+        pipeline = Pipeline.parse(coding.pipeline).coding()
+    except MvcError:
+        return steps
+    return steps + [_row(stage, pipeline) for stage in pipeline.stages]
+
+
+def per_byte(table: Table, text: str, width: int) -> tuple[float, float]:
+    """``a`` and ``b`` of a coding; of a width that the table lacks the greatest."""
+    a = b = 0.0
+    for row in (table[stage] for stage in stages_of(text) if stage in table):
+        known = [row[width]] if width in row else row.values()
+        a, b = a + max(pair[0] for pair in known), b + max(pair[1] for pair in known)
+    return a, b
+
+
+_constants = lru_cache(1024)(partial(per_byte, CONSTANTS))
+
+
+def _row(stage: Stage, pipeline: Pipeline) -> str:
+    """Groups are decoded by other functions, and bytes of full records are of another kind."""
+    name = stage.text.partition(":")[0]
+    if isinstance(stage, Compressor):
+        return name if pipeline.operator != "none" else f"{name}, full"
+    return name if stage.scope == "tensor" else f"{name}, group"
+
+
+def _share(threads: float) -> float:
+    """The part of the processor time that passes on so many threads."""
+    return _SERIAL + (1 - _SERIAL) / threads
+
+
+def _spread(nbytes: int, threads: int) -> float:
+    """On how many threads the chunks of so many bytes are decoded, in the mean.
+
+    Three chunks on two threads take as long as four.
+    """
+    full, rest = divmod(nbytes, CHUNK)
+    longest = -(-full // threads) * CHUNK + (0 if full % threads else rest)
+    return nbytes / longest
