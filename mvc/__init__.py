@@ -42,6 +42,7 @@ __all__ = [
     "CommitResult",
     "Deployed",
     "Environment",
+    "FileOptions",
     "Follower",
     "FsckReport",
     "Live",
@@ -66,6 +67,7 @@ __all__ = [
 _LAZY = {
     "Architecture": "mvc.models.models",
     "CommitOptions": "mvc.repo.commit.request",
+    "FileOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "Environment": "mvc.models.environment",

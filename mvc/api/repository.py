@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.lossy_commit import LossyCommit
-    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest, FileOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
@@ -88,15 +88,6 @@ if TYPE_CHECKING:
 
 
 Paths: TypeAlias = PathName | Sequence[PathName]
-
-
-class _Rarer(TypedDict, total=False):
-    """Fields of ``CommitOptions`` that ``commit`` takes by themselves, too."""
-
-    at: Time | None
-    push: str | bool
-    reset_point: bool
-    run: str
 
 
 class WriteOptions(TypedDict, total=False):
@@ -364,8 +355,8 @@ class Repository(Unpicklable):
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         pipeline: str | Requirements | None = None,
+        files: FileOptions | None = None,
         options: CommitOptions | None = None,
-        **rarer: Unpack[_Rarer],
     ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
@@ -377,9 +368,8 @@ class Repository(Unpicklable):
         and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live. ``pipeline`` is text, or Requirements, whose
-        ``max_recovery`` then bounds the recovery of this version. ``options`` are the rarer
-        arguments, of which ``at``, ``push``, ``reset_point`` and ``run`` may also be given by
-        themselves. A mapping is committed even if nothing changed.
+        ``max_recovery`` then bounds the recovery of this version. ``files`` says how paths are
+        read, ``options`` has the rarer arguments. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -394,30 +384,31 @@ class Repository(Unpicklable):
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import CommitOptions, CommitRequest, check_request
+        from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
         from mvc.repo.protection import refuse_protected
         from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
-        chosen = replace(options or CommitOptions(), **rarer)
+        chosen = options or CommitOptions()
         text, bound = pipeline_and_bound(pipeline)
         state, carried = self._carried(model, state, path, chosen)
         given = states_by_path(state, path, states)
-        files = state is not None or chosen.all or states is None
-        if isinstance(state, Mapping):
-            if chosen.all:
-                raise WrongUsage("all is for files", hint="pass the state in states= instead")
-            files = False
-        if not files and not given:
+        every = files is not None and files.all
+        has_files = not isinstance(state, Mapping) and bool(
+            state is not None or every or states is None
+        )
+        if files is not None and not has_files:
+            raise WrongUsage("files= is for paths", hint="pass the state in states= instead")
+        if not has_files and not given:
             raise WrongUsage("states names no state")
         if not chosen.allow_empty:
             refuse_empty(given)
-        if chosen.all and chosen.branch not in {None, lookup_refs.head(self.context).branch}:
+        if every and chosen.branch not in {None, lookup_refs.head(self.context).branch}:
             raise WrongUsage(
                 "all is for the current branch: it compares files with HEAD", hint="name the files"
             )
         if chosen.allow_empty is None:
-            chosen = replace(chosen, allow_empty=not files or deploy is not None)
+            chosen = replace(chosen, allow_empty=not has_files or deploy is not None)
         if bound is not None:
             chosen = replace(chosen, max_recovery=bound)
         request = CommitRequest(
@@ -440,9 +431,9 @@ class Repository(Unpicklable):
             self._sending(chosen.push)
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, request.deploy)
-        if files:
+        if has_files:
             whole = deploy is not None and not chosen.anyway
-            done = self._commit_files(state, given, request, whole=whole)
+            done = self._commit_files(state, given, request, files or FileOptions(), whole=whole)
         else:
             done = self._commit_states(given, path, request)
         if done.deployment is not None:
@@ -514,6 +505,7 @@ class Repository(Unpicklable):
         paths: object,
         given: Mapping[str, Mapping[str, Any]],
         request: CommitRequest,
+        read: FileOptions,
         *,
         whole: bool,
     ) -> CommitResult:
@@ -523,27 +515,29 @@ class Repository(Unpicklable):
         from mvc.repo.whole import refuse_incomplete
 
         options = request.options
-        changes = of_files(self.context, paths, options)
+        changes = of_files(self.context, paths, read, options)
         if whole:
             at = lookup_refs.tip(self.context, options.branch, new=options.new_branch)
             files = {c.path: None if c.open is None else self.root / c.path for c in changes}
             removed = dict.fromkeys(lookup_refs.staged_removals(self.context))
             refuse_incomplete(self.context, at.commit, {**removed, **files})
         further = [of_state(each, name, cached=True) for name, each in given.items()]
-        if options.output is not None:
-            refuse_slash(options.output)
-        output = None if options.output is None else Path(options.output)
-        written = output is not None or options.in_place
+        if read.output is not None:
+            refuse_slash(read.output)
+        output = None if read.output is None else Path(read.output)
+        written = output is not None or read.in_place
         setting = approximating(self.context)
         if written:
             setting = str(self.config.get("commit.pipeline"))
         lossy = self._lossy(request, request.pipeline or setting)
         if lossy is None:
+            if written:
+                raise WrongUsage("output and in_place are for lossy pipelines")
             return self._publish(request, [*changes, *further])
         # Training goes on from its own weights: an approximation is only written on request.
         written = written or not lossy.pipeline.forward_only
         if written:
-            lossy.check_places(changes, output, in_place=options.in_place)
+            lossy.check_places(changes, output, in_place=read.in_place)
         changes = [*lossy.changes(changes, given_back=False), *further]
         with lossy.explained():
             done = self._publish(request.made_by(lossy.text), changes)
@@ -567,8 +561,8 @@ class Repository(Unpicklable):
             from mvc.repo.commit.lossy_commit import LossyCommit
 
             return LossyCommit.of(self.context, str(text), request, options.exact)
-        if options.output or options.in_place or options.exact:
-            raise WrongUsage("output, in_place and exact are for lossy pipelines")
+        if options.exact:
+            raise WrongUsage("exact is for lossy pipelines")
         return None
 
     # -- getting versions back -------------------------------------------------------------

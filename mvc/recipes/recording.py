@@ -39,7 +39,7 @@ from mvc.recipes.service import START, Describer, counting_steps
 from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
@@ -228,7 +228,7 @@ class Run:
         than the model, WrongUsage for one at another path.
         """
         keywords, context = self._keywords(arguments), self._repo.context
-        changes = of_files(context, file, CommitOptions())
+        changes = of_files(context, file, FileOptions(), CommitOptions())
         if len(changes) > 1 or changes[0].path != self._options.path:
             raise WrongUsage(
                 f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "

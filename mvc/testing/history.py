@@ -15,7 +15,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.testing.process import fresh_process, open_repository
@@ -163,13 +163,20 @@ class History:
             self._repo = None
 
     def commit(
-        self, state: State | None = None, *, repo: Repository | None = None, **options: Any
+        self,
+        state: State | None = None,
+        *,
+        repo: Repository | None = None,
+        reset_point: bool = False,
+        **options: Any,
     ) -> CommitId:
         """Commits a state, by default the next one; ``options`` as of ``commit``.
 
         ``repo``: the opening that does it, by default the one that stays open.
         """
         given = self._make(len(self.ids)) if state is None else state
+        if reset_point:
+            options |= {"options": CommitOptions(reset_point=True)}
         made = (repo or self.repo).commit(given, **options).id
         self.states[made] = deepcopy(given)
         return self._noted(made, repo or self.repo)
@@ -177,7 +184,7 @@ class History:
     def commit_files(self, **options: Any) -> CommitId:
         """Commits the files that stand beside ``.mvc``."""
         paths = [path for path in sorted(self.root.iterdir()) if path.is_file()]
-        made = self.repo.commit(paths, options=CommitOptions(cwd=self.root), **options).id
+        made = self.repo.commit(paths, files=FileOptions(cwd=self.root), **options).id
         self.files[made] = {path.name: path.read_bytes() for path in paths}
         return self._noted(made, self.repo)
 

@@ -21,7 +21,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.repo.commit.request import CommitOptions
 from tests.benchmarks.measuring import process
 
 NUMPY = ("-c", "import numpy, click")
@@ -50,7 +49,7 @@ def main() -> None:
         rng = np.random.default_rng(1)
         save_file({"w": rng.standard_normal(875_000, np.float32)}, place / "m.safetensors")
         with mvc.Repository.init(place) as repo:
-            repo.commit("m.safetensors", options=CommitOptions(cwd=place))
+            repo.commit("m.safetensors", files=mvc.FileOptions(cwd=place))
         took = _measured(place, trees, arguments.repeats)
     for tree in trees:
         for name, (command, base, goal) in ROWS.items():

@@ -28,6 +28,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict, StateForgotten, UnknownPath, WrongUsage
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.testing import HookedFS, open_quietly
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
@@ -86,7 +87,9 @@ class World:
 
 def _commit(repo: Repository, detail: Any) -> None:
     path, number, target = detail
-    repo.commit(arrays(number), path=path, deploy=target, reset_point=number % 5 == 0)
+    repo.commit(
+        arrays(number), path=path, deploy=target, options=CommitOptions(reset_point=number % 5 == 0)
+    )
 
 
 def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 
 from mvc.api.repository import Repository
 from mvc.repo import refs
+from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock, Killed, KilledFS
 from mvc.testing import training as trained
 from tests.crash import maintenance
@@ -32,7 +33,7 @@ def versions(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: repo.branch("side"))
     teller.overtaken()
     story.save_index()
-    teller.python(small(1, 0.002), reset_point=True)
+    teller.python(small(1, 0.002), options=CommitOptions(reset_point=True))
     teller.do(lambda: repo.deploy(first, "prod"))
     teller.do(lambda: repo.remove(["weights.safetensors"], cached=True))
     del teller.files["weights.safetensors"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import FileOptions
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.crash import treatments
 from tests.crash.state import (
@@ -200,7 +200,7 @@ class Teller:
 
     def file(self, name: str, data: bytes, **options: Any) -> CommitId:
         (self.story.root / name).write_bytes(data)
-        made = self.repo.commit(name, options=CommitOptions(cwd=self.story.root), **options)
+        made = self.repo.commit(name, **options, files=FileOptions(cwd=self.story.root))
         self.files[name] = data
         self.story.contents[made.id] = dict(self.files)
         self.story.acknowledge()

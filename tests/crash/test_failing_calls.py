@@ -21,7 +21,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, Unattainable
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.testing import FailingFS, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance
@@ -74,7 +74,7 @@ def make(root: Path) -> World:
     with Repository.init(root) as repo:
         first = repo.commit(FIRST).id
         (root / "file.bin").write_bytes(FILE)
-        second = repo.commit("file.bin", options=CommitOptions(cwd=root)).id
+        second = repo.commit("file.bin", files=FileOptions(cwd=root)).id
         third = recipes.trained(
             repo.context, _thing, {"name": "THIRD"}, first, options=CommitOptions(reset_point=True)
         )

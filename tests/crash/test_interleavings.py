@@ -24,6 +24,7 @@ from mvc.errors import MvcError, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance import gc
+from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance
@@ -127,7 +128,9 @@ def commit_kept_tensors(world: World, repo: Repository) -> Any:
 
 
 def reset_point(world: World, repo: Repository) -> Any:
-    return repo.commit(NEXT, reset_point=True).id, {"model.safetensors": NEXT}
+    return repo.commit(NEXT, options=CommitOptions(reset_point=True)).id, {
+        "model.safetensors": NEXT
+    }
 
 
 def branch_there(world: World, repo: Repository) -> Any:

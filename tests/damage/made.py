@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mvc.api.repository import Repository
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing import pack_writer
 from mvc.testing import FixedClock, training
 
@@ -51,7 +52,12 @@ def small(root: Path) -> None:
                 table = random.standard_normal((2, 20)).astype(np.float32)
                 state["table"] = np.concatenate([state["table"], table])
             options = {"deploy": "prod"} if step % 2 else {}
-            repo.commit(state, message=f"step {step}", reset_point=step == 3, **options)
+            repo.commit(
+                state,
+                message=f"step {step}",
+                **options,
+                options=CommitOptions(reset_point=step == 3),
+            )
         repo.tag("v1", "HEAD~2")
         repo.branch("side", "HEAD~1")
         group = {k: state[k] for k in ("weight", "bias")}
@@ -81,7 +87,7 @@ def tiny(root: Path) -> None:
             state: dict[str, Any] = {"w": random.standard_normal((16, 24)).astype(np.float32)}
             repo.commit(state, deploy="prod")
             repo.commit(_moved(random, state))
-            repo.commit(_moved(random, state), reset_point=True)
+            repo.commit(_moved(random, state), options=CommitOptions(reset_point=True))
             (root / "notes.bin").write_bytes(random.bytes(700))
             repo.commit(root / "notes.bin", message="a file")
             state |= {"b": random.standard_normal(40).astype(np.float32)}
@@ -106,6 +112,6 @@ def large(root: Path) -> None:
                 state,
                 path=name,
                 pipeline="vsol" if step % 8 == 7 else None,
-                reset_point=step % 10 == 9,
                 deploy="prod",
+                options=CommitOptions(reset_point=step % 10 == 9),
             )

@@ -25,7 +25,6 @@ from mvc.frameworks.dcp import MvcReader, MvcWriter
 from mvc.frameworks.dcp.objects import plain_value
 from mvc.frameworks.dcp.writer import Chunk, whole
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.request import CommitOptions
 
 CK = "ck/model.safetensors"
 
@@ -256,7 +255,7 @@ def test_versions_that_no_checkpoint_was_are_loaded_too(repo):
     from safetensors.torch import save_file
 
     save_file({"a.b": torch.ones(4)}, repo.root / "model.safetensors")
-    repo.commit("model.safetensors", options=CommitOptions(cwd=repo.root))
+    repo.commit("model.safetensors", files=mvc.FileOptions(cwd=repo.root))
     found = load(repo, {"a": {"b": torch.zeros(4)}}, "model.safetensors")
     assert torch.equal(found["a"]["b"], torch.ones(4))
 

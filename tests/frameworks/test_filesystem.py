@@ -20,7 +20,6 @@ import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
 from mvc.frameworks.fsspec.filesystem import locate
 from mvc.frameworks.fsspec.parts import Parts
-from mvc.repo.commit.request import CommitOptions
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")
@@ -47,7 +46,7 @@ def repo(repo, beside):
         path = repo.root / name
         path.parent.mkdir(exist_ok=True)
         write(path)
-    repo.commit(list(files), options=CommitOptions(cwd=repo.root), message="files")
+    repo.commit(list(files), message="files", files=mvc.FileOptions(cwd=repo.root))
     repo.commit(state(1), message="state")
     repo.tag("v1", "HEAD~1")
     return repo
@@ -207,14 +206,14 @@ def test_other_processes_versions_are_seen(repo, fs):
     assert not fs.exists("mvc://models/more.txt")
     with mvc.Repository.open(repo.root) as other:
         (repo.root / "more.txt").write_text("x")
-        other.commit("more.txt", options=CommitOptions(cwd=repo.root))
+        other.commit("more.txt", files=mvc.FileOptions(cwd=repo.root))
     assert fs.cat_file("mvc://models/more.txt") == b"x"
 
 
 def test_an_open_file_stays_the_version_it_was(repo, fs):
     with fs.open("mvc://models@main/notes.txt") as file:
         (repo.root / "notes.txt").write_text("changed")
-        repo.commit("notes.txt", options=CommitOptions(cwd=repo.root))
+        repo.commit("notes.txt", files=mvc.FileOptions(cwd=repo.root))
         assert file.read() == b"first\nsecond\n"
     with pytest.raises(ValueError, match="closed"):
         file.read()
@@ -244,7 +243,7 @@ def test_a_replaced_repository_is_opened_anew(tmp_path, fs):
             place.rename(tmp_path / "old")
         with mvc.Repository.init(place) as repo:
             (place / "t").write_text(text)
-            repo.commit("t", options=CommitOptions(cwd=place))
+            repo.commit("t", files=mvc.FileOptions(cwd=place))
         assert fs.cat_file(f"mvc://{place}/t") == text.encode()
 
 

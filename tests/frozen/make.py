@@ -85,12 +85,13 @@ def history(root: Path) -> None:
                 state,
                 message=("first", "", "two\nlines", "ü \udcff \x1b[31m", "reset")[i],
                 metrics={"acc": 0.5 + i, "tiny": 1e-300, "nan": float("nan")} if i == 1 else {},
-                options=CommitOptions(
-                    author=AUTHOR if i % 2 else "ü", time=-SECOND if i == 3 else None
-                ),
                 deploy="prod" if i in (0, 2) else None,
-                at=START - 9 * SECOND if i == 2 else None,
-                reset_point=i == 4,
+                options=CommitOptions(
+                    author=AUTHOR if i % 2 else "ü",
+                    time=-SECOND if i == 3 else None,
+                    at=START - 9 * SECOND if i == 2 else None,
+                    reset_point=i == 4,
+                ),
             )
         repo.tag("v1", "HEAD~1")
         repo.tag("v1", "HEAD~2", force=True)
@@ -133,8 +134,8 @@ def codings(root: Path) -> None:
             name = f"p{i}.safetensors"
             for step in range(2):
                 state = moved(state, 10 * i + step)
-                options = {"pipeline": pipeline, "reset_point": not step}
-                repo.commit(state, path=name, options=CommitOptions(author=AUTHOR), **options)
+                options = CommitOptions(author=AUTHOR, reset_point=not step)
+                repo.commit(state, path=name, pipeline=pipeline, options=options)
         repo.commit(every_dtype(1), path="dtypes.safetensors", options=CommitOptions(author=AUTHOR))
         repo.commit(every_dtype(2), path="dtypes.safetensors", options=CommitOptions(author=AUTHOR))
         masters = {"w": torch.from_numpy(model(2)["w"]), "d": torch.rand(9, 9).double()}
@@ -197,7 +198,7 @@ def _series(root: Path, *, packs: int = 0) -> None:
         for step in range(5):
             state = moved(state, step)
             repo.commit(
-                state, options=CommitOptions(author=AUTHOR), deploy="prod", reset_point=step == 2
+                state, deploy="prod", options=CommitOptions(author=AUTHOR, reset_point=step == 2)
             )
 
 

@@ -54,7 +54,7 @@ def maintained(root: Path) -> None:
         repo.storage.repack(interval=3)
         repo.storage.gc(grace=timedelta(0))
         repo.storage.forget(keep_last=6)
-        repo.commit(moved(state, 21), options=CommitOptions(author=AUTHOR), reset_point=True)
+        repo.commit(moved(state, 21), options=CommitOptions(author=AUTHOR, reset_point=True))
         repo.storage.gc(grace=timedelta(0))
         repo.commit(moved(state, 22), options=CommitOptions(author=AUTHOR), deploy="prod")
 

@@ -202,7 +202,7 @@ def test_only_a_write_that_needs_it_upgrades_a_repository(name: str, tmp_path: P
         repo.deploy("later", "new")
         stamped |= {"entry-tag-50"}
         assert store_format.parse_format(file.read_bytes()) == stamped
-        repo.commit({"w": np.arange(6.0)}, run="a", options=mvc.CommitOptions(branch="later"))
+        repo.commit({"w": np.arange(6.0)}, options=mvc.CommitOptions(branch="later", run="a"))
         assert store_format.parse_format(file.read_bytes()) == stamped | {"commit-4"}
 
 

@@ -11,7 +11,7 @@ from mvc.api.repository import Repository
 from mvc.errors import InvalidName, WouldOverwrite, WrongUsage
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.repo.commit import commit as commit_module
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import FileOptions
 
 
 class FoldingFS(FileSystem):
@@ -30,7 +30,7 @@ def two_cases(tmp_path: Path) -> tuple[Path, str]:
     with Repository.init(root) as repo:
         for name in ("model.pt", "MODEL.PT"):
             (root / name).write_bytes(name.encode())
-        return root, str(repo.commit([root], options=CommitOptions(opaque=True)).id)
+        return root, str(repo.commit([root], files=FileOptions(opaque=True)).id)
 
 
 def test_two_cases_are_two_files_where_they_are(

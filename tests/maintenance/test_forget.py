@@ -448,5 +448,5 @@ def test_nothing_to_commit_stays_so(history: History) -> None:
     history.forget(first)
     history.repo.storage.gc()
     with pytest.raises(NothingToCommit):
-        history.repo.commit(options=CommitOptions(all=True))
+        history.repo.commit(files=mvc.FileOptions(all=True))
     assert history.repo.status().clean

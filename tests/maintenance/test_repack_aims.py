@@ -30,7 +30,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mvc.Repository]:
     with mvc.Repository.init(tmp_path_factory.mktemp("aims")) as repo:
         for i in range(4):
             w = np.random.default_rng(1).standard_normal(500)
-            repo.commit({"w": w + (np.arange(500) % 50 == i)}, reset_point=i == 2)
+            repo.commit(
+                {"w": w + (np.arange(500) % 50 == i)}, options=mvc.CommitOptions(reset_point=i == 2)
+            )
         repo.checkout("HEAD~1")
         yield repo
 

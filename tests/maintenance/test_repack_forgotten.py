@@ -46,7 +46,9 @@ def _history(root: Path, layout: str, pipeline: str) -> list[tuple[CommitId, dic
         for i in range(_VERSIONS):
             state = {name: _moved(value) for name, value in state.items()}
             full = i in _RESET_POINTS
-            done = repo.commit(state, pipeline=pipeline, reset_point=full)
+            done = repo.commit(
+                state, pipeline=pipeline, options=mvc.CommitOptions(reset_point=full)
+            )
             state = state if done.state is None else done.state
             repo.tag(f"v{i}")
             made.append((done.id, bits(state)))
@@ -91,7 +93,10 @@ def test_a_reset_point_that_another_one_equals_is_not_removed(tmp_path: Path) ->
     with start(tmp_path, {}) as repo:
         states = [{"w": torch.randn(60, 50)}]
         states.append({"w": _moved(states[0]["w"])})
-        ids = [repo.commit(states[i % 2], reset_point=i != 1).id for i in range(3)]
+        ids = [
+            repo.commit(states[i % 2], options=mvc.CommitOptions(reset_point=i != 1)).id
+            for i in range(3)
+        ]
         with pytest.raises(Unattainable, match=f"version {ids[0].short} stays a reset point"):
             repo.storage.repack(remove=[ids[0]])
 

@@ -10,6 +10,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.deployments import list_deployments
 from mvc.repo.live import live_at
 from mvc.store.format import read_features
@@ -145,15 +146,15 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "models"
     with Repository.init(root) as repo:
         pack = root / ".mvc" / "packs" / "00000001.pack"
-        repo.commit({"w": weights(0)}, reset_point=True)
+        repo.commit({"w": weights(0)}, options=CommitOptions(reset_point=True))
         end = pack.stat().st_size
-        repo.commit({"w": weights(1)[:2000]}, reset_point=True)
+        repo.commit({"w": weights(1)[:2000]}, options=CommitOptions(reset_point=True))
         monkeypatch.setattr(PackEnds, "claimed", lambda ends, number: end)
         with pack.open("r+b") as file:
             file.truncate(end)
         repo.context.store.close()
     with Repository.open(root) as repo:
-        repo.commit({"w": weights(2)}, reset_point=True)
+        repo.commit({"w": weights(2)}, options=CommitOptions(reset_point=True))
     monkeypatch.undo()
     fresh_process()
     return root

@@ -18,6 +18,7 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing import pack_writer
 from mvc.testing import FailingFS, History, fresh_process, open_quietly
 from tests.crash.images import folder_in_memory
@@ -174,7 +175,9 @@ def story(root: Path) -> Held:
                 state = {"w": w, "v": w[:600] * 2, "n": np.array(step)}
                 ends = step in {0, 4, 8}
                 pipeline = "vsol" if step % 3 == 2 else None
-                repo.commit(state, reset_point=ends, deploy="prod", pipeline=pipeline)
+                repo.commit(
+                    state, deploy="prod", pipeline=pipeline, options=CommitOptions(reset_point=ends)
+                )
                 (root / "notes.bin").write_bytes(rng.bytes(1200 + step))
                 repo.commit(root / "notes.bin")
         return held(root)

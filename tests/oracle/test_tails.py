@@ -22,7 +22,7 @@ def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MVC_AUTHOR", "gräce")
     with Repository.init(tmp_path) as repo:
         for i in range(3):
-            repo.commit({"w": np.full(3, i)}, run="a b", deploy="prod")
+            repo.commit({"w": np.full(3, i)}, deploy="prod", options=CommitOptions(run="a b"))
         repo.rollback("prod", reason="error\nrate")
         done = repo.live("prod").deployment
         oracle = held_against(tmp_path)

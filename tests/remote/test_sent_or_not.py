@@ -15,6 +15,7 @@ import pytest
 
 from mvc import Repository, clone
 from mvc.errors import MvcError, RefConflict
+from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock
 from tests.remote.kit.places import Place, place
 
@@ -312,16 +313,16 @@ def test_a_commit_stays_without_the_deployment_that_a_remote_refuses(three: Pair
     server, ada, bob = three
     theirs = ada.deploy("HEAD", "prod", push=True)
     with pytest.raises(RefConflict, match="is committed, its deployment to prod is not: origin"):
-        bob.commit({"w": np.zeros(8)}, deploy="prod", push=True)
+        bob.commit({"w": np.zeros(8)}, deploy="prod", options=CommitOptions(push=True))
     head, before = bob.find("HEAD"), bob.deployments()
     assert bob.version(head).parents == (server.find("main"),) and len(before) == 1
     assert server.live("prod").deployment.id == theirs.id
-    for wrong in ({"push": True}, {"deploy": "prod", "push": "nowhere"}):
+    for target, remote in ((None, True), ("prod", "nowhere")):
         with pytest.raises(MvcError):
-            bob.commit({"w": np.ones(8)}, **wrong)  # type: ignore[arg-type]
+            bob.commit({"w": np.ones(8)}, deploy=target, options=CommitOptions(push=remote))
     assert bob.find("HEAD") == head and bob.deployments() == before
     bob.fetch()
-    done = bob.commit({"w": np.ones(8)}, deploy="prod", push="origin")
+    done = bob.commit({"w": np.ones(8)}, deploy="prod", options=CommitOptions(push="origin"))
     assert done.deployment is not None and done.deployment.replaces == theirs.id
     assert server.live("prod").deployment.id == done.deployment.id and state(bob) == "in step"
 

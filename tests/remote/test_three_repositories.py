@@ -149,7 +149,12 @@ class RemoteMachine(RuleBasedStateMachine):
         self.number += 1
         state = arrays(100 * number + self.number % 7)
         with suppress(WeightsDropped, StateForgotten):
-            made = repo.commit(state, path=by_hand.PATH, deploy=deploy, reset_point=not number)
+            made = repo.commit(
+                state,
+                path=by_hand.PATH,
+                deploy=deploy,
+                options=mvc.CommitOptions(reset_point=not number),
+            )
             self.states[made.id] = state
             self.done["commits"] += 1
 

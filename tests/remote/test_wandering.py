@@ -14,6 +14,7 @@ from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, MvcError
 from mvc.io.files import FileSystem
 from mvc.remote.door import States, Wanted
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.config import set_value
 from mvc.testing import open_quietly
 from tests.remote.kit.carrying import carry
@@ -68,7 +69,9 @@ class Wanderer:
         self._state = moved(self._state, self.number())
         pipeline = self._random.choice([None, None, None, *PIPELINES])
         reset = self._random.random() < 0.1
-        self._source.commit(self._state, pipeline=pipeline, reset_point=reset)
+        self._source.commit(
+            self._state, pipeline=pipeline, options=CommitOptions(reset_point=reset)
+        )
 
     def halved(self) -> None:
         half = {name: array.astype(np.float16) for name, array in self._state.items()}

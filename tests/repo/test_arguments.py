@@ -178,18 +178,6 @@ def test_what_ends_with_a_repository_may_still_commit(tmp_path: Path) -> None:
         assert len(repo.log()) == 1
 
 
-def test_commit_takes_ten_arguments_and_two_options_by_themselves(repo: Any) -> None:
-    names = list(inspect.signature(mvc.Repository.commit).parameters)
-    assert len(names) == 1 + 10 + 1  # self, and what was moved to the options
-    at = "2026-11-20T10:00Z"
-    for given in ({"at": at}, {"options": mvc.CommitOptions(at=at)}):
-        live = repo.commit(STATE, deploy="prod", **given).deployment
-        assert live.time_ns == repo.time(at)
-    for given in ({"reset_point": True}, {"options": mvc.CommitOptions(reset_point=True)}):
-        repo.commit({"w": STATE["w"] + 1}, **given)
-        assert repo.log(limit=1, reset_points=True)[0].reset_point
-
-
 def test_the_constructor_names_open() -> None:
     with pytest.raises(WrongUsage, match="not opened by its constructor") as caught:
         mvc.Repository("models")  # type: ignore[arg-type]
@@ -236,8 +224,14 @@ def test_signatures_are_those_of_the_methods() -> None:
 
 
 def test_what_is_right_is_still_taken(repo: Any, tmp_path: Path) -> None:
-    repo.commit(STATE, reset_point=np.bool_(True), message="undecodable \udcff")
-    repo.commit("notes.txt", options=mvc.CommitOptions(cwd=repo.root, progress=lambda *_: None))
+    repo.commit(
+        STATE, message="undecodable \udcff", options=mvc.CommitOptions(reset_point=np.bool_(True))
+    )
+    repo.commit(
+        "notes.txt",
+        files=mvc.FileOptions(cwd=repo.root),
+        options=mvc.CommitOptions(progress=lambda *_: None),
+    )
     repo.storage.gc(grace=timedelta(days=1), dry_run=True)
     stream = io.BytesIO()
     repo.checkout(path=["notes.txt"], to=stream)

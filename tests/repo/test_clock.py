@@ -40,7 +40,9 @@ WRITES: dict[str, Act] = {
         {"w": np.ones(4)}, options=CommitOptions(time=10**18)
     ),
     "commit and deploy": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod"),
-    "commit, deploy at": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod", at=10**18),
+    "commit, deploy at": lambda repo: repo.commit(
+        {"w": np.ones(4)}, deploy="prod", options=CommitOptions(at=10**18)
+    ),
     "deploy": lambda repo: repo.deploy("HEAD", "prod"),
     "deploy at": lambda repo: repo.deploy("HEAD", "prod", at=10**18),
     "retract": lambda repo: repo.retract(None, "prod"),

@@ -35,7 +35,7 @@ def only_step(repo: mvc.Repository, rev: str = "HEAD") -> PathStep:
 def test_a_damaged_full_record_is_walked_around(tmp_path):
     with mvc.Repository.init(tmp_path) as repo:
         for i in range(4):
-            repo.commit(weights(i), reset_point=i in {0, 3})
+            repo.commit(weights(i), options=mvc.CommitOptions(reset_point=i in {0, 3}))
         first = only_step(repo, "HEAD~3")
         assert not first.member.base
     spoil(tmp_path, first)
@@ -52,7 +52,7 @@ def test_a_reset_point_mends_a_damaged_object(tmp_path):
     with mvc.Repository.open(tmp_path) as repo:
         with pytest.raises(DamagedData):
             repo.checkout()
-        repo.commit(weights(1), reset_point=True)
+        repo.commit(weights(1), options=mvc.CommitOptions(reset_point=True))
         assert repo.checkout()["w"].tobytes() == weights(1)["w"].tobytes()
         assert repo.checkout("HEAD~1")["w"].tobytes() == weights(1)["w"].tobytes()
 

@@ -16,7 +16,7 @@ import mvc
 from mvc.adapters.python.arrays import has_torch
 from mvc.api.repository import Repository
 from mvc.errors import UnsupportedTensor
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import FileOptions
 
 PIPELINES = ("vsol", "planes:all", "sub | zigzag | sparse | zstd:1", "lossless")
 # What the empty tensor is in one version after the other; the last version holds nothing else.
@@ -153,8 +153,8 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
             assert "mvc checkout" in (error.value.hint or "")
         if name == "m.safetensors":
             (tmp_path / name).write_bytes(data[:-4] + b"\0\0\0\0")
-            options = CommitOptions(in_place=True)
-            made = repo.commit([tmp_path / name], pipeline="topk:0.5 | xor | raw", options=options)
+            files = FileOptions(in_place=True)
+            made = repo.commit([tmp_path / name], pipeline="topk:0.5 | xor | raw", files=files)
             repo.checkout(made.id, to=tmp_path / "out.bin", force=True)
             assert (tmp_path / "out.bin").read_bytes() == (tmp_path / name).read_bytes()
 

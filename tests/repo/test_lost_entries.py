@@ -13,6 +13,7 @@ from mvc import clone
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.history import log as history_log
 from mvc.store.journal.frames import Recorded
 from mvc.testing import fresh_process
@@ -52,7 +53,12 @@ def destroy(journal: Path, recorded: Recorded, *, at: int = 60) -> None:
 def make(root: Path, *, indexed: bool, last: bool = False) -> Story:
     with Repository.init(root) as repo:
         ids = [
-            repo.commit({"w": weights(i)}, message=f"v{i}", reset_point=True, deploy="prod").id
+            repo.commit(
+                {"w": weights(i)},
+                message=f"v{i}",
+                deploy="prod",
+                options=CommitOptions(reset_point=True),
+            ).id
             for i in range(COUNT)
         ]
         if not last:
@@ -154,7 +160,10 @@ def test_a_moment_is_answered_where_the_evidence_is_sound(story: Story) -> None:
 def test_what_a_lost_entry_may_have_forgotten_leaves_for_nowhere(tmp_path: Path) -> None:
     """It comes back by its id, as it is stored; nobody knows whether it may be given away."""
     with Repository.init(tmp_path / "models") as repo:
-        ids = [repo.commit({"w": weights(i)}, reset_point=True).id for i in range(3)]
+        ids = [
+            repo.commit({"w": weights(i)}, options=CommitOptions(reset_point=True)).id
+            for i in range(3)
+        ]
         repo.storage.forget([ids[1]])
         forgetting = list(repo.context.store.snapshot.entries())[-1]
         repo.tag("after", str(ids[2]))

@@ -22,7 +22,7 @@ from mvc.errors import (
 )
 from mvc.lossy.reducer import is_optimizer
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.store.recovery.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
 
@@ -203,8 +203,8 @@ def test_a_lossy_setting_acts_where_production_weights_are_asked_for(tmp_path: P
             (2.9, {"in_place": True}),
         ):
             np.savez(path, w=np.full(40, value, np.float32))
-            options = CommitOptions(cwd=tmp_path, **place)
-            made = repo.commit("a.npz", options=options)
+            files = FileOptions(cwd=tmp_path, **place)
+            made = repo.commit("a.npz", files=files)
             stored = repo.checkout()["w"][0]
             assert (stored == np.float32(value)) == (not place)
             assert (made.commit.pipeline == "vsol-0-fast") == bool(place)
@@ -230,11 +230,11 @@ def test_files(tmp_path: Path, suffix: str) -> None:
 
     with mvc.Repository.init(tmp_path) as repo:
         save(1.0)
-        repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
+        repo.commit(path.name, pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=tmp_path))
         save(1.3)
         training = path.read_bytes()
         out = tmp_path / f"served{suffix}"
-        repo.commit(path.name, pipeline=LSB, options=CommitOptions(output=out, cwd=tmp_path))
+        repo.commit(path.name, pipeline=LSB, files=mvc.FileOptions(output=out, cwd=tmp_path))
         assert path.read_bytes() == training
         assert float(load(out)["w"][0]) == 1.25 and int(load(out)["n"][0]) == 13
         assert repo.identify(out)[0].commit == repo.find("HEAD")
@@ -242,12 +242,12 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         assert (tmp_path / "restored.bin").read_bytes() == out.read_bytes()
         save(1.7)
         path.chmod(0o640)
-        repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
+        repo.commit(path.name, pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=tmp_path))
         assert float(load(path)["w"][0]) == 1.625
         assert path.stat().st_mode & 0o777 == 0o640
         assert [c.kind for c in repo.status().changes] == ["unchanged"]
         with pytest.raises(NothingToCommit):
-            repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
+            repo.commit(path.name, pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=tmp_path))
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".mvc-tmp")]
 
 
@@ -260,14 +260,15 @@ def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
             repo.commit(
                 ["a.npz", "b.npz", "notes.txt"],
                 pipeline=LSB,
-                options=CommitOptions(in_place=True, cwd=tmp_path),
+                files=mvc.FileOptions(in_place=True, cwd=tmp_path),
             )
         assert [np.load(tmp_path / f"{n}.npz")["w"][0] for n in "ab"] == [1.25, 1.25]
         assert (tmp_path / "notes.txt").read_text() == "1.3"
         repo.commit(
             "notes.txt",
             pipeline=LSB,
-            options=CommitOptions(output=tmp_path / "copy", cwd=tmp_path, allow_empty=True),
+            files=mvc.FileOptions(output=tmp_path / "copy", cwd=tmp_path),
+            options=CommitOptions(allow_empty=True),
         )
         assert (tmp_path / "copy").read_text() == "1.3"
         repo.remove(["b.npz"])
@@ -281,22 +282,20 @@ def test_where_production_weights_go_must_be_said(repo: mvc.Repository) -> None:
     np.savez(repo.root / "a.npz", w=np.ones(3))
     np.savez(repo.root / "b.npz", w=np.ones(3))
     with pytest.raises(WrongUsage, match="production weights") as caught:
-        repo.commit("a.npz", pipeline=LSB, options=CommitOptions(cwd=repo.root))
+        repo.commit("a.npz", pipeline=LSB, files=mvc.FileOptions(cwd=repo.root))
     assert "--in-place" in (caught.value.hint or "")
     with pytest.raises(WrongUsage, match="2 files"):
         repo.commit(
             ["a.npz", "b.npz"],
             pipeline=LSB,
-            options=CommitOptions(output=repo.root / "o", cwd=repo.root),
+            files=mvc.FileOptions(output=repo.root / "o", cwd=repo.root),
         )
     with pytest.raises(WrongUsage, match="one place"):
         repo.commit(
-            "a.npz",
-            pipeline=LSB,
-            options=CommitOptions(output="o", in_place=True, cwd=repo.root),
+            "a.npz", pipeline=LSB, files=mvc.FileOptions(output="o", in_place=True, cwd=repo.root)
         )
     with pytest.raises(WrongUsage, match="lossy pipelines"):
-        repo.commit("a.npz", options=CommitOptions(output=repo.root / "o", cwd=repo.root))
+        repo.commit("a.npz", files=mvc.FileOptions(output=repo.root / "o", cwd=repo.root))
     assert next(iter(repo.oplog())).entry.operation == "init"
     assert not (repo.root / "o").exists()
 
@@ -327,12 +326,14 @@ def test_an_exact_name_that_is_not_there(repo: mvc.Repository) -> None:
         repo.commit(
             files,
             pipeline=LSB,
-            options=CommitOptions(exact=["a", "c"], in_place=True, cwd=repo.root),
+            files=mvc.FileOptions(in_place=True, cwd=repo.root),
+            options=CommitOptions(exact=["a", "c"]),
         )
     repo.commit(
         files,
         pipeline=LSB,
-        options=CommitOptions(exact=["a", "b"], in_place=True, cwd=repo.root),
+        files=mvc.FileOptions(in_place=True, cwd=repo.root),
+        options=CommitOptions(exact=["a", "b"]),
     )
 
 
@@ -365,7 +366,7 @@ def test_a_file_that_is_written_again_is_not_overwritten(
 
     monkeypatch.setattr(commits, "commit", and_then)
     with pytest.raises(SourceChanged, match="written again") as caught:
-        repo.commit("a.npz", pipeline=LSB, options=CommitOptions(in_place=True, cwd=repo.root))
+        repo.commit("a.npz", pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=repo.root))
     assert np.load(path)["w"].tolist() == [5] * 4
     assert repo.find("HEAD").short in (caught.value.hint or "")
 
@@ -383,7 +384,8 @@ def test_a_production_file_that_cannot_be_written(repo: mvc.Repository) -> None:
         repo.commit(
             "a.npz",
             pipeline=LSB,
-            options=CommitOptions(output=target, cwd=repo.root, progress=committing),
+            files=mvc.FileOptions(output=target, cwd=repo.root),
+            options=CommitOptions(progress=committing),
         )
     assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")
 
@@ -397,8 +399,8 @@ def test_a_state_beside_a_file_is_not_written_to_its_place(
     repo.commit(path)
     save_file({**model(), "w": model()["w"] + 0.3}, path)
     beside = {"opt": torch.arange(3.0)}
-    options = CommitOptions(output=None if in_place else out, in_place=in_place)
-    made = repo.commit(path, states={"st": beside}, pipeline=LSB, options=options)
+    files = mvc.FileOptions(output=None if in_place else out, in_place=in_place)
+    made = repo.commit(path, states={"st": beside}, pipeline=LSB, files=files)
     written = load_file(path if in_place else out)
     assert tensor_bits(written) == tensor_bits(repo.checkout(made.id, path="m.safetensors"))
     assert repo.checkout(made.id, path="st")["opt"].equal(beside["opt"])
@@ -407,6 +409,6 @@ def test_a_state_beside_a_file_is_not_written_to_its_place(
 def test_arguments_that_would_be_passed_over(repo: mvc.Repository) -> None:
     with pytest.raises(WrongUsage, match="states names no state"):
         repo.commit(states={})
-    with pytest.raises(WrongUsage, match="all is for files"):
-        repo.commit(model(), options=CommitOptions(all=True))
+    with pytest.raises(WrongUsage, match="files= is for paths"):
+        repo.commit(model(), files=mvc.FileOptions(all=True))
     assert repo.storage.stats().versions == 0

@@ -15,7 +15,6 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import mvc
-from mvc.repo.commit.request import CommitOptions
 from tests.seeds import draw
 from tests.training.killed import lines_until_killed
 
@@ -63,7 +62,7 @@ def main() -> None:
                 "model.safetensors",
                 pipeline="xor | lsb:16 | planes | zstd:1",
                 message=str(number),
-                options=CommitOptions(in_place=True, cwd=folder),
+                files=mvc.FileOptions(in_place=True, cwd=folder),
             )
             os.write(1, f"{number}\n".encode())
             number += 1

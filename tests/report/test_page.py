@@ -87,10 +87,13 @@ def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
                 state["head.weight"] = np.ones(3)
             day = f"2026-11-{i + 1:02}"
             repo.commit(
-                state, message=f"nightly {i} {EVIL}", metrics={"acc": i / 12, EVIL[:9]: i},
-                params={"data": EVIL[:28]}, deploy=("prod", "edge")[i % 2], at=f"{day}T12:00Z",
-                options=mvc.CommitOptions(time=f"{day}T10:00Z"),
-            )  # fmt: skip
+                state,
+                message=f"nightly {i} {EVIL}",
+                metrics={"acc": i / 12, EVIL[:9]: i},
+                params={"data": EVIL[:28]},
+                deploy=("prod", "edge")[i % 2],
+                options=mvc.CommitOptions(time=f"{day}T10:00Z", at=f"{day}T12:00Z"),
+            )
         repo.tag("v1", "HEAD~3")
         repo.storage.forget("HEAD~9")
         yield repo
@@ -213,11 +216,12 @@ def burst(tmp_path: Path) -> Iterator[mvc.Repository]:
                 repo.switch("wide", create=True, start="HEAD~10")
             at = begin + 3 * 10**9 * i
             repo.commit(
-                {"w": np.full(4, i), "optimizer": {"m": np.full(4, i)}}, message=f"step {i}",
+                {"w": np.full(4, i), "optimizer": {"m": np.full(4, i)}},
+                message=f"step {i}",
                 metrics={"acc": i % 20 / 20 + i / 100, "val_loss": abs(i - 30) / 30},
-                deploy="prod" if i % 8 == 0 else None, at=at if i % 8 == 0 else None,
-                options=mvc.CommitOptions(time=at),
-            )  # fmt: skip
+                deploy="prod" if i % 8 == 0 else None,
+                options=mvc.CommitOptions(time=at, at=at if i % 8 == 0 else None),
+            )
         yield repo
 
 

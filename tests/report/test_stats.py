@@ -5,6 +5,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.recipes.recipe import recipe_base
+from mvc.repo.commit.request import CommitOptions
 from mvc.report.stats import by_version
 from mvc.store.recovery.rates import Rates
 from tests.repo.working import write_model
@@ -63,7 +64,10 @@ def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
     for i in range(7):
         for name in "abc"[: 1 + i % 3]:  # chains of different lengths
             tensors[name] = tensors[name] + rng.standard_normal(5000).astype(np.float32) * 1e-5
-        repo.commit({name: values.copy() for name, values in tensors.items()}, reset_point=i == 4)
+        repo.commit(
+            {name: values.copy() for name, values in tensors.items()},
+            options=CommitOptions(reset_point=i == 4),
+        )
     found, planned = (
         repo.storage.stats(),
         repo.storage.repack(interval=100, dry_run=True).plan.before,
@@ -78,7 +82,7 @@ def test_reset_points_and_whole_model_pipelines(repo: Repository) -> None:
     path = repo.root / "m.safetensors"
     for seed in range(3):
         write_model(path, seed=seed)
-        repo.commit(path, reset_point=seed == 2, pipeline="vsol")
+        repo.commit(path, pipeline="vsol", options=CommitOptions(reset_point=seed == 2))
     found = repo.storage.stats()
     assert found.versions == 3
     assert found.reset_points >= 2
@@ -92,7 +96,7 @@ def test_figures_of_each_version(repo: Repository) -> None:
     for i in range(6):
         weights = weights + np.float32(1e-5 * (i + 1))
         write_model(path, layers=0, w=weights)
-        ids.append(repo.commit(path, reset_point=i == 3).id)
+        ids.append(repo.commit(path, options=CommitOptions(reset_point=i == 3)).id)
     repo.tag("v1")  # an operation without a version
     total, found = by_version(repo.context, recipe_base)
     for kind in ("full", "delta", "metadata"):

@@ -35,6 +35,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.maintenance.repack.super_steps import join
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
 from mvc.testing import FixedClock, fresh_process, open_quietly
@@ -243,7 +244,7 @@ class History:
 
     def _options(self) -> dict[str, Any]:
         return {
-            "reset_point": self.rng.random() < 0.15,
+            "options": CommitOptions(reset_point=self.rng.random() < 0.15),
             "metrics": {"acc": self.rng.random()},
             "message": "x" * self.rng.randrange(9),
         }

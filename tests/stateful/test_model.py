@@ -25,6 +25,7 @@ from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.repo import refs
+from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance, treatments
@@ -107,7 +108,9 @@ class RepositoryMachine(RuleBasedStateMachine):
         head = self.model.head
         if head in self.model.forgotten:
             return  # its paths cannot be taken over: refused
-        made = self.repo.commit(arrays(number), path=path, reset_point=reset, deploy=deploy).id
+        made = self.repo.commit(
+            arrays(number), path=path, deploy=deploy, options=CommitOptions(reset_point=reset)
+        ).id
         before = {} if head is None else self.model.commits[head][1]
         self.model.commits[made] = (head, {**before, path: number})
         at = self.model.refs["HEAD"]

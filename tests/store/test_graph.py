@@ -11,7 +11,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.store.graph.search import Graph, Speed
 from tests.store.repositories import History, view_of
 
@@ -35,7 +35,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory):
         ids = []
         for step in range(LONG):
             state = {"w": NOISE + np.float32(1e-4 * step)}
-            ids.append(repo.commit(state, reset_point=step == 40).id)
+            ids.append(repo.commit(state, options=CommitOptions(reset_point=step == 40)).id)
         yield repo, [weight(repo, id_) for id_ in ids], ids
 
 
@@ -103,9 +103,9 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
         if change == "patch":
             text = b"".join(b"line %d of a long text\n" % (i * i) for i in range(3000))
             (repo.root / "t.txt").write_bytes(text)
-            one = repo.commit("t.txt", options=CommitOptions(cwd=repo.root)).id
+            one = repo.commit("t.txt", files=FileOptions(cwd=repo.root)).id
             (repo.root / "t.txt").write_bytes(text[:9000] + b"in between\n" + text[9000:])
-            two = repo.commit("t.txt", options=CommitOptions(cwd=repo.root)).id
+            two = repo.commit("t.txt", files=FileOptions(cwd=repo.root)).id
             blobs = [weight(repo, rev, "t.txt") for rev in (one, two)]
         else:
             one = repo.commit(first).id

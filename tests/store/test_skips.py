@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc.errors import DamagedData
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery.recover import Recovery
 from tests.store.skipping import History
 
@@ -125,7 +126,9 @@ def test_layouts_are_mixed_in_one_repository(tmp_path: Path) -> None:
         history.configure("store.layout", layout)
         with history.open() as repo:
             for i in range(12):
-                history.commit(repo, reset_point=layout == "skip:2" and i == 5)
+                history.commit(
+                    repo, options=CommitOptions(reset_point=layout == "skip:2" and i == 5)
+                )
             history.check(repo)
     with history.open() as repo:
         assert repo.storage.repack().now is not None

@@ -17,6 +17,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.io.files import FileSystem
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
@@ -241,7 +242,9 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
 def test_a_damaged_record_leaves_other_versions_readable(history: History, indexed: bool) -> None:
     """Also when it is met before it is indexed."""
     with history.open() as repo:
-        repo.commit({"w": np.arange(9.0)}, reset_point=True, path="other.safetensors")
+        repo.commit(
+            {"w": np.arange(9.0)}, path="other.safetensors", options=CommitOptions(reset_point=True)
+        )
         entry = view_of(repo).entries()
         regions = [r.entry.regions[0] for r in entry if r.entry.regions]
     if indexed:

@@ -186,6 +186,6 @@ def test_a_commit_onto_another_branch(tmp_path: Path) -> None:
         with pytest.raises(UnknownRevision, match="no branch new"):
             repo.commit({"w": torch.zeros(2)}, options=mvc.CommitOptions(branch="new"))
         with pytest.raises(WrongUsage, match="current branch"):
-            repo.commit(options=mvc.CommitOptions(branch="side", all=True))
+            repo.commit(files=mvc.FileOptions(all=True), options=mvc.CommitOptions(branch="side"))
         options = mvc.CommitOptions(branch="new", new_branch=True)
         assert repo.commit({"w": torch.zeros(2)}, options=options).commit.parents == ()

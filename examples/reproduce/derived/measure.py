@@ -108,8 +108,7 @@ def warm_up(experiment: Experiment, folder: Path) -> int:
             repo.commit(
                 {"weight": torch.full((1 << 16,), float(number))},
                 pipeline=pipeline,
-                reset_point=True,
-                options=CommitOptions(environment=number > 0),
+                options=CommitOptions(environment=number > 0, reset_point=True),
             )
             root_of(repo.checkout())
             if number:

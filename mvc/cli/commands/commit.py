@@ -45,7 +45,7 @@ from mvc.cli.transfers import tell_unsent
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
 from mvc.times import format_time
@@ -160,17 +160,26 @@ def _check(args: _CommitOptions) -> None:
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
     with session.progress("committing") as progress:
+        files = FileOptions(
+            all=args.every, opaque=args.opaque, output=args.output, in_place=args.in_place
+        )
         options = CommitOptions(
-            all=args.every,
+            time=args.date,
+            at=args.at,
+            push=args.push,
+            anyway=args.anyway,
+            sign=args.sign,
+            run=args.run,
+            exact=args.exact,
+            reset_point=args.reset_point,
+            author=args.author,
+            allow_empty=args.allow_empty,
             progress=progress,
-            **fields(
-                args,
-                "time=date at anyway output in_place exact opaque allow_empty author "
-                "push reset_point run sign",
-            ),
         )
         paths = list(args.paths) or None
-        return session.repository.commit(paths, options=options, pipeline=args.pipeline, **recorded)
+        return session.repository.commit(
+            paths, files=files, options=options, pipeline=args.pipeline, **recorded
+        )
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:

@@ -123,8 +123,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
             pipeline=self._pipeline,
-            options=CommitOptions(branch=self._branch, new_branch=self._named is None),
-            run=self._run,
+            options=CommitOptions(
+                branch=self._branch, new_branch=self._named is None, run=self._run
+            ),
         )
         files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())

@@ -12,7 +12,7 @@ from typing import Any
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.names import attached_path, check_path, printable
-from mvc.repo.commit.request import Change, CommitOptions
+from mvc.repo.commit.request import Change, CommitOptions, FileOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -67,40 +67,42 @@ def attachments(
             yield path, from_state(value)
 
 
-def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
+def of_files(
+    context: Context, given: object, files: FileOptions, options: CommitOptions
+) -> list[Change]:
     """The files at the paths ``given``; a folder means its content.
 
-    A tracked file that is gone from such a folder leaves the version. ``options.all`` adds each
+    A tracked file that is gone from such a folder leaves the version. ``files.all`` adds each
     tracked path whose file was modified, and takes a file among those named that has the bytes of a
     missing one as its new name; other files that are not tracked may be copies. Any other tracked
     path without a file stays tracked, and so does a state that Python recorded in a folder. Raises
     WrongUsage if no path is named and none is removed, unless ``options.allow_empty``, and
     UnknownPath for a symbolic link that leads nowhere. A truncated model file raises BadModelFile
-    when it is opened, unless ``options.opaque``, or unless HEAD has one at its path: then
+    when it is opened, unless ``files.opaque``, or unless HEAD has one at its path: then
     ``opaque`` was chosen before.
     """
     fs, root = context.store.fs, context.root
     names: list[str] = []
     folders: set[str] = set()
     if given is not None:
-        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd(), folders)
+        names = worktree.expand(context, paths_of(given), files.cwd or fs.cwd(), folders)
         if not names:
             raise WrongUsage(
                 "no files to commit",
                 hint="see .mvcignore; 'mvc rm PATH' removes tracked files from the next version",
             )
-    elif not (options.all or options.allow_empty or staged_removals(context)):
+    elif not (files.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
-    changed = status(context).changes if options.all else ()
+    changed = status(context).changes if files.all else ()
     _refuse_older(context, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
     renamed = [change for change in changed if change.kind == "renamed" and change.path in names]
-    if options.all and not (names or options.allow_empty or staged_removals(context)):
+    if files.all and not (names or options.allow_empty or staged_removals(context)):
         refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[ParsedFile]:
         unless = partial(_was_kept_opaque, context, name)
-        return open_file(fs, root / name, name, strict=not options.opaque, unless=unless)
+        return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
     present, gone = _tracked_inside(context, folders, options)
     kept = [Change(n, partial(open_, n)) for n in dict.fromkeys([*names, *present])]

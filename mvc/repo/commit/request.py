@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +20,7 @@ from mvc.names import check_author, check_place, check_ref, encode_text, printab
 from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
-from mvc.types import Progress
+from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
@@ -55,14 +54,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``environment``: whether the version carries the environment of this process (versions of
     packages, threads, processor); by default if a ``model`` is given.
 
-    For files: ``all`` adds every tracked path whose file was modified; a file that is named and
-    has the bytes of a missing one is its new name. ``cwd`` is the folder that relative paths start
-    from. ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile.
-
-    For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
-    a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
-    also where the lossy pipeline is that of the settings. ``produced_by`` says that the state has
-    been through this pipeline already.
+    For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
+    state has been through this pipeline already.
 
     ``guard`` decides whether the version is deployed as well: a training's, which yields to others.
     """
@@ -79,12 +72,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     anyway: bool = False
     reset_point: bool = False
     environment: bool | None = None
-    all: bool = False
-    cwd: Path | None = None
-    opaque: bool = False
     exact: Sequence[str] = ()
-    output: str | PathLike[str] | None = None
-    in_place: bool = False
     produced_by: str | None = None
     run: str = ""
     patch: bool | None = None
@@ -98,6 +86,23 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
                 "produced_by is empty: it names the lossy pipeline that made the state",
                 hint="leave it out for a state that no pipeline changed",
             )
+
+
+class FileOptions(Struct, frozen=True, kw_only=True):
+    """How ``Repository.commit`` reads files.
+
+    ``all`` adds every tracked path whose file was modified; a file that is named and has the bytes
+    of a missing one is its new name. ``cwd`` is the folder that relative paths start from.
+    ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile. The
+    production weights of a file are written to ``output``, or ``in_place`` of the file; either of
+    the two asks for them, also where the lossy pipeline is that of the settings.
+    """
+
+    all: bool = False
+    cwd: Path | None = None
+    opaque: bool = False
+    output: PathName | None = None
+    in_place: bool = False
 
 
 class Change(Struct, frozen=True):

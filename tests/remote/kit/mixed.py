@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
@@ -107,8 +108,7 @@ def _line(repo: Repository) -> list[CommitId]:
             metrics={"acc": 0.5 + i / 30},
             params={"lr": "1e-3"} if i % 4 == 0 else {},
             deploy="prod" if i % 3 == 0 else None,
-            reset_point=i == 7,
-            options=AUTHOR,
+            options=replace(AUTHOR, reset_point=i == 7),
         )
         ids.append(done.id)
     for i, pipeline in enumerate(PIPELINES):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import FileOptions
 from mvc.repo.content import contents
 from mvc.store.packs.reader import PackReader
 
@@ -25,7 +25,7 @@ def test_no_payload_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
             net(torch.randn(8, 100)).square().mean().backward()
             optimizer.step()
             torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, file)
-            repo.commit([file], options=CommitOptions(cwd=repo.root))
+            repo.commit([file], files=FileOptions(cwd=repo.root))
     monkeypatch.setattr(contents, "WINDOW", 60_000)  # one matrix of 40,000 bytes a window
     reads: Counter[tuple[int, int]] = Counter()
     payload = PackReader.payload

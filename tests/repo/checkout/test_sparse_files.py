@@ -15,7 +15,6 @@ import mvc
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB, PIECE
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitOptions
 
 SIZE = 3 * PIECE + 5 * MIB + 123
 
@@ -89,7 +88,7 @@ def allocated(path: Path) -> int:
 def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[str, int]) -> None:
     path = sparse(tmp_path / "m.bin")
     with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], options=CommitOptions(cwd=tmp_path))
+        repo.commit([path], files=mvc.FileOptions(cwd=tmp_path))
         # A few estimates; each length of a chunk once, not once a chunk.
         assert counted["read"] < MIB and counted["encoded"] < 40
         counted.update(read=0, encoded=0)
@@ -105,13 +104,13 @@ def test_data_between_holes(repo: mvc.Repository, counted: dict[str, int]) -> No
     noise = np.random.default_rng(0).bytes(70_000)
     places = {5 * MIB + 17: noise, 2 * PIECE - 1000: noise, SIZE - 100: noise[:100]}
     path = sparse(repo.root / "m.bin", data=places)
-    repo.commit([path], options=CommitOptions(cwd=repo.root))
+    repo.commit([path], files=mvc.FileOptions(cwd=repo.root))
     assert counted["read"] < 4 * MIB  # two readings of what is there
     repo.checkout("HEAD", to=repo.root / "out.bin")
     assert same_file(path, repo.root / "out.bin")
     assert allocated(repo.root / "out.bin") < 8 * MIB
     sparse(path, data={**places, 3 * PIECE: noise})
-    repo.commit([path], options=CommitOptions(cwd=repo.root))
+    repo.commit([path], files=mvc.FileOptions(cwd=repo.root))
     repo.checkout("HEAD", to=repo.root / "out.bin", force=True)
     assert same_file(path, repo.root / "out.bin")
     assert repo.storage.fsck(full=True).sound
@@ -120,7 +119,7 @@ def test_data_between_holes(repo: mvc.Repository, counted: dict[str, int]) -> No
 def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None:
     path = sparse_safetensors(tmp_path / "m.safetensors", 12, 2 * MIB)
     with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], options=CommitOptions(cwd=tmp_path))
+        repo.commit([path], files=mvc.FileOptions(cwd=tmp_path))
         assert counted["read"] < MIB and counted["encoded"] < 40
         repo.checkout("HEAD", to=tmp_path / "out.bin")
         assert len({tensor.id for tensor in repo.manifest().entries[0].tensors}) == 1
@@ -136,7 +135,7 @@ def test_a_hole_is_the_same_object_as_written_zeros(tmp_path: Path, pipeline: st
         with mvc.Repository.init(tmp_path / name) as repo:
             path = tmp_path / name / "m.bin"
             (tmp_path / f"{name}.bin").replace(path)
-            repo.commit([path], options=CommitOptions(cwd=path.parent), pipeline=pipeline)
+            repo.commit([path], pipeline=pipeline, files=mvc.FileOptions(cwd=path.parent))
             stored.append((repo.manifest().id, repo.storage.stats().bytes["full"]))
             assert repo.storage.fsck(full=True).sound
     assert stored[0] == stored[1]

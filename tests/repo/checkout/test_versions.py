@@ -198,7 +198,7 @@ def test_torch_files_and_models_that_change_their_shape(tmp_path: Path) -> None:
     single = [s["b"] for _, s in repo.iter_versions(path="model.safetensors", keys=["b"])]
     assert all(isinstance(b, torch.Tensor) and b.dtype == torch.bfloat16 for b in single)
     torch.save(made[0], tmp_path / "model.pt")
-    repo.commit(["model.pt"], options=CommitOptions(cwd=tmp_path))
+    repo.commit(["model.pt"], files=mvc.FileOptions(cwd=tmp_path))
     last = list(repo.iter_versions(path="model.pt", on_error="skip"))
     assert len(last) == 1 and tensor_bits(last[0][1]) == tensor_bits(made[0])
     repo.close()

@@ -257,12 +257,12 @@ def test_all_takes_changes_but_no_copy_for_a_rename_and_no_absence_for_a_removal
     save_file({"w": near(4)}, tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").rename(tmp_path / "moved.safetensors")
     (tmp_path / "c.safetensors").unlink()
-    changed = repo.commit(options=CommitOptions(all=True)).paths
+    changed = repo.commit(files=mvc.FileOptions(all=True)).paths
     assert [(c.path, c.kind) for c in changed] == [("a.safetensors", "changed")]
     with pytest.raises(NothingToCommit, match=r"nothing to commit but moved\.safetensors"):
-        repo.commit(options=CommitOptions(all=True))
+        repo.commit(files=mvc.FileOptions(all=True))
     named = tmp_path / "moved.safetensors"
-    changed = repo.commit(named, options=CommitOptions(all=True)).paths
+    changed = repo.commit(named, files=mvc.FileOptions(all=True)).paths
     assert [(c.path, c.kind) for c in changed] == [("moved.safetensors", "renamed")]
     assert repo.manifest().by_path.keys() == {
         "a.safetensors", "moved.safetensors", "c.safetensors",
@@ -280,7 +280,7 @@ def test_a_copy_of_a_state_without_a_file_is_no_new_name_of_it(repo, tmp_path):
         ("copy.safetensors",), ["missing"],
     )  # fmt: skip
     with pytest.raises(NothingToCommit):
-        repo.commit(options=CommitOptions(all=True))
+        repo.commit(files=mvc.FileOptions(all=True))
 
 
 def test_a_state_and_its_file_have_one_root(repo, tmp_path):
@@ -325,7 +325,7 @@ def test_a_version_without_a_change_behind_a_reset_point_is_one_too_and_costs_no
     """
     for step in range(3):
         repo.commit({"w": near(step), "n": np.array(step)})
-    repo.commit({"w": near(3), "n": np.array(3)}, reset_point=True)
+    repo.commit({"w": near(3), "n": np.array(3)}, options=CommitOptions(reset_point=True))
     after = repo.commit({"w": near(3), "n": np.array(4)})
     repo.commit({"w": near(4), "n": np.array(5)})
     assert full_versions(repo) == "F..FF."
@@ -337,7 +337,13 @@ def test_behind_a_reset_point_production_weights_are_deltas_or_the_same(repo):
     made = []
     for step in range(12):
         weights = weights + np.float32(1e-3)
-        made.append(repo.commit({"w": weights}, pipeline="frontier-0", reset_point=step % 6 == 0))
+        made.append(
+            repo.commit(
+                {"w": weights},
+                pipeline="frontier-0",
+                options=CommitOptions(reset_point=step % 6 == 0),
+            )
+        )
     full = [entry.stored_bytes for entry in made[::6]]
     for i, entry in enumerate(made):
         assert i % 6 == 0 or entry.stored_bytes < 0.8 * min(full)

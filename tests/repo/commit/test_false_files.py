@@ -123,7 +123,7 @@ def test_a_stub_under_the_name_of_a_model_is_refused_by_what_it_is(
             path.write_bytes(STUBS[kind])
             with pytest.raises(BadModelFile, match=word):
                 repo.commit(path, deploy="prod")
-            repo.commit(path, options=mvc.CommitOptions(opaque=True))
+            repo.commit(path, files=mvc.FileOptions(opaque=True))
 
 
 def _zip64(offset: int, size: int, flags: int) -> bytes:
@@ -163,7 +163,7 @@ def test_numbers_that_no_file_has_are_no_internal_error(tmp_path: Path, name: st
             try:
                 repo.commit(path)
             except BadModelFile:
-                repo.commit(path, options=mvc.CommitOptions(opaque=True))
+                repo.commit(path, files=mvc.FileOptions(opaque=True))
 
 
 @pytest.mark.parametrize("key", ["", "\u202ex", "y" * 1025, "a\nb"])

@@ -37,7 +37,7 @@ def test_a_module_is_answered_with_its_state(repo: Repository, model: object) ->
 
 def test_a_datetime_is_a_moment(repo: Repository) -> None:
     moment = datetime(2026, 11, 20, 10, tzinfo=UTC)
-    repo.commit({"w": torch.ones(2)}, deploy="prod", at=moment)
+    repo.commit({"w": torch.ones(2)}, deploy="prod", options=CommitOptions(at=moment))
     assert (
         repo.live("prod", at=moment + timedelta(seconds=1)).since_ns
         == int(moment.timestamp()) * 10**9

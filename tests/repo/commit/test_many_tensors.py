@@ -15,7 +15,6 @@ from mvc.codecs import cast
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitOptions
 from mvc.store.packs.records import RecordHeader
 from mvc.store.writing.precision_copies import PrecisionCopies
 from tests.linear import assert_linear, lines_run
@@ -173,7 +172,7 @@ def test_a_file_of_many_tensors(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         save_file(tiny(300), tmp_path / "m.safetensors")
         before = (tmp_path / "m.safetensors").read_bytes()
-        repo.commit([tmp_path / "m.safetensors"], options=CommitOptions(cwd=tmp_path))
+        repo.commit([tmp_path / "m.safetensors"], files=mvc.FileOptions(cwd=tmp_path))
         repo.checkout("HEAD", to=tmp_path / "out.bin")
     assert (tmp_path / "out.bin").read_bytes() == before
 
@@ -195,7 +194,7 @@ def test_commits_of_new_and_of_changed_files_are_linear(tmp_path: Path) -> None:
             small_files(folder, count)
             new = lines_run(lambda: repo.commit(folder))
             small_files(folder, count, shift=1.0)
-            return new + lines_run(lambda: repo.commit(options=mvc.CommitOptions(all=True)))
+            return new + lines_run(lambda: repo.commit(files=mvc.FileOptions(all=True)))
 
     assert_linear(work)
 

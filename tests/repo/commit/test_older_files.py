@@ -11,7 +11,7 @@ import mvc
 from mvc.errors import WouldOverwrite, WrongUsage
 from tests.repo.working import write_model
 
-ALL = mvc.CommitOptions(all=True)
+ALL = mvc.FileOptions(all=True)
 
 
 def train(repo: mvc.Repository, steps: int) -> None:
@@ -32,22 +32,22 @@ def repo(tmp_path: Path) -> mvc.Repository:
 def test_the_older_file_is_refused_and_the_version_named(repo: mvc.Repository) -> None:
     first, head = repo.find("HEAD~2"), repo.find()
     with pytest.raises(WouldOverwrite, match=f"is as in version {first.short}, older than HEAD"):
-        repo.commit(options=ALL)
+        repo.commit(files=ALL)
     write_model(repo.root / "new.safetensors")
     with pytest.raises(WouldOverwrite):
-        repo.commit(repo.root / "new.safetensors", options=ALL)
+        repo.commit(repo.root / "new.safetensors", files=ALL)
     assert repo.find() == head
 
 
 def test_its_name_records_it(repo: mvc.Repository) -> None:
     first = repo.manifest("HEAD~2")
-    repo.commit(repo.root / "model.safetensors", options=ALL)
+    repo.commit(repo.root / "model.safetensors", files=ALL)
     assert repo.manifest().root == first.root
 
 
 def test_a_file_that_no_version_has_is_recorded(repo: mvc.Repository) -> None:
     write_model(repo.root / "model.safetensors", seed=5)
-    assert [path.kind for path in repo.commit(options=ALL).paths] == ["changed"]
+    assert [path.kind for path in repo.commit(files=ALL).paths] == ["changed"]
 
 
 def test_files_that_were_files_go_back(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_files_that_were_files_go_back(tmp_path: Path) -> None:
             write_model(tmp_path / "m.safetensors", seed=seed)
             repo.commit(tmp_path / "m.safetensors")
         write_model(tmp_path / "m.safetensors", seed=0)
-        repo.commit(options=ALL)
+        repo.commit(files=ALL)
         assert repo.manifest().root == repo.manifest("HEAD~2").root
 
 

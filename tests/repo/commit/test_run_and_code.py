@@ -43,10 +43,13 @@ def test_a_run_is_kept_with_its_versions(tmp_path: Path) -> None:
         plain = repo.commit(weights(1))
         assert (plain.commit.run, plain.commit.encoded[0]) == ("", 1)
         assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
-        named = [repo.commit(weights(i), run="lr=0.1 #3").id for i in range(2, 6)]
+        named = [
+            repo.commit(weights(i), options=mvc.CommitOptions(run="lr=0.1 #3")).id
+            for i in range(2, 6)
+        ]
         assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-4"}
         with pytest.raises(InvalidName, match="the run's name holds a control character"):
-            repo.commit(weights(9), run="a\nb")
+            repo.commit(weights(9), options=mvc.CommitOptions(run="a\nb"))
     with mvc.Repository.open(tmp_path) as repo:
         assert [entry.commit.run for entry in repo.log()] == ["lr=0.1 #3"] * 4 + [""]
         assert [entry.id for entry in repo.log()] == [*named[::-1], plain.id]

@@ -164,9 +164,9 @@ FALSE = {
 @pytest.mark.parametrize("name", FALSE)
 def test_a_false_file_goes_live_only_if_somebody_says_so(tmp_path: Path, name: str) -> None:
     data, problem = FALSE[name]
-    opaque = mvc.CommitOptions(opaque=True)
+    opaque = mvc.FileOptions(opaque=True)
     with mvc.Repository.init(tmp_path) as repo:
-        first = repo.commit(write(tmp_path / "net", {name: data}), options=opaque).id
+        first = repo.commit(write(tmp_path / "net", {name: data}), files=opaque).id
         write(tmp_path, {"x.safetensors": SHARD})
         for deploy in (
             lambda: repo.deploy("HEAD", "prod"),
@@ -178,7 +178,7 @@ def test_a_false_file_goes_live_only_if_somebody_says_so(tmp_path: Path, name: s
         assert not repo.targets() and repo.find("HEAD") == first
         repo.deploy("HEAD", "prod", anyway=True)
         (tmp_path / "net" / name).write_bytes(data + b"\n")
-        assert repo.commit(tmp_path / "net", deploy="prod", options=opaque).deployment is not None
+        assert repo.commit(tmp_path / "net", deploy="prod", files=opaque).deployment is not None
 
 
 def test_the_commands_say_what_is_missing_and_what_to_do(net: Path) -> None:
@@ -198,9 +198,9 @@ def test_what_is_sent_at_once_is_whole(net: Path) -> None:
     with mvc.Repository.open(net) as repo:
         repo.remotes.add("origin", str(net.parent / "server"))
         with pytest.raises(BadModelFile, match=SECOND):
-            repo.commit(net, deploy="prod", push=True)
+            repo.commit(net, deploy="prod", options=mvc.CommitOptions(push=True))
         assert not repo.branches()
-        repo.commit(net, deploy="prod", push=True, options=mvc.CommitOptions(anyway=True))
+        repo.commit(net, deploy="prod", options=mvc.CommitOptions(anyway=True, push=True))
         assert repo.live("prod").commit == repo.find("HEAD")
 
 

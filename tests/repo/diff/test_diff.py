@@ -7,7 +7,7 @@ import torch
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import FileOptions
 from mvc.repo.content.compare import FileDiff
 from mvc.repo.diff import diff as module
 from mvc.repo.diff.diff import Diff
@@ -23,7 +23,7 @@ def repo(tmp_path: Path) -> Repository:
     write_model(repo.root / NAME)
     repo.commit(repo.root / NAME, message="one")
     change(repo, 1.5)
-    repo.commit(options=CommitOptions(all=True), message="two")
+    repo.commit(message="two", files=FileOptions(all=True))
     return repo
 
 

@@ -26,7 +26,7 @@ def repo(tmp_path):
             moment = (100 + n) * SECOND
             target = "a" if n % 2 == 0 else "b"
             made.commit(
-                {"w": np.float32([n])}, deploy=target, at=moment, options=CommitOptions(time=moment)
+                {"w": np.float32([n])}, deploy=target, options=CommitOptions(time=moment, at=moment)
             )
         yield made
 

@@ -10,6 +10,7 @@ from mvc.api.repository import Repository
 from mvc.errors import UnknownMetric, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy, retract
 from mvc.repo.history.log import LogEntry, is_reset_point, log
@@ -124,7 +125,9 @@ def test_refusals_come_at_once(context: Context) -> None:
 def test_reset_points_are_told_when_asked_for(repo: Repository) -> None:
     weights = np.random.default_rng(0).standard_normal((100, 200)).astype(np.float32)
     for i in range(3):
-        repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
+        repo.commit(
+            {"w": weights + np.float32(i * 1e-4)}, options=CommitOptions(reset_point=i == 2)
+        )
     entries = list(log(repo.context, reset_points=True))
     assert [e.reset_point for e in entries] == [True, False, True]
     assert is_reset_point(repo.context, entries[0].id)
@@ -138,7 +141,12 @@ def measured(repo: Repository) -> Repository:
     """Five versions; the third was evaluated later, and approved."""
     for n in range(5):
         values = {"metrics": {"auc": 0.5 + n / 10}, "params": {"lr": 10.0**-n, "data": "cars"}}
-        repo.commit({"w": np.full(2, n)}, message=f"step {n}", run="ab"[n % 2], **values)
+        repo.commit(
+            {"w": np.full(2, n)},
+            message=f"step {n}",
+            **values,
+            options=CommitOptions(run="ab"[n % 2]),
+        )
     repo.annotate("HEAD~2", metrics={"auc": 0.99, "f1": 0.8}, note="approved by Ada")
     repo.annotate("HEAD~2", params={"data": "vans"})
     return repo

@@ -113,7 +113,7 @@ def test_files_are_read_and_not_written(tmp_path: Path) -> None:
             assert (bits(stored) == bits(state)) == (number == 0)
             state = moved(state)
         save_file(state, safe)
-        done = repo.commit([safe], pipeline="lc:x=2", options=mvc.CommitOptions(in_place=True))
+        done = repo.commit([safe], pipeline="lc:x=2", files=mvc.FileOptions(in_place=True))
         assert bits(load_file(safe)) == bits(repo.checkout(done.id, path=safe.name))
         assert repo.storage.fsck(full=True).sound
 
@@ -153,7 +153,7 @@ def test_lossless_and_approximated_versions_follow_each_other(tmp_path: Path) ->
             made |= more
         check(repo, made)
         assert repo.storage.fsck(full=True).sound
-        reset = repo.commit(state, pipeline="lc:x=2", reset_point=True)
+        reset = repo.commit(state, pipeline="lc:x=2", options=mvc.CommitOptions(reset_point=True))
         check(repo, made | {reset.id: bits(reset.state)})
         assert reset.id in set(
             repo.storage.repack(interval=1000, dry_run=True).plan.before.reset_points

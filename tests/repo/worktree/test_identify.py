@@ -5,7 +5,7 @@ import torch
 
 from mvc.api.repository import Repository
 from mvc.errors import UnknownPath
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, FileOptions
 from tests.repo.working import tensors_of, write_model
 
 
@@ -14,8 +14,8 @@ def test_by_state_whatever_the_format(repo: Repository, tmp_path: Path) -> None:
     commits = []
     for seed in range(3):
         write_model(path, seed=seed)
-        commits.append(repo.commit(path, deploy="prod" if seed == 1 else None, at=1000 + seed
-                                   if seed == 1 else None))  # fmt: skip
+        target, at = ("prod", 1001) if seed == 1 else (None, None)
+        commits.append(repo.commit(path, deploy=target, options=CommitOptions(at=at)))
     repo.branch("side", "HEAD~1")
     write_model(tmp_path / "download.safetensors", seed=1)
     (found,) = repo.identify(tmp_path / "download.safetensors")
@@ -38,9 +38,9 @@ def test_among_several_paths_and_opaque_files(repo: Repository, tmp_path: Path) 
     (repo.root / "vocab.txt").write_text("words")
     first = repo.commit(repo.root)
     write_model(repo.root / "a.safetensors", seed=3)
-    second = repo.commit(options=CommitOptions(all=True))
+    second = repo.commit(files=FileOptions(all=True))
     write_model(repo.root / "a.safetensors", seed=1)
-    third = repo.commit(options=CommitOptions(all=True))
+    third = repo.commit(files=FileOptions(all=True))
     write_model(tmp_path / "x", seed=1)
     assert [(i.commit, i.path) for i in repo.identify(tmp_path / "x")] == [
         (third.id, "a.safetensors"),
@@ -74,7 +74,7 @@ def test_forgotten_states_among_several_files(repo: Repository, tmp_path: Path) 
     write_model(repo.root / "a.safetensors", seed=3)
     write_model(repo.root / "b.safetensors", seed=4)
     (repo.root / "vocab.txt").write_text("other words")
-    repo.commit(options=CommitOptions(all=True))
+    repo.commit(files=FileOptions(all=True))
     repo.storage.forget(first.id)
     for _ in range(2):
         for name in ("a.safetensors", "b.safetensors", "vocab.txt"):
