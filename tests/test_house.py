@@ -24,8 +24,8 @@ CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any
 BUDGET = {
     ".": 648,
     "adapters": 2_186,
-    "api": 1_036,
-    "cli": 4_828,
+    "api": 1_032,
+    "cli": 4_829,
     "codecs": 1_495,
     "distributed": 2_906,
     "fleet": 665,
@@ -44,7 +44,7 @@ BUDGET = {
     "server": 1_390,
     "serving": 470,
     "store": 6_450,
-    "testing": 450,
+    "testing": 452,
     "training": 1_506,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""

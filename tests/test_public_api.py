@@ -42,7 +42,7 @@ def _all() -> Iterator[str]:
         yield from _described(name, named[name])
     for value in _returned(named.values()):
         yield from _described(f"{value.__module__}.{value.__qualname__}", value)
-    for options in (watch.WatchOptions, repository._Rarer, repository.WriteOptions):
+    for options in (watch.WatchOptions, repository.WriteOptions):
         yield f"keywords {options.__name__}"
         yield from (f"    {name}: {_text(kind)}" for name, kind in options.__annotations__.items())
     for name, error in sorted(vars(mvc.errors).items()):
