@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 648,
+    ".": 711,
     "adapters": 2_186,
     "api": 1_032,
-    "cli": 4_829,
+    "cli": 4_750,
     "codecs": 1_495,
     "distributed": 2_906,
     "fleet": 665,
@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 998,
     "recipes": 1_814,
     "remote": 5_841,
-    "repo": 6_934,
+    "repo": 6_909,
     "report": 971,
     "server": 1_390,
     "serving": 470,

@@ -324,7 +324,7 @@ class Repository(Unpicklable):
         return f"<mvc repository {printable(str(self.root))}{state}>"
 
     def _repr_html_(self) -> str:
-        from mvc.repo.display import html_table
+        from mvc.text import html_table
 
         if self.closed:
             return html_table((), (), title=repr(self))

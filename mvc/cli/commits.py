@@ -12,7 +12,6 @@ import click
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
-from mvc.cli.text import count, number, one_line, seconds, size
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -20,6 +19,7 @@ from mvc.names import printable
 from mvc.repo.annotations import Annotation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
+from mvc.text import count, number, one_line, seconds, size
 from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:

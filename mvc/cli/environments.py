@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, columns, show
-from mvc.cli.text import count
+from mvc.cli.tables import Column, columns
 from mvc.ids import CommitId
 from mvc.models.environment import Comparison, Environment, capture
 from mvc.names import printable
+from mvc.text import count
 
 _VERDICTS = {
     "exact": "the same in everything that counts",
@@ -27,7 +27,7 @@ def show_environment(session: Session, rev: CommitId) -> None:
         session.out.json("mvc.show.environment/1", payload)
         return
     rows = [(printable(name), printable(value)) for name, value in recorded.fields().items()]
-    show(session.out, columns("field, value"), rows)
+    session.out.table(columns("field, value"), rows)
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
@@ -72,7 +72,7 @@ def _print(
         rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
         styles += [None] * len(equal)
     titles = [*columns("grade, field, recorded"), Column(name, give="end")]
-    show(out, titles, rows, styles=styles)
+    out.table(titles, rows, styles=styles)
     if other is None and any(d.field.startswith(_SET) for d in shown):
         out.note("a retraining sets settings and threads as recorded before it computes")
     hidden = len(compared.differences) - len(shown)

@@ -10,12 +10,12 @@ from msgspec import Struct
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, columns, numbers, show
-from mvc.cli.text import count, shape, size
+from mvc.cli.tables import Column, columns, numbers
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.names import is_training_key, printable, training_files
 from mvc.repo.lookup.refs import Ref
+from mvc.text import count, shape, size
 from mvc.times import format_time
 
 
@@ -90,7 +90,7 @@ def tensor_table(
         key = printable(tensor.key)
         size_, mark = size(spec.nbytes), words.get(tensor.key, "")
         rows.append((key, spec.dtype, shape(spec.shape), size_, id_, mark))
-    show(out, titles, rows, indent="  ", most=most)
+    out.table(titles, rows, indent="  ", most=most)
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def print_refs(
     for ref in found:
         mark, title = "*" if ref.name == current else "", session.title(ref.commit)
         rows.append((mark, printable(ref.name), ref.commit.short, title))
-    show(session.out, columns, rows)
+    session.out.table(columns, rows)
 
 
 def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:

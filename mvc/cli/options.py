@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
 from mvc.cli.completing import COMPLETIONS
+from mvc.repo.config import parse_size
 
 _O = TypeVar("_O", bound="CommandOptions")
 
@@ -205,3 +206,11 @@ def pairs(texts: Iterable[str], what: str) -> Iterator[tuple[str, str]]:
             raise click.UsageError(f"the {what} {name!r} is given twice")
         seen.add(name)
         yield name, value
+
+
+def nbytes(text: str) -> int:
+    """Reads ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``. Raises UsageError."""
+    found = parse_size(text)
+    if found is None:
+        raise click.UsageError(f"a size is written 40MB, 1.5GiB or 123456, not {text!r}")
+    return found

@@ -1,42 +1,53 @@
 """Writes what commands say: data to stdout, everything else to stderr.
 
 Plain text is the same whether coloured or not, so that what is piped is stable.
-Only this module writes.
+Only this module writes, and only it imports rich, to draw on a terminal.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mvc.cli.tables import GAP, Column, Table, fitting, plain, without_empty
 from mvc.names import printable
 
 if TYPE_CHECKING:
-    from mvc.cli.pager import Pager
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+    from rich.progress import Progress
+    from rich.text import Text
+
+    from mvc.types import Progress as Callback
 
 
-_STYLES: dict[str, dict[str, Any]] = {
-    "id": {"fg": "yellow"},
-    "head": {"fg": "cyan", "bold": True},
-    "branch": {"fg": "green", "bold": True},
-    "tag": {"fg": "yellow", "bold": True},
-    "target": {"fg": "magenta", "bold": True},
-    "added": {"fg": "green"},
-    "removed": {"fg": "red"},
-    "changed": {"fg": "yellow"},
-    "heading": {"bold": True},
-    "dim": {"dim": True},
-    "good": {"fg": "green"},
-    "bad": {"fg": "red", "bold": True},
+_STYLES = {
+    "id": "yellow",
+    "head": "bold cyan",
+    "branch": "bold green",
+    "tag": "bold yellow",
+    "target": "bold magenta",
+    "added": "green",
+    "removed": "red",
+    "changed": "yellow",
+    "heading": "bold",
+    "dim": "dim",
+    "good": "green",
+    "bad": "bold red",
+    "hint": "cyan",
 }
-
-
-_WIPE = "\r\x1b[2K"  # to the line's beginning, and nothing on it
+PAGER = "MVC_PAGER"
+_SOON = 0.5  # seconds that a command works before it is shown how far it is
+_NAME = 24  # characters of what is being done
 
 
 class Output:
@@ -46,8 +57,9 @@ class Output:
         self.set_color(color)
         self.quiet = False
         self._pages = False
-        self._pager: Pager | None = None
-        self._drawn = False
+        self._paging = ExitStack()
+        self._pager: Any = None
+        self._bar: Progress | None = None
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -63,11 +75,15 @@ class Output:
     @property
     def width(self) -> int | None:
         """Columns that a line may have; None if the output is piped, which is never cut."""
-        return max(40, _columns(sys.__stdout__)) if self.terminal else None
+        if not self.terminal:
+            return None
+        from shutil import get_terminal_size
+
+        return max(40, get_terminal_size().columns)
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in one of the styles above, if colours are on."""
-        return click.style(text, **_STYLES[style]) if style and self.colored and text else text
+        return _painted(text, style) if style and self.colored and text else text
 
     def page(self) -> None:
         """Has the lines from here on go through a pager, if stdout is a terminal."""
@@ -75,30 +91,67 @@ class Output:
 
     def end_page(self) -> None:
         """Waits until the user leaves the pager, if there is one."""
-        pager, self._pager, self._pages = self._pager, None, False
-        if pager is not None:
-            pager.end()
+        self._pager, self._pages = None, False
+        self._paging.close()
 
     def _start_pager(self) -> None:
-        from mvc.cli.pager import Pager, PagerMissing
+        """``MVC_PAGER``, else ``PAGER``, else ``less`` as git has it; none if that is empty."""
+        import shlex
+        from shutil import which
 
         self._pages = False
+        chosen = os.environ.get(PAGER, os.environ.get("PAGER"))
+        os.environ["PAGER"] = "less" if chosen is None else chosen
+        os.environ.setdefault("LESS", "FRX")
         try:
-            self._pager = Pager.start(os.environ)
-        except PagerMissing as missing:
-            self.warn(f"there is no pager {printable(str(missing))!r}: this is printed without one")
+            words = shlex.split(os.environ["PAGER"])
+            if not words or os.environ.get("TERM") == "dumb":
+                return
+            if which(words[0]) is None:
+                raise FileNotFoundError
+            self._pager = self._paging.enter_context(click.get_pager_file(color=self.colored))
+        except (OSError, ValueError):
+            if chosen is not None:
+                name = printable(chosen)
+                self.warn(f"there is no pager {name!r}: this is printed without one")
 
     def line(self, text: str = "") -> None:
         self.wipe()
         if self._pages:
             self._start_pager()
-        if self._pager is None:
-            click.echo(text, color=self.colored)
-            return
         try:
-            click.echo(text, color=self.colored, file=self._pager.stream)
-        except BrokenPipeError:  # the user has seen enough
-            raise click.exceptions.Exit(0) from None
+            click.echo(text, self._pager, color=self.colored)
+        except BrokenPipeError:
+            if self._pager is None:
+                raise
+            raise click.exceptions.Exit(0) from None  # the user has seen enough
+
+    def table(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[Sequence[str]],
+        *,
+        indent: str = "",
+        styles: Sequence[str | None] = (),
+        most: int | None = None,
+    ) -> list[str]:
+        """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
+
+        ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
+        Returns the titles of those for which the terminal has no room.
+        """
+        every = [[printable(cell) for cell in row] for row in rows]
+        table = shown = without_empty(Table(columns, every[:most], styles))
+        if self.width is None:
+            lines = plain(table)
+        else:
+            room = self.width - len(indent)
+            shown = fitting(table, room)
+            lines = _drawn(shown, room, colored=self.colored) if shown.columns else []
+        for line in lines:
+            self.line(indent + line)
+        self.left_out(len(every) - len(table.rows))
+        return [each.title for each in table.columns if each not in shown.columns]
 
     def json(
         self,
@@ -131,50 +184,149 @@ class Output:
         if not self.quiet:
             self._say(text)
 
+    def warn(self, text: str) -> None:
+        """Prints a warning, even when quiet."""
+        self._say(f"mvc: {self._tag('warning:', 'tag')} {text}")
+
+    def problem(self, message: str, hint: str | None) -> None:
+        self._say(f"{self._tag('mvc:', 'bad')} {printable(message)}")
+        if hint:
+            self._say(f"{self._tag('hint:', 'hint')} {printable(hint)}")
+
+    def _tag(self, word: str, style: str) -> str:
+        return _painted(word, style) if self._wanted(sys.stderr) else word
+
     def _say(self, text: str) -> None:
         """Prints on stderr; into the pager if both are the user's terminal."""
         self.wipe()
-        if self._pager is not None and _is_terminal(sys.stderr):
-            with suppress(BrokenPipeError):
-                click.echo(text, color=self._wanted(sys.stderr), file=self._pager.stream)
-            return
-        click.echo(text, err=True, color=self._wanted(sys.stderr))
+        pager = self._pager if _is_terminal(sys.stderr) else None
+        try:
+            click.echo(text, pager, err=True, color=self._wanted(sys.stderr))
+        except BrokenPipeError:
+            if pager is None:
+                raise
 
-    def draw(self, text: str) -> None:
-        """Shows a line on the terminal that stderr is, in place of the one drawn before."""
-        self._drawn = True
-        sys.stderr.write(f"{_WIPE}{text[: _columns(sys.stderr) - 1]}")
-        sys.stderr.flush()
+    @contextmanager
+    def progress(self, verb: str, *, counted: bool) -> Iterator[Callback]:
+        """Draws how far a command is on the terminal that stderr is, if the block takes a while.
+
+        Yields what the block calls for that, from several threads, too. It counts bytes, or if
+        ``counted`` a number of things.
+        """
+        lock, due = threading.Lock(), time.monotonic() + _SOON
+        bar: Progress | None = None
+
+        def tell(done: int, total: int, what: str) -> None:
+            nonlocal bar
+            with lock:
+                if time.monotonic() < due:
+                    return
+                bar = bar or _bar(verb, counted=counted, colored=self._wanted(sys.stderr))
+                name = printable(what)[-_NAME:]
+                bar.update(bar.task_ids[0], completed=done, total=total or None, what=name)
+                self._bar = bar
+                bar.start()
+
+        try:
+            yield tell
+        finally:
+            with lock:
+                due = math.inf
+            self.wipe()
 
     def wipe(self) -> None:
         """Takes away what was drawn; each line that is printed does."""
-        if self._drawn:
-            self._drawn = False
-            sys.stderr.write(_WIPE)
-            sys.stderr.flush()
-
-    def warn(self, text: str) -> None:
-        """Prints a warning, even when quiet."""
-        tag = click.style("warning:", fg="yellow", bold=True)
-        self._say(f"mvc: {tag} {text}")
-
-    def problem(self, message: str, hint: str | None) -> None:
-        self.wipe()
-        lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
-        if hint:
-            lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")
-        click.echo("\n".join(lines), err=True, color=self._wanted(sys.stderr))
+        if self._bar is not None:
+            self._bar.stop()
 
 
-def _columns(stream: Any) -> int:
-    """As ``shutil.get_terminal_size``, whose module is slow to import."""
-    wanted = os.environ.get("COLUMNS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (AttributeError, ValueError, OSError):  # closed, or no terminal
-        return 80
+# -- what rich draws; no text is read as markup
+
+
+def _painted(text: str, style: str) -> str:
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(_STYLES[style]).render(text, color_system=ColorSystem.STANDARD)
+
+
+def _console(width: int | None = None, *, colored: bool) -> Console:
+    from rich.console import Console
+
+    # Of a terminal that is dumb a width counts only with a height, which nothing here reads.
+    return Console(
+        stderr=True, width=width, height=width, force_terminal=True, no_color=not colored, highlight=False,
+        color_system="standard" if colored else None,
+    )  # fmt: skip
+
+
+def _drawn(table: Table, room: int, *, colored: bool) -> list[str]:
+    """The lines of a table in so many columns of a terminal."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    heading = any(table.titles)
+    grid = Grid(
+        box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heading, header_style=""
+    )  # fmt: skip
+    least = table.least
+    tight = sum(least) + GAP * (len(least) - 1) > room
+    for column, narrow in zip(table.columns, least, strict=True):
+        grid.add_column(
+            Text(column.title, "dim"), justify="right" if column.right else "left",
+            no_wrap=not (tight or column.give), min_width=None if tight else narrow,
+            overflow="fold",
+        )  # fmt: skip
+    for row, style in zip_longest(table.rows, table.styles):
+        cells = []
+        for column, cell in zip(table.columns, row, strict=True):
+            text = Text(cell, _STYLES.get(style or column.style or "", ""), no_wrap=False)
+            if column.give:
+                text.no_wrap, text.overflow = True, "ellipsis"
+            cells.append(_Name(text) if column.give == "middle" else text)
+        grid.add_row(*cells)
+    console = _console(room, colored=colored)
+    with console.capture() as captured:
+        console.print(grid)
+    return [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]
+
+
+class _Name:
+    """A text of which both ends are shown where there is no room, mostly the later one, because
+    there names differ.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return self._text.__rich_measure__(console, options)
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.cells import cell_len, set_cell_size
+
+        name, room = self._text.plain, options.max_width
+        if cell_len(name) > room:
+            start = set_cell_size(name, max(0, room - 1) // 5)
+            while name and (cell_len(start + name) >= room or not cell_len(name[0])):
+                name = name[1:]
+            self._text.plain = f"{start}…{name}"
+        yield self._text
+
+
+def _bar(verb: str, *, counted: bool, colored: bool) -> Progress:
+    from rich import progress
+
+    amount = progress.MofNCompleteColumn() if counted else progress.DownloadColumn()
+    bar = progress.Progress(
+        progress.TextColumn("{task.description} {task.fields[what]}", markup=False),
+        progress.BarColumn(30), amount,
+        *([] if counted else [progress.TransferSpeedColumn()]), progress.TimeRemainingColumn(),
+        console=_console(colored=colored), transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+    bar.add_task(verb, total=None, what="")
+    return bar
 
 
 def _is_terminal(stream: Any) -> bool:

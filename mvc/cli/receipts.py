@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import count, one_line
+from mvc.cli.tables import columns
 from mvc.names import printable
+from mvc.text import count, one_line
 from mvc.times import format_time
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = No
         if only in (None, state.commit):
             root = "" if state.root is None else str(state.root)
             rows.append((str(state.commit), root, _gone(state)))
-    show(out, _COLUMNS, rows, indent="  ")
+    out.table(_COLUMNS, rows, indent="  ")
 
 
 def _gone(state: ForgottenState) -> str:

@@ -9,9 +9,9 @@ import click
 
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.text import count, listed
 from mvc.names import printable
 from mvc.repo.recording import deploying
+from mvc.text import count, listed
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored

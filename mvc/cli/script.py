@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.text import one_line
 
 _HIDDEN = "__mvc_script__"
 

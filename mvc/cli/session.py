@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.output import Output
-from mvc.cli.text import listed, one_line
+from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
 from mvc.names import printable
+from mvc.text import listed, one_line
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -208,12 +208,8 @@ class Session:
         if self.verbosity < 0 or not drawable:
             yield None
             return
-        from mvc.cli.progress_bar import ProgressBar
-
-        try:
-            yield ProgressBar(self.out, verb, counted=counted)
-        finally:
-            self.out.wipe()
+        with self.out.progress(verb, counted=counted) as progress:
+            yield progress
 
 
 def load(file: Path | None) -> Config:
@@ -221,9 +217,8 @@ def load(file: Path | None) -> Config:
 
     Variables such as MVC_STORE_RESET_INTERVAL are settings.
     """
-    from mvc.cli.pager import VARIABLE
     from mvc.io.files import FileSystem
     from mvc.repo.config import load_config, user_file
 
-    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_") and k != VARIABLE}
+    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_") and k != PAGER}
     return load_config(FileSystem(), file, user_file(os.environ), environment=settings, flags={})

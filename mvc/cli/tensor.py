@@ -17,13 +17,13 @@ from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.cli.listing import missing_path
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.names import printable
 from mvc.repo.diff.distance import to_float64
+from mvc.text import number, shape, size
 
 Array = np.ndarray[Any, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
-from mvc.cli.text import count, listed, size
+from mvc.cli.tables import Column
 from mvc.ids import CommitId
 from mvc.names import printable
+from mvc.text import count, listed, size
 
 if TYPE_CHECKING:
     from mvc.remote.push import Pushed
@@ -114,7 +114,7 @@ def _tell(
     if session.verbosity < 0:
         return
     out.line(title)
-    show(out, _COLUMNS, rows, indent=" ")
+    out.table(_COLUMNS, rows, indent=" ")
     more = done.operations - done.versions
     named = [(done.versions, "version"), (max(more, 0), "other operation")]
     parts = [count(n, noun) for n, noun in named if n]

@@ -11,7 +11,7 @@ from mvc.names import printable
 from mvc.probing.prints import content
 from mvc.probing.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
 from mvc.repo.diff.distance import Distance, measure
-from mvc.repo.display import number
+from mvc.text import number
 
 SAME, DIFFERS, ONE_ONLY = "same", "differs", "one run only"
 COLUMNS = ("layer", "type", "fwd", "bwd", "inp", "out", "grad_inp", "grad_out", "grad_par")

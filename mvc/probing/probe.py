@@ -27,7 +27,7 @@ from mvc.probing.cost import DeterminismCost, cost_of
 from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
-from mvc.repo.display import html_table, text_table
+from mvc.text import html_table, text_table
 from mvc.training.state.rng import same_rng
 
 _SCHEMA = "mvc.probe-summary/1"

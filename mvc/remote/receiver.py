@@ -43,7 +43,6 @@ from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
-from mvc.repo import display
 from mvc.repo.context import Context
 from mvc.repo.live import Standings
 from mvc.repo.lookup import availability, commits
@@ -67,6 +66,7 @@ from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
+from mvc.text import size as in_units
 from mvc.types import Bytes
 
 _TRIES = 8
@@ -175,8 +175,8 @@ def receive(
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             ("the disk" if local else "the remote's disk")
-            + f" is nearly full: {display.size(given.size)} do not fit, "
-            f"{display.size(room)} are free",
+            + f" is nearly full: {in_units(given.size)} do not fit, "
+            f"{in_units(room)} are free",
             hint="make room, then run it again: what was received whole stays",
         )
     try:

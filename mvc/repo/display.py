@@ -1,4 +1,4 @@
-"""How results look in an interactive session and on pages: texts, tables, sizes."""
+"""How versions, deployments and what is live look in an interactive session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, overload
 
 from mvc.errors import NotInstalled, how_to_install
-from mvc.names import printable
+from mvc.text import html_table, number, text_table
 from mvc.times import format_time
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mvc.repo.live import Live
 
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN = 20  # versions
 
 
@@ -182,53 +181,3 @@ def diff_rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
             old = f" (was {file.renamed_from})" if file.renamed_from is not None else ""
             rows.append((file.path + old, file.kind, f"{differ:,} of {len(file.tensors):,}"))
     return rows
-
-
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, two spaces apart; columns that are empty in every row are left out."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True) if w).rstrip()
-        for row in shown
-    )
-
-
-def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
-    """A table for notebooks, under a title if there is one; every text is escaped."""
-    from html import escape
-
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    above = f"<p>{escape(title)}</p>" if title else ""
-    return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def size(nbytes: int) -> str:
-    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
-    value, unit = float(nbytes), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
-
-
-def seconds(value: float) -> str:
-    """``820 us``, ``3.4 ms``, ``12.0 s``."""
-    if value < 1e-3:
-        return f"{value * 1e6:.0f} us"
-    if value < 1:
-        return f"{value * 1e3:.1f} ms"
-    return f"{value:.1f} s"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits without an exponent, for values below 1000."""
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"

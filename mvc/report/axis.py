@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
-from mvc.repo.display import size
+from mvc.text import size
 from mvc.times import format_time
 
 By: TypeAlias = Literal["time", "version"]

@@ -14,11 +14,11 @@ from msgspec import Struct
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.display import number, size
 from mvc.repo.version_stats import VersionStats
 from mvc.report.axis import Axis, By, Point
 from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
 from mvc.report.overview import Overview, Span
+from mvc.text import number, size
 
 KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
 _LESS_IS_BETTER = {

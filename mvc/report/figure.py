@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.repo.display import number
 from mvc.report.axis import Axis, Point
 from mvc.report.overview import Span
+from mvc.text import number
 from mvc.times import format_time
 
 _WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing; the labels stand left

@@ -14,8 +14,6 @@ from mvc.maintenance.repack.repack import draw_curve
 from mvc.model.commit import Commit
 from mvc.names import printable
 from mvc.repo.context import Context
-from mvc.repo.display import number, size
-from mvc.repo.display import seconds as duration
 from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis, ByteAxis
@@ -23,6 +21,8 @@ from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import BaseOf, by_version
+from mvc.text import number, size
+from mvc.text import seconds as duration
 from mvc.times import check_seconds, format_time
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables

@@ -20,7 +20,6 @@ from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.display import html_table, size
 from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
@@ -29,6 +28,7 @@ from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.text import html_table, size
 
 BaseOf: TypeAlias = Callable[[Context, CommitId], CommitId | None]
 """The version that the recipe of a version trains; None where that is not known."""

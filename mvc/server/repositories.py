@@ -17,12 +17,12 @@ from mvc.remote.door import Place, RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import held_back
 from mvc.remote.places import leads_on
-from mvc.repo import display
 from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import CONFIG, FOLDER
+from mvc.text import size as in_units
 
 if TYPE_CHECKING:
     from mvc.remote.live import LiveMark
@@ -116,14 +116,14 @@ class Served:
                 used = _size(self._fs, self.folder) + promised
                 if used + size > self._quota:
                     raise StorageFull(
-                        f"the quota of {display.size(self._quota)} of this repository is used up: "
-                        f"it has {display.size(used)}, and {display.size(size)} do not fit",
+                        f"the quota of {in_units(self._quota)} of this repository is used up: "
+                        f"it has {in_units(used)}, and {in_units(size)} do not fit",
                         hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
                     )
             free = self._fs.free_bytes(self.folder)
             if promised + size > free - min(free // 4, RESERVE):
                 raise StorageFull(
-                    f"the server's disk is nearly full: {display.size(size)} do not fit",
+                    f"the server's disk is nearly full: {in_units(size)} do not fit",
                     hint="its owner makes room there",
                 )
             self._promised[upload] = size

@@ -15,9 +15,9 @@ from tests.server.moving import served_folder
 from tests.waiting import until
 
 
-def test_commands_that_log_nothing_import_no_logging(mvc: Mvc) -> None:
+def test_what_is_piped_imports_neither_logging_nor_rich(mvc: Mvc) -> None:
     mvc.commit(1.0)
-    assert imports(("logging", "mvc.cli.logs"), ["log"], mvc.folder) == "0 []"
+    assert imports(("logging", "rich"), ["log", "--metrics"], mvc.folder) == "0 []"
 
 
 def test_a_server_writes_a_line_for_each_request(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.cli.program import ROOT
 
 COMMAND = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
 PAGED = "sed s/^/PAGED:/"
+SAYS = "sh -c 'echo $LESS; cat'"
 
 
 def typed(folder: Path, *arguments: str, piped: bool = False, **variables: str) -> tuple[str, int]:
@@ -66,8 +68,8 @@ def test_the_pager_is_that_of_the_environment(folder: Path) -> None:
     assert "PAGED:" in typed(folder, "log", PAGER=PAGED)[0]
     assert "PAGED:" not in typed(folder, "log", PAGER=PAGED, MVC_PAGER="cat")[0]
     assert "PAGED:" not in typed(folder, "log", PAGER=PAGED, MVC_PAGER="")[0]
-    assert "FRX" in typed(folder, "log", PAGER="echo $LESS; cat")[0]
-    assert "-S" in typed(folder, "log", PAGER="echo $LESS; cat", LESS="-S")[0]
+    assert "FRX" in typed(folder, "log", PAGER=SAYS)[0]
+    assert "-S" in typed(folder, "log", PAGER=SAYS, LESS="-S")[0]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,11 @@ def test_what_is_piped_is_never_paged(folder: Path) -> None:
     assert code == 0 and shown.count("\n") == 3 and "PAGED:" not in shown
 
 
-@pytest.mark.parametrize("missing", ["nowhere-to-be-found", "A=1 nowhere-to-be-found -R"])
+@pytest.mark.parametrize("missing", ["nowhere-to-be-found", "A=1 less", "/tmp", "less '"])
 def test_a_pager_that_is_missing_is_done_without(folder: Path, missing: str) -> None:
     shown, code = typed(folder, "log", "--oneline", MVC_PAGER=missing)
     assert code == 0 and "value 0" in shown
-    assert f"there is no pager '{missing}': this is printed without one" in shown
+    assert shown.count(f"there is no pager {missing!r}: this is printed without one") == 1
     shown, code = typed(folder, "log", "--oneline", PATH="/nowhere")
     assert code == 0 and "value 0" in shown and "pager" not in shown
 
@@ -111,6 +113,21 @@ def test_times_are_in_one_zone_and_of_seconds(folder: Path) -> None:
     assert any("." in line for line in precise.splitlines() if line.startswith("Deployed:"))
     found, _ = typed(folder, "log", "--json", piped=True, TZ="Asia/Tokyo")
     assert "+00:00" in found and "+09:00" not in found
+
+
+@pytest.mark.parametrize(
+    ("variables", "colored"),
+    [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+@pytest.mark.parametrize("columns", [40, 100])
+def test_tables_are_as_wide_as_the_terminal(
+    folder: Path, columns: int, variables: dict[str, str], colored: bool
+) -> None:
+    shown, _ = typed(folder, "deploy", "--list", COLUMNS=str(columns), **variables)
+    assert ("\x1b[" in shown) is colored
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert "prod" in shown and len(lines) > 3
+    assert columns / 2 < max(map(len, lines)) <= columns
 
 
 def test_metrics_and_params_are_columns_that_fit(mvc, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+from mvc.cli import output
 from mvc.cli.session import Session
+
+GONE = "\r\x1b[1A\x1b[2K"
 
 
 class Terminal(io.StringIO):
@@ -13,51 +16,40 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> Terminal:
     """What stands for stderr from here on; pytest sets its own after fixtures."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(output, "_SOON", 0)
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     return made
 
 
-def shown(text: str) -> list[str]:
-    """The lines of a terminal on which this was written."""
-    rows = [""]
-    for part in text.replace("\n", "\0\n\0").split("\0"):
-        if part == "\n":
-            rows.append("")
-        else:
-            rows[-1] = (rows[-1] + part).rpartition("\r\x1b[2K")[2]
-    return rows
+def drawn(terminal: Terminal) -> str:
+    """The line that was drawn last."""
+    return terminal.getvalue().rpartition("\x1b[?25l")[2].rpartition("\x1b[2K")[2].strip()
 
 
 def test_how_far_it_is_and_nothing_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     with Session().progress("storing") as progress:
         assert progress is not None
-        progress(5_000_000, 10_000_000, "a\x1b[2J" + "b" * 40)
-        (line,) = shown(terminal.getvalue())
-        assert line.startswith(f"storing …{'b' * 23} {'━' * 15}{'·' * 15} 5.00 MB/10.0 MB ")
-        assert "\x1b" not in line and len(line) < 100
-    assert shown(terminal.getvalue()) == [""]
+        progress(5_000_000, 10_000_000, "a\x1b[2J[b]" + "b" * 20)
+        line = drawn(terminal)
+        assert line.startswith("storing J[b]" + "b" * 20 + " " + "━" * 15)
+        assert "5.0/10.0 MB" in line and "\x1b" not in line and len(line) < 100
+    assert terminal.getvalue().endswith(GONE)
 
 
 def test_numbers_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_a_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", "60")
+    terminal = on_a_terminal(monkeypatch, 60)
     with Session().progress("collecting", counted=True) as progress:
         assert progress is not None
         progress(1, 4000, "packs")
-        (line,) = shown(terminal.getvalue())
-        assert f"collecting packs {'·' * 30} 1/4,000 " in line and len(line) <= 59
-    terminal.truncate(0)
-    with Session().progress("collecting", counted=True) as progress:
-        assert progress is not None
-        progress(3, 0, "")
-        assert shown(terminal.getvalue()) == ["collecting 3"]
+        line = drawn(terminal)
+        assert line.startswith("collecting packs") and "1/4000" in line and len(line) <= 60
 
 
 def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +59,20 @@ def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) 
         assert progress is not None
         progress(1, 10, "x")
         session.out.warn("the disk is slow")
-        assert shown(terminal.getvalue()) == ["mvc: warning: the disk is slow", ""]
+        assert terminal.getvalue().endswith(GONE + "mvc: warning: the disk is slow\n")
+        progress(2, 10, "y")
+        assert drawn(terminal).startswith("storing y")
+    progress(3, 10, "z")
+    assert terminal.getvalue().endswith(GONE)
+
+
+def test_what_is_quick_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
+    monkeypatch.setattr(output, "_SOON", 60)
+    with Session().progress("storing") as progress:
+        assert progress is not None
+        progress(1, 10, "x")
+    assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])

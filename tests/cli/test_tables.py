@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mvc.cli.output import Output
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import Column
+from mvc.text import cell_width
 
 COLUMNS = (Column("tensor", give="middle"), Column("size", right=True), Column("note"))
 
@@ -11,8 +12,8 @@ COLUMNS = (Column("tensor", give="middle"), Column("size", right=True), Column("
 class Fixed(Output):
     """An output of a stated width."""
 
-    def __init__(self, width: int | None) -> None:
-        super().__init__("never")
+    def __init__(self, width: int | None, color: str = "never") -> None:
+        super().__init__(color)
         self._width = width
 
     @property
@@ -21,12 +22,13 @@ class Fixed(Output):
 
 
 def shown(capsys: pytest.CaptureFixture[str], width: int | None, rows) -> list[str]:
-    show(Fixed(width), COLUMNS, rows)
+    Fixed(width).table(COLUMNS, rows)
     return capsys.readouterr().out.splitlines()
 
 
-def test_aligns_and_drops_empty_columns(capsys) -> None:
-    lines = shown(capsys, None, [("a", "1 B", ""), ("layer", "12 kB", "")])
+@pytest.mark.parametrize("width", [None, 80])
+def test_aligns_and_drops_empty_columns(capsys, width) -> None:
+    lines = shown(capsys, width, [("a", "1 B", ""), ("layer", "12 kB", "")])
     assert lines == ["tensor   size", "a         1 B", "layer   12 kB"]
 
 
@@ -36,28 +38,50 @@ def test_piped_output_is_never_cut(capsys) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_fits_the_terminal_and_keeps_both_ends(capsys, width: int) -> None:
-    name = "encoder." + "middle." * 40 + "weight"
+@pytest.mark.parametrize("part", ["middle.", "模型.", "a\u0301."])
+def test_fits_the_terminal_and_keeps_both_ends(capsys, width: int, part: str) -> None:
+    name = "encoder." + part * 80 + "weight"
     lines = shown(capsys, width, [(name, "1.25 MB", "changed")])
-    assert all(len(line) <= width for line in lines)
+    assert len(lines) == 2
+    assert all(cell_width(line) <= width for line in lines)
     assert lines[1].startswith("enc")
     assert "weight  1.25 MB  changed" in lines[1]
     assert "…" in lines[1]
 
 
+def test_what_may_not_be_cut_goes_on_in_the_next_line(capsys) -> None:
+    columns = [Column("tensor", give="middle"), Column("id"), Column("other")]
+    Fixed(40).table(columns, [("encoder." * 20, "1a" * 16, "2b" * 16)])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    cells = [line.rsplit(maxsplit=2)[-2:] for line in lines[1:]]
+    assert "".join(a for a, _ in cells) == "1a" * 16
+    assert "".join(b for _, b in cells) == "2b" * 16
+
+
 def test_sentences_are_cut_at_their_end(capsys) -> None:
-    show(Fixed(40), [Column("key"), Column("meaning", give="end")], [("k", "a word " * 20)])
+    Fixed(40).table([Column("key"), Column("meaning", give="end")], [("k", "a word " * 20)])
     line = capsys.readouterr().out.splitlines()[1]
     assert line.startswith("k    a word a word")
     assert line.endswith("…")
     assert len(line) == 40
 
 
-def test_wide_characters_count_twice(capsys) -> None:
-    lines = shown(capsys, None, [("模型", "1 B", "x"), ("abcdefgh", "1 B", "x")])
+@pytest.mark.parametrize("width", [None, 80])
+def test_wide_characters_count_twice(capsys, width) -> None:
+    lines = shown(capsys, width, [("模型", "1 B", "x"), ("abcdefgh", "1 B", "x")])
     assert lines[1] == "模型       1 B  x"
     assert lines[2] == "abcdefgh   1 B  x"
 
 
+@pytest.mark.parametrize("color", ["never", "always"])
+def test_no_text_is_read_as_markup_or_reaches_the_terminal_raw(capsys, color) -> None:
+    name = "[bold]w[/bold] :smile: \x1b[2J"
+    Fixed(80, color).table([Column("tensor", style="id")], [(name,)])
+    out = capsys.readouterr().out
+    assert r"[bold]w[/bold] :smile: \x1b[2J" in out
+    assert "\x1b[2J" not in out and ("\x1b[33m" in out) is (color == "always")
+
+
 def test_nothing_is_shown_of_no_rows_but_titles(capsys) -> None:
-    assert shown(capsys, None, []) == []
+    assert shown(capsys, None, []) == shown(capsys, 80, []) == []

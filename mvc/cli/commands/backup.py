@@ -13,11 +13,11 @@ from mvc.api.repository import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
-from mvc.cli.text import count, size
 from mvc.errors import WrongUsage
 from mvc.names import printable
 from mvc.server.repositories import names_in
 from mvc.server.tokens import FILE, LARGEST
+from mvc.text import count, size
 
 
 class _BackupOptions(CommandOptions, frozen=True, kw_only=True):

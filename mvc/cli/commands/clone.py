@@ -13,8 +13,8 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell
 from mvc.cli.session import Session, load
-from mvc.cli.text import count, size
 from mvc.names import printable
+from mvc.text import count, size
 
 
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):

@@ -40,7 +40,6 @@ from mvc.cli.program import verb
 from mvc.cli.retraining import training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
-from mvc.cli.text import count, one_line, stored_for
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
@@ -48,6 +47,7 @@ from mvc.names import printable
 from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
+from mvc.text import count, one_line, stored_for
 from mvc.times import format_time
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
-from mvc.cli.tables import columns, show
+from mvc.cli.tables import columns
 from mvc.errors import NotARepository
 from mvc.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
@@ -56,7 +56,7 @@ def _print(session: Session, config: Config, key: str | None) -> None:
         session.out.line(_text(config.get(key)))
     else:
         texts = [(name, _text(value), origin, KEYS[name].help) for name, value, origin in values]
-        show(session.out, _COLUMNS, texts)
+        session.out.table(_COLUMNS, texts)
 
 
 def _text(value: object) -> str:

@@ -31,12 +31,12 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import warn_of_deploying
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import one_line
+from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, WrongUsage
 from mvc.names import printable
 from mvc.repo.deployments import Deployed
+from mvc.text import one_line
 from mvc.times import format_time
 
 _COLUMNS = columns("time, target, commit, state, who, why, message")
@@ -99,7 +99,7 @@ def _print_deployments(session: Session, target: str | None) -> None:
         session.out.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
-        show(session.out, _COLUMNS, [_row(session, d, live) for d in found], styles=styles)
+        session.out.table(_COLUMNS, [_row(session, d, live) for d in found], styles=styles)
     elif not incomplete:
         session.out.note("nothing was deployed yet")
     session.tell_incomplete(incomplete)

@@ -21,12 +21,12 @@ from mvc.cli.options import CommandOptions, argument, check_alone, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, numbers, show
-from mvc.cli.text import count, listed, number, percent, shape
+from mvc.cli.tables import columns, numbers
 from mvc.model.tensor import TensorSpec
 from mvc.names import printable
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
+from mvc.text import count, listed, number, percent, shape
 
 _COLUMNS = [*columns("tensor, kind, shape"), *numbers("changed, L2, max |d|, cosine, not finite")]
 _MOST_ROWS = 40  # of one file, unless all are asked for
@@ -117,7 +117,7 @@ def _print_tensors(
     tensors = [t for t in changed if folding.keeps(file.path, t.key)]
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
-    show(out, _COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
+    out.table(_COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
     folding.tell(out, len(changed) - len(tensors))
     unchanged = [t for t in file.tensors if t.kind == "unchanged"]
     same = [printable(t.key) for t in unchanged if folding.keeps(file.path, t.key)]

@@ -12,9 +12,9 @@ from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
 from mvc.names import printable
+from mvc.text import count
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ import click
 from mvc.cli.options import CommandOptions, argument, flag, option, pairs
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import size
 from mvc.names import printable
+from mvc.text import size
 from mvc.times import format_time
 
 if TYPE_CHECKING:

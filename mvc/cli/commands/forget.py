@@ -28,14 +28,14 @@ from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import count, listed, one_line, size
+from mvc.cli.tables import columns
 from mvc.errors import NotConfirmed
 from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen, ForgetPreview
 from mvc.maintenance.retention import Best, Retention
 from mvc.model.commit import Commit
 from mvc.names import printable
+from mvc.text import count, listed, one_line, size
 from mvc.times import format_time
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
         return
     out.line(f"{count(len(chosen.commits), 'state')} to forget:")
     rows = [_row(session, commit, cost) for commit in chosen.commits]
-    show(out, _COLUMNS, rows, indent="  ", most=None if session.verbose else _FIRST)
+    out.table(_COLUMNS, rows, indent="  ", most=None if session.verbose else _FIRST)
     out.line(_going(cost))
     for commit in chosen.commits:
         short = commit.id.short

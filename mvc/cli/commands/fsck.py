@@ -18,7 +18,6 @@ from mvc.cli.options import REMOTE, CommandOptions, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, listed, size
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -27,6 +26,7 @@ from mvc.maintenance.quarantine import QUARANTINE
 from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.names import printable
 from mvc.store.store import FOLDER
+from mvc.text import count, listed, size
 
 _DAMAGED = 4
 _FIRST = 10

@@ -13,8 +13,8 @@ from mvc.cli.options import DRY_RUN, REMOTE, CommandOptions, option, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, size
 from mvc.errors import InvalidTime, WrongUsage
+from mvc.text import count, size
 
 if TYPE_CHECKING:
     from mvc.maintenance.gc import Collection

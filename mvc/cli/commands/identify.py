@@ -14,11 +14,11 @@ from mvc.cli.options import CommandOptions, argument
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, one_line, shape
 from mvc.names import printable
 from mvc.repo.content.compare import TensorDiff
 from mvc.repo.diff.nearest import Nearest
 from mvc.repo.worktree.identify import Identified
+from mvc.text import count, one_line, shape
 from mvc.times import format_time
 
 _SHOWN = 5  # tensors

@@ -22,10 +22,10 @@ from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, numbers, show
-from mvc.cli.text import count, listed, size, stored_for
+from mvc.cli.tables import columns, numbers
 from mvc.names import printable
 from mvc.repo.importing.importing import Imported
+from mvc.text import count, listed, size, stored_for
 from mvc.times import format_time
 
 _COLUMNS = [*columns("time, source, commit"), *numbers("stored")]
@@ -84,7 +84,7 @@ def command(session: Session, args: _ImportOptions) -> None:
         )
         return
     if session.verbose:
-        show(session.out, _COLUMNS, [_row(version) for version in found])
+        session.out.table(_COLUMNS, [_row(version) for version in found])
     if session.verbosity >= 0:
         session.out.line(_summary(found))
     if session.verbosity >= 0:

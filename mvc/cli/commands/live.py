@@ -19,12 +19,12 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, write_model
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import one_line
+from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import Live
+from mvc.text import one_line
 from mvc.times import format_age, format_time
 
 _COLUMNS = columns("target, version, since, until, who, why, metrics, message")
@@ -66,7 +66,7 @@ def command(session: Session, args: _LiveOptions) -> None:
         session.out.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
         rows = [_row(session, each, is_now) for each in found]
-        show(session.out, _COLUMNS, rows)
+        session.out.table(_COLUMNS, rows)
     else:
         print_ = session.out.note if args.output == "-" else session.out.line
         for line in _lines(session, found[0], is_now):

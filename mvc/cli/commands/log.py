@@ -29,13 +29,13 @@ from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, columns, show
-from mvc.cli.text import listed, number, one_line
+from mvc.cli.tables import Column, columns
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.repo.history.log import LogEntry
+from mvc.text import listed, number, one_line
 from mvc.times import format_time
 
 
@@ -118,14 +118,11 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     metrics = _names(entry.metrics for entry in rows)
     params = _names(entry.params for entry in rows)
     params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
-    head, last = columns("version, refs, live on, date"), columns("relation, message")
-    measured = [Column(printable(name), right=True) for name in metrics]
-    given = [Column(printable(name), give="end") for name in params]
-    first, last_metric = len(head), len(head) + len(metrics)
-    message = last_metric + len(params) + 1
-    left_out = show(
-        session.out,
-        [*head, *measured, *given, *last],
+    measured = [Column(printable(name), right=True, rank=1) for name in metrics]
+    given = [Column(printable(name), give="end", rank=3) for name in params]
+    message = Column("message", give="end", rank=2)
+    left_out = session.out.table(
+        [*columns("version, refs, live on, date"), *measured, *given, Column("relation"), message],
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,
@@ -139,7 +136,6 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
             )
             for entry in rows
         ],
-        optional=[*range(first, last_metric), message, *range(last_metric, message - 1)],
     )
     if left_out:
         session.out.note(f"no room for {listed(left_out, 5)}: what is piped has all columns")

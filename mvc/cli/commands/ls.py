@@ -13,9 +13,9 @@ from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, numbers, show
-from mvc.cli.text import size
+from mvc.cli.tables import columns, numbers
 from mvc.names import printable
+from mvc.text import size
 
 if TYPE_CHECKING:
     from mvc.recipes.dataset import DataSet
@@ -65,7 +65,7 @@ def _print_data(session: Session, name: str) -> None:
         for file in found[0].files:
             out.line(printable(file))
     else:
-        show(out, _DATA, map(_data_row, found))
+        out.table(_DATA, map(_data_row, found))
 
 
 def _data_row(found: DataSet) -> tuple[str, ...]:

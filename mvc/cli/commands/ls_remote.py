@@ -8,7 +8,7 @@ from __future__ import annotations
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
+from mvc.cli.tables import columns
 from mvc.errors import NotARepository
 from mvc.names import printable
 
@@ -36,6 +36,6 @@ def command(session: Session, args: _LsRemoteOptions) -> None:
     listed = names if head is None else {"HEAD": head, **names}
     full = session.verbose
     rows = [(str(c) if full else c.short, printable(name)) for name, c in listed.items()]
-    show(session.out, columns("version, ref"), rows)
+    session.out.table(columns("version, ref"), rows)
     if not rows:
         session.out.note(f"{printable(found.url)} has no version yet")

@@ -13,9 +13,9 @@ from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import CommandOptions, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import count
+from mvc.cli.tables import columns
 from mvc.names import printable
+from mvc.text import count
 from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _tell(session: Session, found: tuple[NodeStatus, ...]) -> None:
     if session.as_json:
         session.out.json("mvc.nodes/1", {"nodes": found})
         return
-    show(session.out, _COLUMNS, [_row(session, each) for each in found])
+    session.out.table(_COLUMNS, [_row(session, each) for each in found])
     if not found:
         session.out.note("no node has reported what it serves")
 

@@ -15,7 +15,7 @@ from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
+from mvc.cli.tables import columns
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
 from mvc.pipelines.pipeline import Pipeline
@@ -110,16 +110,16 @@ def _list(session: Session) -> None:
         stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
         out.json("mvc.pipeline/1", {"stages": stages, "presets": PRESETS})
         return
-    show(out, _STAGES, [(kind.usage, kind.about) for kind in STAGES.values()])
+    out.table(_STAGES, [(kind.usage, kind.about) for kind in STAGES.values()])
     out.line()
-    show(out, _PRESETS, list(PRESETS.items()))
+    out.table(_PRESETS, list(PRESETS.items()))
 
 
 def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     out, coding = session.out, pipeline.coding()
     out.line(pipeline.text + (f"  ({preset})" if preset else ""))
     out.line()
-    show(out, _EXPLAINED, [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)])
+    out.table(_EXPLAINED, [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)])
     out.line()
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}

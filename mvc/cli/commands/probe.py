@@ -19,7 +19,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.script import Script
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, numbers, show
+from mvc.cli.tables import columns, numbers
 from mvc.errors import WrongUsage
 from mvc.names import printable
 
@@ -130,7 +130,7 @@ def _print(session: Session, found: Probe) -> None:
     out = session.out
     rows = found.rows if session.verbose else found.shown(_MOST_ROWS)
     styles = ["bad" if row.differs else None for row in rows]
-    show(out, _COLUMNS, [[printable(cell) for cell in row.cells()] for row in rows], styles=styles)
+    out.table(_COLUMNS, [[printable(cell) for cell in row.cells()] for row in rows], styles=styles)
     out.left_out(len(found.rows) - len(rows))
     out.line(out.paint(found.verdict, "good" if found.same else "bad"))
     for cause in found.causes:

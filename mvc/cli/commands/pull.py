@@ -10,9 +10,9 @@ from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.restored import tell
 from mvc.cli.session import Session
-from mvc.cli.text import count
 from mvc.cli.transfers import tell_of_fetch
 from mvc.names import printable
+from mvc.text import count
 
 
 class _PullOptions(CommandOptions, frozen=True, kw_only=True):

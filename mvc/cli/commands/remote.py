@@ -13,7 +13,7 @@ from mvc.cli.options import CommandOptions, argument, flag, option, pairs
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
+from mvc.cli.tables import columns
 from mvc.errors import MvcError
 from mvc.names import printable
 
@@ -70,7 +70,7 @@ def _list(session: Session) -> None:
         usual = fields(type(each)(each.url))
         given = [f"{key}={value}".lower() for key, value in told.items() if value != usual[key]]
         rows.append((printable(each.name), printable(each.url), printable(" ".join(given))))
-    show(session.out, _COLUMNS, rows)
+    session.out.table(_COLUMNS, rows)
     if not rows:
         session.out.note("No remotes yet: name one with 'mvc remote add origin URL'")
 
@@ -102,6 +102,6 @@ def _show(session: Session, name: str | None = None) -> None:
         state = "as here" if same == commit else "new" if same is None else "another one here"
         rows.append(("tag", printable(tag), commit.short, state))
     rows += [("branch", printable(each), known[each].short, "gone there") for each in gone]
-    show(out, columns("kind, name, version, state"), rows)
+    out.table(columns("kind, name, version, state"), rows)
     if found.another is not None:
         out.warn(found.another)

@@ -19,15 +19,16 @@ from mvc.cli.options import (
     REMOTE,
     CommandOptions,
     argument,
+    nbytes,
     option,
     reason,
 )
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers, show
-from mvc.cli.text import count, listed, nbytes, seconds, size
+from mvc.cli.tables import Column, numbers
 from mvc.ids import CommitId
+from mvc.text import count, listed, seconds, size
 
 if TYPE_CHECKING:
     from mvc.maintenance.repack.metrics import LayoutMetrics
@@ -109,7 +110,7 @@ def _print(session: Session, done: Repacked) -> None:
         columns["planned"] = plan.after
     figures = [_figures(metrics) for metrics in columns.values()]
     rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
-    show(out, [Column(""), *numbers(", ".join(columns))], rows)
+    out.table([Column(""), *numbers(", ".join(columns))], rows)
 
 
 def _figures(metrics: LayoutMetrics) -> dict[str, str]:

@@ -20,9 +20,9 @@ from mvc.cli.options import (
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import size
 from mvc.names import printable
 from mvc.repo.worktree.worktree import is_report
+from mvc.text import size
 
 
 class _ReportOptions(CommandOptions, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from mvc.api.repository import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, size
 from mvc.errors import NotARepository
 from mvc.names import printable
+from mvc.text import count, size
 
 
 class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):

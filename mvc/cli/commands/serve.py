@@ -7,6 +7,8 @@ is kept. With --stdio it answers on its input and output, as ssh starts it.
 
 from __future__ import annotations
 
+import logging
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import click
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
+from mvc.cli.tables import columns
 from mvc.errors import WrongUsage
 from mvc.names import printable
 from mvc.remote.scopes import parse_scopes, within
@@ -61,7 +63,6 @@ def command(session: Session, args: _ServeOptions) -> None:
 
 def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     check_alone("words", takes="listen tls_cert tls_key quota")
-    from mvc.cli.logs import shown
     from mvc.server.listening import ADDRESS, Listening, serve
 
     out = session.out
@@ -75,8 +76,20 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
         add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
         out.warn(f"there is no token yet, so nobody is let in: {add} makes one")
-    with shown(out, "mvc.server"):
-        serve(how, ready=lambda url: out.note(f"serving {folder} at {url}"))
+    if not out.quiet:
+        _print_requests()
+    serve(how, ready=lambda url: out.note(f"serving {folder} at {url}"))
+
+
+def _print_requests() -> None:
+    """Prints each record of the server's logger on stderr: UTC time, message."""
+    lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+    lines.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(lines)
+    logger = logging.getLogger("mvc.server")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def _bytes(quota: str | None) -> int | None:
@@ -132,7 +145,7 @@ def _list(session: Session, tokens: Tokens) -> None:
         ]  # fmt: skip
         session.out.json("mvc.serve.tokens/1", {"tokens": rows})
         return
-    show(session.out, _COLUMNS, [_row(each, expired=tokens.has_expired(each)) for each in known])
+    session.out.table(_COLUMNS, [_row(each, expired=tokens.has_expired(each)) for each in known])
 
 
 def _time(seconds: int) -> str:

@@ -24,13 +24,13 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
-from mvc.cli.text import count
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
 from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
+from mvc.text import count
 
 _FIRST = 20
 _CALL = 2000  # characters

@@ -10,9 +10,9 @@ from mvc.cli.commits import tell_absent
 from mvc.cli.options import CommandOptions, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers, show
-from mvc.cli.text import count, percent, seconds, size
+from mvc.cli.tables import Column, numbers
 from mvc.report.stats import Stats
+from mvc.text import count, percent, seconds, size
 
 _KINDS = {
     "full": "full records",
@@ -81,5 +81,5 @@ def _print(session: Session, found: Stats) -> None:
         for kind, nbytes in found.bytes.items()
         if nbytes or found.versions
     ]
-    show(out, _COLUMNS, rows)
+    out.table(_COLUMNS, rows)
     tell_absent(session, found.absent)

@@ -11,10 +11,10 @@ from mvc.cli.options import CommandOptions, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count
 from mvc.cli.transfers import unsent_line
 from mvc.names import printable
 from mvc.repo.worktree.status import FileChange, Status
+from mvc.text import count
 
 _SECTIONS = {
     "staged": "Left out of the next commit:",

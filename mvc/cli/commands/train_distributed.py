@@ -21,12 +21,12 @@ from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, size
 from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.distributed.runner.settings import check_alone, checked
 from mvc.errors import CannotDistribute
 from mvc.names import printable
+from mvc.text import count, size
 
 _NOTES = {
     "begins": "{workers} workers, {protocol}, {threshold}",

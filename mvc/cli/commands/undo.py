@@ -17,8 +17,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import count, listed, one_line
+from mvc.cli.tables import columns
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.names import printable
@@ -26,6 +25,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.repo.oplog.undo import Undoing
 from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.text import count, listed, one_line
 from mvc.times import format_time
 
 _COLUMNS = columns("number, time, operation, state, who, why, changes, about")
@@ -230,7 +230,7 @@ def print_operations(session: Session, limit: int | None) -> None:
         return
     rows = [_row(each, full=session.verbose) for each in found]
     styles = [None if each.undone_by is None else "dim" for each in found]
-    show(session.out, _COLUMNS, rows, styles=styles)
+    session.out.table(_COLUMNS, rows, styles=styles)
 
 
 def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:

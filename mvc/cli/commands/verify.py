@@ -11,10 +11,10 @@ from mvc.cli.commits import IsLive, live_now
 from mvc.cli.options import CommandOptions, argument, check_alone, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, show
-from mvc.cli.text import count
+from mvc.cli.tables import columns
 from mvc.names import printable
 from mvc.repo.verification import Vouched, told
+from mvc.text import count
 from mvc.times import format_time
 
 _COLUMNS = columns("time, target, commit, state, signed by, problem")
@@ -37,7 +37,7 @@ def command(session: Session, args: _VerifyOptions) -> int:
     elif found:
         live = live_now(session)
         styles = ["bad" if each.problems else None for each in found]
-        show(session.out, _COLUMNS, [_row(session, each, live) for each in found], styles=styles)
+        session.out.table(_COLUMNS, [_row(session, each, live) for each in found], styles=styles)
     bad = sum(bool(each.problems) for each in found)
     if not session.as_json:
         total = count(len(found), "deployment")

@@ -11,7 +11,7 @@ from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.deployments import Deployed
-from mvc.repo.display import html_table
+from mvc.text import html_table
 
 
 class PathChange(Struct, frozen=True):

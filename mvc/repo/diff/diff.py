@@ -34,12 +34,13 @@ from mvc.repo.annotations import Annotations
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
-from mvc.repo.display import diff_rows, html_table, text_table
+from mvc.repo.display import diff_rows
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
+from mvc.text import html_table, text_table
 from mvc.types import Progress
 
 Read = Callable[[int, int, memoryview], None]

@@ -15,10 +15,10 @@ from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
-from mvc.repo.display import html_table, text_table
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
+from mvc.text import html_table, text_table
 
 
 class FileChange(Struct, frozen=True):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli import text
+from mvc import text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""Texts for people: tables, sizes, shares, counts, lists (pure functions)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from unicodedata import combining, east_asian_width
+
+from mvc.names import printable
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Aligned columns, two spaces apart; columns that are empty in every row are left out.
+
+    ``right``: the places of those that are aligned at their end.
+    """
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
+    return "\n".join(
+        "  ".join(
+            _aligned(cell, width, right=place in right)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            if width
+        ).rstrip()
+        for row in shown
+    )
+
+
+def _aligned(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - cell_width(text))
+    return space + text if right else text + space
+
+
+def cell_width(text: str) -> int:
+    """Columns that a terminal gives to ``text``."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
+    """A table for notebooks, under a title if there is one; every text is escaped."""
+    from html import escape
+
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    above = f"<p>{escape(title)}</p>" if title else ""
+    return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def size(nbytes: int) -> str:
+    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
+    value, unit = float(nbytes), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
+
+
+def seconds(value: float) -> str:
+    """``820 us``, ``3.4 ms``, ``12.0 s``."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.1f} s"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent, for values below 1000."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def percent(part: float, whole: float) -> str:
+    """``28.7 %``; a share that is neither none nor all is never shown as 0 or 100."""
+    if not whole:
+        return "0 %"
+    share = 100 * part / whole
+    if share in (0.0, 100.0):
+        return f"{share:.0f} %"
+    if share < 0.05:
+        return "< 0.1 %"
+    if 99.95 <= share < 100:
+        return "> 99.9 %"
+    return f"{share:.1f} %"
+
+
+def stored_for(stored: int, raw: int) -> str:
+    """``8.1 MB stored for 110 MB (7.4 %)``; without the share if it exceeds 100 %."""
+    text = f"{size(stored)} stored"
+    if not raw:
+        return text
+    share = f" ({percent(stored, raw)})" if stored <= raw else ""
+    return f"{text} for {size(raw)}{share}"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """``1 tensor``, ``1,234 tensors``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
+    """The first ``most`` words (None: all), and how many more there are."""
+    rest = len(words[most:]) if most is not None else 0
+    return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
+
+
+def shape(lengths: Sequence[int]) -> str:
+    """``64x3x7x7``; ``scalar`` for no dimensions."""
+    return "x".join(map(str, lengths)) if lengths else "scalar"
+
+
+def one_line(message: str) -> str:
+    """A message's first line, safe to print."""
+    return printable(message.strip().partition("\n")[0])
