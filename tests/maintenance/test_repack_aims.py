@@ -21,7 +21,6 @@ AIMS: dict[str, Any] = {
     "add_queried": 1,
     "super_step": 2,
 }
-NOTHING: tuple[Any, ...] = (0, 0.0, [], "", False)
 _LISTS = {"add", "remove"}
 
 
@@ -68,14 +67,13 @@ def _nothing(aim: str) -> Any:
     return [] if aim in _LISTS else 0
 
 
-@pytest.mark.parametrize("value", NOTHING, ids=repr)
 @pytest.mark.parametrize("aim", AIMS)
-def test_nothing_is_no_aim(repo: mvc.Repository, aim: str, value: Any) -> None:
-    if aim == "max_size" and value == 0 and type(value) is int:
+def test_nothing_is_no_aim(repo: mvc.Repository, aim: str) -> None:
+    if aim == "max_size":
         with pytest.raises(Unattainable, match="no layout fits into 0 bytes"):
             repo.storage.repack(max_size=0)
         return
-    assert aim.replace("_", "-") in _unchanged(repo, **{aim: value}).replace("_", "-")
+    assert aim.replace("_", "-") in _unchanged(repo, **{aim: _nothing(aim)}).replace("_", "-")
 
 
 @pytest.mark.parametrize("aim", AIMS)
