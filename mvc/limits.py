@@ -25,7 +25,6 @@ MAX_ATTACHED = 1000  # files that a version carries beside its own
 MAX_ATTACHED_BYTES = 64 * MIB  # of one of these, unless it is a state
 MAX_NEEDS = 1024  # versions beside its parents that a version needs
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
-MAX_TAIL = 256  # optional fields of one entry, commit or manifest
 MAX_REASON = 64 << 10  # why an operation was done
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 MAX_SIGNATURES = 10_000  # of one journal entry

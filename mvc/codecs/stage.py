@@ -34,8 +34,8 @@ class Kind(enum.Enum):
     BYTES = "bytes"
 
 
-CODINGS_2 = "codings-2"
-"""The feature of stages that came after the first version of the format."""
+STAGES = "stages"
+"""The feature of lossless stages beyond byte planes and zstd."""
 
 LC = "lc"
 """The feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""

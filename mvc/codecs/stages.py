@@ -14,7 +14,7 @@ import numpy as np
 
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stage import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
+from mvc.codecs.stage import DELTAS, STAGES, WORDS, Kind, Stage, whole
 from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_segments, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
@@ -52,7 +52,7 @@ class WholeSteps(_Delta, frozen=True):
     usage = "steps"
     gives = Kind.STEPS
     operator = "xor"
-    feature = CODINGS_2
+    feature = STAGES
 
 
 class Zigzag(Stage, frozen=True):
@@ -173,7 +173,7 @@ class PlanesOfAll(Planes, frozen=True):
 class PlanesOfJoined(PlanesOfAll, frozen=True):
     """The same bytes from the tensors joined first (form 3)."""
 
-    feature = CODINGS_2
+    feature = STAGES
 
 
 class Sparse(StreamLayout, frozen=True):
@@ -183,7 +183,7 @@ class Sparse(StreamLayout, frozen=True):
     usage = "sparse[:none|values,layers,indices,diff]"
     takes = DELTAS
     gives = Kind.STREAMS
-    feature = CODINGS_2
+    feature = STAGES
     needs = "a delta (sub or xor) before it"
     delta = True
 
@@ -232,7 +232,7 @@ class SparseOfAll(Sparse, frozen=True):
 
 
 class _OnGrid(Planes, frozen=True):
-    feature = CODINGS_2
+    feature = STAGES
     on_grid = True
 
 
@@ -300,7 +300,7 @@ class Zstd(Compressor, frozen=True):
 class ZstdUltra(Zstd, frozen=True):
     """The highest levels; the window is never larger than the data, a few MiB at most."""
 
-    feature = CODINGS_2
+    feature = STAGES
 
 
 def _general(
@@ -309,7 +309,7 @@ def _general(
     """A compressor from outside that takes a level; brotli's and lzma's levels begin at 0."""
     levels = (0 if name in {"lzma", "brotli"} else 1, most)
     members = {"usage": usage, "__doc__": about, "levels": levels, "default": default}
-    return type(name.capitalize(), (Compressor,), {**members, "feature": CODINGS_2})
+    return type(name.capitalize(), (Compressor,), {**members, "feature": STAGES})
 
 
 GENERAL = {

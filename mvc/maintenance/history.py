@@ -309,6 +309,5 @@ def _says_anything(entry: Entry) -> bool:
             entry.evidence,
             entry.signatures,
             entry.reason,
-            entry.unknown,
         )
     )

@@ -28,7 +28,6 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
-from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.bases import Recovers
@@ -38,7 +37,6 @@ from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
 _TRIES = 8
-_JOINT = frozenset({"lc"})
 _T = TypeVar("_T")
 
 
@@ -236,19 +234,15 @@ class Execution:
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
         for record in self._found.records_of(entry_index):
-            kept = [member for place, member in record.members() if place not in plan.leave]
-            self._rewrite.need(coding_features(kept))
             if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
                 requests += self._move(record)
                 regions += self._new.cut()
-            elif kept:
+            elif any(place not in plan.leave for place, _ in record.members()):
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
         if requests:
-            self._rewrite.need(self._encoder.features)
             self._encoder.encode(requests)
         for joint in self._joint.get(entry_index, ()):
-            self._rewrite.need(_JOINT)
             self._new.append(*joint.encode(self._old))
         regions += self._new.cut()
         if entry is None:
@@ -297,10 +291,8 @@ class Execution:
             stays = region.pack not in self._plan.packs
             if stays:
                 regions.append(region)
-            for at, header in self._old.records(region):
-                self._rewrite.need(coding_features(header.members))
-                if not stays:
-                    self._copy(region.pack, at, header)
+            for at, header in () if stays else self._old.records(region):
+                self._copy(region.pack, at, header)
             regions += self._new.cut()
         return replace(recorded.entry, regions=_joined(regions))
 
@@ -314,10 +306,6 @@ class _Encoder:
         self._writer = writer
         self._source = source
         self._specs = specs
-
-    @property
-    def features(self) -> frozenset[str]:
-        return self._writer.policy.pipeline.features
 
     def encode(self, requests: list[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.

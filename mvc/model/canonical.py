@@ -132,6 +132,11 @@ class Reader:
         data[at + _MAX_UINT_BYTES - 1]  # IndexError
         raise self.fail("a number is longer than 64 bits")
 
+    def version(self) -> None:
+        """Reads the version of a record: every kind has only one."""
+        if self.uint() != 1:
+            raise self.fail("its version is unknown")
+
     def sint(self) -> int:
         return signed(self.uint())
 

@@ -28,15 +28,9 @@ from mvc.limits import (
 from mvc.model.canonical import Reader, Writer, decode_text, signed
 from mvc.model.hashing import digest
 from mvc.model.layout import Forms, number
-from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 from mvc.names import encode_text
 
 _TAG = b"mvc.commit.1"
-# The second needs the feature "commit-2", and so on.
-_PLAIN, _WITH_PARAMS, _WITH_NEEDS, _TAILED = 1, 2, 3, 4
-_RUN, _DIRTY = 4, 8
-COMMIT_TAGS = {_RUN: MAX_NAME_BYTES, _DIRTY: 0}
-"""The tags of its tail, with the most bytes of each field."""
 _MAX_PARENTS = 64
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
@@ -52,9 +46,7 @@ class Commit(Struct, frozen=True, dict=True):
     parents without which this one cannot be made again, as the data sets of its training.
     ``attached`` are the names at the top of what its manifest carries beside the files. ``run``
     names the training that made it. ``dirty``: the working folder differed from the git commit, or
-    git did not answer in time. A commit without any of these has the bytes that it had before there
-    were such fields.
-    ``unknown``: fields of a later version of mvc.
+    git did not answer in time.
     """
 
     manifest: ManifestId
@@ -72,36 +64,10 @@ class Commit(Struct, frozen=True, dict=True):
     attached: tuple[str, ...] = ()
     run: str = ""
     dirty: bool = False
-    unknown: Unknown = ()
-
-    @property
-    def version(self) -> int:
-        """The lowest version of the format that can express the commit."""
-        if self.run or self.dirty or self.unknown:
-            return _TAILED
-        if self.needs or self.attached:
-            return _WITH_NEEDS
-        return _WITH_PARAMS if self.params else _PLAIN
-
-    @property
-    def features(self) -> frozenset[str]:
-        """Format features, beyond the first version, that a reader of the commit must know."""
-        version = self.version
-        found = frozenset() if version == _PLAIN else frozenset({f"commit-{version}"})
-        return found if version < _TAILED else found | flags("commit", self._tail())
-
-    def _tail(self) -> dict[int, bytes]:
-        found = dict(self.unknown)
-        if self.run:
-            found[_RUN] = encode_text(self.run)
-        if self.dirty:
-            found[_DIRTY] = b""
-        return found
 
     @cached_property
     def encoded(self) -> bytes:
-        version = self.version
-        writer = Writer().uint(version)
+        writer = Writer().uint(1)
         writer.raw(self.manifest).raw(self.root)
         writer.uint(len(self.parents))
         for parent in self.parents:
@@ -109,18 +75,14 @@ class Commit(Struct, frozen=True, dict=True):
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
         write_metrics(writer, self.metrics)
         writer.text(self.pipeline).text(self.code)
-        if version >= _WITH_PARAMS:
-            write_params(writer, self.params)
-        if version >= _WITH_NEEDS:
-            writer.uint(len(self.needs))
-            for id_ in sorted(self.needs):
-                writer.raw(id_)
-            writer.uint(len(self.attached))
-            for name in sorted(self.attached, key=encode_text):
-                writer.text(name)
-        if version >= _TAILED:
-            write_tail(writer, self._tail())
-        return writer.done()
+        write_params(writer, self.params)
+        writer.uint(len(self.needs))
+        for id_ in sorted(self.needs):
+            writer.raw(id_)
+        writer.uint(len(self.attached))
+        for name in sorted(self.attached, key=encode_text):
+            writer.text(name)
+        return writer.text(self.run).uint(1 if self.dirty else 0).done()
 
     @cached_property
     def id(self) -> CommitId:
@@ -135,9 +97,7 @@ class Commit(Struct, frozen=True, dict=True):
         reader = Reader(data, "a commit")
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
-        version = reader.uint()
-        if not _PLAIN <= version <= _TAILED:
-            raise reader.fail("its version is unknown")
+        reader.version()
         manifest, root = ManifestId(reader.free_raw(32)), Root(reader.free_raw(32))
         parents = tuple(CommitId(reader.free_raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
@@ -147,22 +107,17 @@ class Commit(Struct, frozen=True, dict=True):
             raise reader.fail("its zone is further from UTC than a day")
         metrics = read_metrics(reader)
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
-        params = read_params(reader) if version >= _WITH_PARAMS else {}
-        needs: tuple[CommitId, ...] = ()
-        attached: tuple[str, ...] = ()
-        if version >= _WITH_NEEDS:
-            needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(MAX_NEEDS)))
-            attached = tuple(_names(reader, MAX_ATTACHED))
-        fields = read_tail(reader, COMMIT_TAGS) if version >= _TAILED else {}
+        params = read_params(reader)
+        needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(MAX_NEEDS)))
+        attached = tuple(_names(reader, MAX_ATTACHED))
+        run, dirty = reader.text(MAX_NAME_BYTES), bool(reader.uint(1))
         reader.end()
         commit = cls(
             manifest, root, parents, author, time_ns=time_ns, zone_minutes=zone, message=message,
             metrics=metrics, pipeline=pipeline, code=code, params=params, needs=needs,
-            attached=attached, run=decode_text(fields.get(_RUN, b"")), dirty=_DIRTY in fields,
-            unknown=unknown_of(fields, COMMIT_TAGS),
+            attached=attached, run=run, dirty=dirty,
         )  # fmt: skip
-        other = commit.version != version or commit._tail() != fields
-        if other or any(a >= b for a, b in pairwise(needs)):
+        if any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
         # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data

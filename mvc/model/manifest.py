@@ -29,14 +29,11 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
-from mvc.model.tail import MANIFEST_TAGS, Unknown, flags, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.names import ATTACHED, attached_path, check_key, check_path, encode_text, training_path
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
-# The second needs the feature "commit-3", the third "manifest-3".
-_PLAIN, _WITH_ATTACHED, _TAILED = 1, 2, 3
 _FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
@@ -143,9 +140,7 @@ class Manifest:
     are both. Only the files have part in its Merkle root.
     """
 
-    def __init__(self, entries: Iterable[FileEntry], unknown: Unknown = ()) -> None:
-        """``unknown``: fields of a later version of mvc."""
-        self.unknown = unknown
+    def __init__(self, entries: Iterable[FileEntry]) -> None:
         self.all_entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
         self.entries = self.all_entries
         self.attached = tuple(e for e in self.all_entries if e.path.startswith(ATTACHED))
@@ -182,24 +177,14 @@ class Manifest:
 
     @cached_property
     def encoded(self) -> bytes:
-        version = _WITH_ATTACHED if self.attached else _PLAIN
-        writer = Writer().uint(_TAILED if self.unknown else version).uint(len(self.all_entries))
+        writer = Writer().uint(1).uint(len(self.all_entries))
         for entry in self.all_entries:
             _write_entry(writer, entry, with_path=True)
-        if self.unknown:
-            write_tail(writer, dict(self.unknown))
         return writer.done()
 
     @cached_property
     def id(self) -> ManifestId:
         return self.id_of(self.encoded)
-
-    @property
-    def features(self) -> frozenset[str]:
-        """Format features that a reader of the manifest must know, beyond those of its commit."""
-        if not self.unknown:
-            return frozenset()
-        return flags("manifest", dict(self.unknown)) | {f"manifest-{_TAILED}"}
 
     @staticmethod
     def id_of(encoded: bytes) -> ManifestId:
@@ -223,21 +208,13 @@ class Manifest:
         reader = Reader(data, "a manifest")
         if len(data) > MAX_MANIFEST:
             raise reader.fail(f"it is longer than {MAX_MANIFEST} bytes")
-        version = reader.uint()
-        if not _PLAIN <= version <= _TAILED:
-            raise reader.fail("its version is unknown")
-        check = check_path if version == _PLAIN else _check_any_path
-        entries = [_read_entry(reader, spans, check) for _ in range(reader.count(MAX_TENSORS))]
-        fields = read_tail(reader, MANIFEST_TAGS) if version == _TAILED else {}
+        reader.version()
+        entries = [_read_entry(reader, spans) for _ in range(reader.count(MAX_TENSORS))]
         reader.end()
         paths = [entry.path.encode() for entry in entries]
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is there twice")
-        manifest = cls(entries, tuple(fields.items()))
-        if (version == _TAILED and not fields) or (
-            version == _WITH_ATTACHED and not manifest.attached
-        ):
-            raise reader.fail("it is not in canonical form")
+        manifest = cls(entries)
         # The reader accepts one form of each field, and the order of entries was checked.
         manifest.__dict__["encoded"] = data
         return manifest
@@ -318,15 +295,15 @@ def _check_any_path(path: str) -> str:
     return check_path(path)
 
 
-def _name(reader: Reader, check: Callable[[str], str]) -> str:
+def _checked(reader: Reader, check: Callable[[str], str]) -> str:
     try:
         return check(reader.text(MAX_NAME_BYTES))
     except InvalidName as error:
         raise reader.fail(error.message) from None
 
 
-def _read_entry(reader: Reader, spans: list[_Span], check: Callable[[str], str]) -> FileEntry:
-    path = _name(reader, check)
+def _read_entry(reader: Reader, spans: list[_Span]) -> FileEntry:
+    path = _checked(reader, _check_any_path)
     format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
     size = reader.uint(1 << 63)
     placed: list[tuple[int, TensorSpec]] = []
@@ -373,7 +350,7 @@ def _read_tensors(
 ) -> tuple[LogicalTensor, ...]:
     tensors = []
     for _ in range(reader.count(MAX_TENSORS)):
-        key = _name(reader, check_key)
+        key = _checked(reader, check_key)
         if not contents:
             raise reader.fail("a tensor has no content")
         at = reader.uint(len(contents) - 1)

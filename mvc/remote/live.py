@@ -114,7 +114,7 @@ class LiveSending:
     def slices(self, most: int) -> Iterator[Slice]:
         del most
         store = self._context.store
-        features = read_features(store.fs, store.folder) - {"compacted"}
+        features = read_features(store.fs, store.folder)
         head = encode_entries([self._sent])
         yield Slice(head, self._chosen.size, self._chosen.read(), features=features)
 

@@ -125,7 +125,7 @@ class Sending:
         self._truths = TruthReader(self._snapshot, reports=wanted.reports)
         self._states = self._with_states()
         self._closure = Closure(context, self._is_held, self._buried.hold, wanted.objects)
-        self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
+        self._features = read_features(context.store.fs, context.store.folder)
 
     # -- which versions ------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ class _Losses:
         self._read = snapshot.generation, snapshot.position
         replaced = snapshot.generation != generation
         new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
-        lost = any(e.forgotten or e.weights or e.gone or e.here_again or e.unknown for e in new)
+        lost = any(e.forgotten or e.weights or e.gone or e.here_again for e in new)
         self._count += replaced or lost
         return self._count
 

@@ -12,20 +12,15 @@ from blake3 import blake3
 
 from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
-from mvc.model import tail
-from mvc.model.commit import COMMIT_TAGS
-from mvc.model.tail import MANIFEST_TAGS
 from mvc.names import printable
-from mvc.store.journal.entries import ENTRY_TAGS
 
 FORMAT = "format"
-_NAME = "mvc-repository"
+_NAME = "mvc"
 _VERSION = 1
-KNOWN = frozenset({
-    "codings-2", "commit-2", "commit-3", "commit-4", "compacted", "entry-2", "entry-3", "entry-4",
-    "entry-5", "lc", "manifest-3", "optim",
-})  # fmt: skip
-_TAGS = {"entry": ENTRY_TAGS, "commit": COMMIT_TAGS, "manifest": MANIFEST_TAGS}
+KNOWN = frozenset({"lc", "optim", "stages"})
+"""Features of the codes that this release has, beside those of the first one."""
+_BARS_WRITING = "w-"
+_UPGRADE = "upgrade mvc"
 _MAX_SIZE = 4096
 _LONGEST = 200  # characters of names that are not known, as they are shown
 
@@ -46,40 +41,30 @@ def parse_format(data: bytes) -> frozenset[str]:
         )
     name, version, features = ([*text.split(" "), "", ""])[:3]
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)
-    if name != _NAME or not version.isdigit():
-        raise DamagedData("the repository's format file is damaged")
-    if int(version) > _VERSION:
+    if name != _NAME:
+        raise UnsupportedFormat(
+            f"mvc does not read the repository's format, {printable(name[:_LONGEST])!r}",
+            hint="check its versions out with the program that made it, and commit them anew",
+        )
+    if version != str(_VERSION):
         raise _newer(f"format {version}")
     return check_features(names)
 
 
 def check_features(features: frozenset[str]) -> frozenset[str]:
-    """Returns them; UnsupportedFormat if one is unknown and asks to be refused then."""
-    refused = sorted(name for name in features if _demand(name) == tail.REFUSE)
-    if refused:
+    """Returns them; UnsupportedFormat if one is unknown, unless it only bars writing."""
+    if refused := sorted(f for f in features - KNOWN if not f.startswith(_BARS_WRITING)):
         raise _newer(printable(", ".join(refused)[:_LONGEST]))
     return features
 
 
 def _newer(unknown: str) -> UnsupportedFormat:
-    return UnsupportedFormat(
-        f"this repository needs a newer mvc: it uses {unknown}", hint=tail.UPGRADE
-    )
-
-
-def _demand(feature: str) -> int:
-    """What this version of mvc does with a repository that has a feature."""
-    kind, _, tag = feature.partition("-tag-")
-    if feature in KNOWN:
-        return tail.IGNORE
-    if kind not in _TAGS or not (tag.isascii() and tag.isdigit()):
-        return tail.REFUSE
-    return tail.IGNORE if int(tag) in _TAGS[kind] else tail.demand(int(tag))
+    return UnsupportedFormat(f"this repository needs a newer mvc: it uses {unknown}", hint=_UPGRADE)
 
 
 def only_read(features: frozenset[str]) -> str:
     """Why a repository with these features can be read but not written; empty if it can."""
-    unknown = ", ".join(sorted(name for name in features if _demand(name) == tail.READ))
+    unknown = ", ".join(sorted(features - KNOWN))
     return unknown and f"this mvc can read the repository, but not write it: it uses {unknown}"
 
 
@@ -95,7 +80,7 @@ def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None
     """
     present = read_features(fs, folder)
     if why := only_read(present):
-        raise ReadOnly(why, hint=tail.UPGRADE)
+        raise ReadOnly(why, hint=_UPGRADE)
     if not features <= present:
         write_features(fs, folder, present | features)
 

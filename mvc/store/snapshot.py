@@ -59,21 +59,19 @@ class Snapshot:
         folder: Path,
         *,
         writable: bool,
-        replaced_before: bool = False,
         thresholds: IndexThresholds | None = None,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
         """Opens ``folder``, brings the index up to date and reads the journal to its end.
 
-        ``replaced_before``: maintenance has replaced the journal at least once, so its name may
-        not be durable. ``ahead``: bytes of the journal that are read, and entries after them that
-        only this snapshot sees. Raises DamagedData, HistoryMissing, IoFailed.
+        ``ahead``: bytes of the journal that are read, and entries after them that only this
+        snapshot sees. Raises DamagedData, HistoryMissing, IoFailed.
         """
         self.fs = fs
         self.folder = folder
         self.writable = writable
         self.packs = PackReader(fs, folder / PACKS)
-        self.journal = JournalReader(fs, folder, settled=not replaced_before, ahead=ahead)
+        self.journal = JournalReader(fs, folder, ahead=ahead)
         self._records = RecordReader(self.packs, self.journal)
         self._index = IndexReader(
             fs,

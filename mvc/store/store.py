@@ -147,7 +147,6 @@ class Store:
         self.clock = clock
         self.folder = folder
         features = read_features(fs, folder)
-        self._compacted = "compacted" in features
         self._required: frozenset[str] = frozenset()
         self.writable = fs.is_writable_dir(folder) and not only_read(features)
         self._lock = threading.RLock()
@@ -164,7 +163,6 @@ class Store:
             self.fs,
             self.folder,
             writable=self.writable,
-            replaced_before=self._compacted,
             thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None

@@ -26,11 +26,11 @@ def describe(root: Path) -> dict[str, Any]:
     """Refs, log, commits with the SHA-256 of every file, deployments, fsck; or the refusal."""
     fresh_process()
     try:
-        repo = Repository.open(root, discover=False)
+        with Repository.open(root, discover=False) as repo:
+            entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
     except MvcError as error:
         return {"refused": [error.kind, error.exit_code]}
-    with repo:
-        entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
+    with Repository.open(root, discover=False) as repo:
         names = {change.name for entry in entries for change in entry.refs}
         commits = [commit for entry in entries for commit in entry.commits]
         return {
@@ -51,9 +51,7 @@ def describe(root: Path) -> dict[str, Any]:
 
 
 def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict[str, Any]:
-    """Who and why, annotations, runs and unknown fields; nothing where there are none."""
-    if all(entry.version < 5 for entry in entries):
-        return {}
+    """Who and why, annotations, and runs."""
     annotations = Annotations(repo.context.fresh())
     found = {str(c.id): [list(asdict(a).values()) for a in annotations.of(c.id)] for c in commits}
     return {
@@ -66,15 +64,12 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
         "code": {str(c.id): [c.run, c.code, c.dirty] for c in commits},
         "forgotten": [[str(f.commit), f.named, _hex(f.root)] for e in entries for f in e.forgotten],
         "gone": [str(id_) for entry in entries for id_ in entry.gone],
-        "unknown": [[tag, data.hex()] for e in (*entries, *commits) for tag, data in e.unknown],
         **_told_elsewhere(repo, entries),
     }
 
 
 def _told_elsewhere(repo: Repository, entries: list[Entry]) -> dict[str, Any]:
-    """What has a name in every repository, and what came from others; nothing without any."""
-    if not any(entry.stamps or entry.origin_ns for entry in entries):
-        return {}
+    """What has a name in every repository, and what came from others."""
     return {
         "stamps": [[str(d.id), d.hybrid_ns, d.recorded_ns] for d in repo.deployments()],
         "retracted": [d.retracted_ns for d in repo.deployments()],

@@ -1,35 +1,19 @@
-"""How the frozen repositories of the format with maintenance were made. They are never made again.
-
-    git worktree add /tmp/old 0ae8f6f          # the program of the time
-    cd tests/frozen && PYTHONPATH=/tmp/old python make_maintained.py OUT
-
-As ``make.py``, whose helpers it uses, with what came after the first format: journals that gc
-and repack have compacted, states forgotten by name and by rule, operations that were undone,
-deployments whose predecessor was corrected, lossy pipelines and weights on a grid, and the
-full state of a training.
-"""
+"""Frozen repositories with maintenance: collected, forgotten, undone, relinked, lossy, trained."""
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-import zipfile
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
-from describe import describe
-from make import AUTHOR, START, Ticking, model, moved
-from mvc.store.entries import Deployment, Entry
 
 import mvc
 from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
+from mvc.store.journal.entries import Deployment, Entry
 from mvc.store.publishing.publish import publish
-from tests.oracle import reader
+from tests.frozen.made import AUTHOR, START, Ticking, model, moved
 
 
 def maintained(root: Path) -> None:
@@ -110,27 +94,3 @@ def trained(root: Path) -> None:
             loss.backward()
             optimizer.step()
             recorder.step(loss=float(loss.detach()))
-
-
-def keep(maker: Callable[[Path], None], out: Path) -> None:
-    """Makes one repository, stores it with what is answered now."""
-    name = maker.__name__
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder).resolve() / "repo"
-        maker(root)
-        with zipfile.ZipFile(out / f"{name}.zip", "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
-            for path in sorted((root / ".mvc").rglob("*")):
-                if path.is_file() and "index.lmdb" not in path.parts:
-                    z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
-        with zipfile.ZipFile(out / f"{name}.zip") as z:
-            z.extractall(again := Path(folder).resolve() / "again")
-        found = describe(again)
-        oracle = reader.Repository(again / ".mvc")
-        found["second reader"] = sorted(map(bytes.hex, oracle.commits))
-    text = json.dumps(found, indent=1, ensure_ascii=True, sort_keys=True)
-    (out / f"{name}.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    for maker in (maintained, relinked, lossy, trained):
-        keep(maker, Path(sys.argv[1]))

@@ -1,23 +1,13 @@
-"""How the frozen repository with params on commits was made. It is never made again.
-
-    git worktree add /tmp/old 3e7aeb6          # the program of the time
-    cd tests/frozen && PYTHONPATH=/tmp/old python make_params.py OUT
-
-As ``make.py``, whose helpers it uses, with the optional feature ``commit-2``: commits with params
-beside commits without, and both behind a journal that gc has compacted.
-"""
+"""A frozen repository with params on some commits, behind a journal that gc has rewritten."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from keep import keep
-from make import AUTHOR, Ticking, model, moved
-
 from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
+from tests.frozen.made import AUTHOR, Ticking, model, moved
 
 PARAMS: tuple[dict[str, Any], ...] = (
     {},
@@ -45,7 +35,3 @@ def params(root: Path) -> None:
         repo.storage.forget(["HEAD~2"])
         repo.storage.gc(grace="0")
         repo.commit(moved(state, 9), params={"after": "gc"}, options=CommitOptions(author=AUTHOR))
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "params", params)

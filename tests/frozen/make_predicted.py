@@ -1,24 +1,19 @@
-"""How the frozen repository of optimizers' steps was made.
+"""A frozen repository of optimizers' steps.
 
-    cd tests/frozen && PYTHONPATH=../.. python make_predicted.py OUT
-
-As ``make.py``, with predictions: each optimizer trains in a file of its own, so that records name
-bases, inputs and signs by every rule that its steps take, also after versions were forgotten
-and stored anew.
+Each optimizer trains in a file of its own, so that records name bases, inputs and signs by every
+rule that its steps take, also after versions were forgotten and stored anew.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from keep import keep
-from make import Ticking
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
+from tests.frozen.made import Ticking
 
 _STEPS = 4
 _Made = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -53,7 +48,3 @@ def _train(repo: Repository, make: _Made, name: str) -> list[CommitId]:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         ids.append(repo.commit(state, path=f"{name}.safetensors", message=f"{step}").id)
     return ids
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "predicted", predicted)

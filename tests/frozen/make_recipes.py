@@ -1,11 +1,6 @@
-"""How the frozen repository with recipes was made. It is never made again.
+"""A frozen repository with recipes: a base, a stored data set, three recorded trainings.
 
-    git worktree add /tmp/old f32a445          # the program of the time
-    cd tests/frozen && PYTHONPATH=/tmp/old:. python make_recipes.py OUT
-
-As ``make.py``, whose helpers it uses, with the optional features ``commit-3`` and ``entry-4``: a
-base, a stored data set, three trainings recorded with code, environment, states and needs; the
-weights of the first were given up and collected, those of the second stored again by a replay.
+The weights of the first were dropped and collected, those of the second stored again by a replay.
 """
 
 from __future__ import annotations
@@ -15,14 +10,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from keep import keep
-from make import AUTHOR, Ticking
 
 import mvc
 from mvc.io.files import FileSystem
 from mvc.models import environment
 from mvc.recipes.weights import drop
 from mvc.repo.config import set_value
+from tests.frozen.made import AUTHOR, Ticking
 
 SERVICE = '''"""The training of a frozen repository."""
 
@@ -71,13 +65,12 @@ def recipes(root: Path) -> None:
             assert run.result is not None
             made.append(run.result.id)
         repo.storage.repack(interval=1)  # no delta needs what is given up
-        drop(repo.context, made[:2], unproven=True)
+        trust = list(map(str, made))
+        for id_ in made[:2]:
+            repo.recipes.retrain(id_, trust=trust)
+        drop(repo.context, made[:2])
         repo.storage.gc(grace="0")
-        repo.storage.repack(add=[made[1]], trust=True)
+        repo.storage.store_weights(made[1], trust=trust)
         state = {name: value + 1 for name, value in model.state_dict().items()}
         repo.commit(state)
         repo.storage.gc(grace="0")
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "recipes", recipes)

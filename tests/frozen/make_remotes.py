@@ -1,25 +1,15 @@
-"""How the frozen repository that has met a remote was made. It is never made again.
-
-    git worktree add /tmp/old a434aad8         # the program of the time
-    cd tests/frozen && PYTHONPATH=/tmp/old python make_remotes.py OUT
-
-As ``make.py``, with the fields 30, 34, 38 and 40 in the tails of entries: stamps of deployments,
-those of its own from before in an entry after them, states that never came and one that did later,
-what others deployed, retracted, annotated and forgot, and names of a remote's branches.
-"""
+"""A frozen repository that has met a remote: stamps, absent states, what others did there."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
-from keep import keep
-from make import START, Ticking
 
 from mvc.api.repository import Repository
+from tests.frozen.made import START, Ticking
 
 
 def state(seed: int) -> dict[str, np.ndarray]:
@@ -69,7 +59,3 @@ def remotes(root: Path) -> None:
         bob.storage.gc(grace="0", reason="disk is full")
     (root / ".mvc/remotes.yaml").unlink()
     shutil.rmtree(root / ".mvc/remotes", ignore_errors=True)
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "remotes", remotes)

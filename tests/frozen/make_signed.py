@@ -1,23 +1,15 @@
-"""How the frozen repository with signatures was made. It is never made again.
-
-    cd tests/frozen && PYTHONPATH=../.. python make_signed.py OUT
-
-As ``make.py``, with the field 46 in the tails of entries: Ada and Bob sign versions, deployments, a
-rollback and a retraction with keys that nobody has any more. ``signed.signers`` lists them.
-"""
+"""A frozen repository with signatures of Ada and Bob, by keys that nobody has any more."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-from keep import keep
-from make import Ticking
 
 from mvc.api.repository import Repository
+from tests.frozen.made import Ticking
 
 
 def state(seed: int) -> dict[str, np.ndarray]:
@@ -52,8 +44,5 @@ def signed(root: Path) -> None:
             bob.rollback("prod", reason="worse")
             bob.retract(plain, "edge", reason="never was")
             bob.storage.gc(grace="0")
-    (Path(sys.argv[1]) / "signed.signers").write_bytes((people / "allowed_signers").read_bytes())
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "signed", signed)
+    signers = (people / "allowed_signers").read_bytes()
+    Path(__file__).with_name("signed.signers").write_bytes(signers)

@@ -34,7 +34,7 @@ def test_coarser_presets_take_fewer_bytes(tmp_path: Path) -> None:
                 # Every spread is that of a tensor, so all are coarser than what was trained.
                 assert preset not in PRESETS or len(np.unique(made["w"])) < 100
         sizes.append(sum(f.stat().st_size for f in folder.rglob("*.pack")))
-        wanted = {"codings-2"} if preset in PRESETS else set()
+        wanted = {"stages"} if preset in PRESETS else set()
         assert read_features(FileSystem(), folder / ".mvc") == wanted
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[1] < sizes[0] / 2

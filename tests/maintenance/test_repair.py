@@ -332,7 +332,7 @@ def test_the_format_file(tmp_path: Path, how: str, plain: bool) -> None:
         mend(tmp_path)
     sound = path.read_bytes()
     features = read_features(FileSystem(), tmp_path / ".mvc")
-    assert features == (frozenset() if plain else {"entry-2", "compacted"})
+    assert features == frozenset()
     if how == "gone":
         path.unlink()
     else:

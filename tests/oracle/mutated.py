@@ -35,8 +35,8 @@ __all__ = ["FORMS", "REFUSED", "Form", "agree"]
 
 REFUSED = "refused"
 FROZEN = Path(__file__).parents[1] / "frozen"
-_SOUND = ("codings", "files", "history", "lossy", "maintained", "params", "recipes", "relinked",
-          "tails", "trained")  # fmt: skip
+_SOUND = ("annotated", "codings", "files", "history", "lossy", "maintained", "params", "recipes",
+          "relinked", "trained")  # fmt: skip
 _KINDS = ("proven", "dropped", "restored")
 _DAY, _FAR = 24 * 60, 1 << 62
 
@@ -108,6 +108,11 @@ class _Strict(reader.Cursor):
     def group(self, *_: object) -> None:
         self.at = len(self.data)
 
+    def get(self, kind: str, outer: Any = None) -> Any:
+        begin, value = self.at, super().get(kind, outer)
+        reader.need(kind[:2] != "?*" or value or self.at == begin + 1, "a field of no rows")
+        return value
+
 
 @contextmanager
 def _strict() -> Iterator[None]:
@@ -121,7 +126,7 @@ def _strict() -> Iterator[None]:
         "uint": _uint,
         "own": _own,
         "metrics": lambda c, r: _table(c.get("*text,float")),
-        "params": lambda c, r: _table(c.get("*text,text") if r.which > 1 else []),
+        "params": lambda c, r: _table(c.get("*text,text")),
     }
     _Strict.every = []
     try:
@@ -162,10 +167,10 @@ def _own(_: Any, outer: Any) -> Any:
 
 def _commit(commit: Commit) -> Any:
     return (
-        commit.version, commit.manifest, commit.root, list(commit.parents), commit.author,
+        commit.manifest, commit.root, list(commit.parents), commit.author,
         commit.time_ns, commit.zone_minutes, commit.message, _floats(commit.metrics.items()),
         commit.pipeline, commit.code, list(commit.params.items()), list(commit.needs),
-        list(commit.attached), commit.run, commit.dirty, list(commit.unknown),
+        list(commit.attached), commit.run, int(commit.dirty),
     )  # fmt: skip
 
 
@@ -186,25 +191,16 @@ def _second_commit(m: Any) -> Any:
     parameters = list(m.params.items())
     _ascending([name.encode("utf-8", "surrogateescape") for name in attached])
     _ascending(needs)
-    tail = dict(m.tail)
-    run, dirty = _text(tail.pop("run", None), 1024), tail.pop("dirty", None)
-    reader.need(not dirty, "a mark with bytes")
-    lowest = 4 if m.tail else 3 if needs or attached else 2 if parameters else 1
-    reader.need(m.which == lowest and -_DAY < m.zone < _DAY, "its form")
+    reader.need(m.dirty < 2 and -_DAY < m.zone < _DAY, "its form")
+    _within(1024, m.run)
     reader.need(
         len(m.parents) <= 64 and len(m.pipeline.encode("utf-8", "replace")) <= 400, "limits"
     )
     return (
-        m.which, m.manifest, m.root, list(m.parents), m.author, m.time, m.zone, m.message,
+        m.manifest, m.root, list(m.parents), m.author, m.time, m.zone, m.message,
         _floats(m.metrics.items()), m.pipeline, m.code, parameters, needs, attached,
-        run, dirty is not None, [*tail.items()],
+        m.run, m.dirty,
     )  # fmt: skip
-
-
-def _text(data: bytes | None, most: int) -> str:
-    """A text of a tail, which is not empty."""
-    reader.need(data is None or 0 < len(data) <= most, "a text of a tail")
-    return (data or b"").decode("utf-8", "surrogateescape")
 
 
 def _within(most: int, *texts: str) -> None:
@@ -219,7 +215,7 @@ def _ascending(values: list[bytes]) -> None:
 
 def _entry(e: Entry) -> Any:
     return (
-        e.version, e.operation, e.time_ns, e.note,
+        e.operation, e.time_ns, e.note,
         [(r.pack, r.start, r.length) for r in e.regions],
         [_commit(commit) for commit in e.commits],
         [(r.name, r.old, r.new) for r in e.refs],
@@ -234,8 +230,15 @@ def _entry(e: Entry) -> Any:
         [(w.commit, _KINDS.index(w.kind), w.path, w.milliseconds, w.where) for w in e.weights],
         e.author, e.reason, [_next(d.returns_to) for d in e.deployments],
         [(f.commit, _floats(f.metrics.items()), list(f.params.items()), f.note)
-         for f in e.evidence], list(e.unknown),
+         for f in e.evidence],
+        [_stamp(d.target, 0, d.stamp) for d in e.deployments if d.stamp is not None],
+        [_stamp(s.target, s.sequence + 1, s.stamp) for s in e.stamps],
+        list(e.here_again), [] if e.origin_ns is None else e.origin_ns, list(e.replaces), e.sender,
     )  # fmt: skip
+
+
+def _stamp(target: str, number: int, stamp: Any) -> tuple[Any, ...]:
+    return target, number, stamp.node, stamp.recorded_ns, stamp.hybrid_ns
 
 
 def _next(number: int | None) -> int:
@@ -245,26 +248,18 @@ def _next(number: int | None) -> int:
 def _entry_by_second(data: bytes) -> Any:
     c = reader.Cursor(data)
     e = c.get("entry", reader.Record(sequence=0))
-    undoes = e.undoes or 0
-    tail = dict(e.tail)
-    author, reason = _text(tail.pop("author", None), 1024), _text(tail.pop("reason", None), 1 << 16)
-    returns, evidence = tail.pop("returns", None), tail.pop("evidence", None)
-    roots, gone = tail.pop("roots", None), tail.pop("gone", None)
+    _within(1024, e.author)
+    _within(1 << 16, e.reason)
     rootless = [bytes(32)] * len(e.forgotten)
-    reader.need(roots is None or (len(roots) == len(rootless) and roots != rootless), "roots")
-    reader.need(gone is None or gone, "a field that is empty")
+    reader.need(not e.roots or (len(e.roots) == len(rootless) and e.roots != rootless), "roots")
     nowhere = [0] * len(e.deployments)
-    reader.need(returns is None or (len(returns) == len(nowhere) and any(returns)), "returns")
-    reader.need(evidence is None or evidence, "evidence that is empty")
-    for f in evidence or ():
+    reader.need(not e.returns or (len(e.returns) == len(nowhere) and any(e.returns)), "returns")
+    for f in e.evidence:
         for table in (f.metrics, f.params):
             _ascending([name.encode("utf-8", "surrogateescape") for name, _ in table])
             _within(1024, *(name for name, _ in table))
         _within(1024, *(value for _, value in f.params))
-    lowest = (
-        5 if e.tail else 4 if e.weights else 3 if e.links else 2 if e.forgotten or undoes else 1
-    )
-    reader.need(c.at == len(data) and e.which == lowest, "its form")
+    reader.need(c.at == len(data), "its form")
     reader.need(all(p <= 1 << 32 and max(s, n) <= _FAR for p, s, n in e.regions), "a region")
     reader.need(all(isinstance(d.commit, bytes) for d in e.deployments), "a deployment")
     reader.need(all(named < 2 for _, named in e.forgotten), "a mark of what is forgotten")
@@ -272,18 +267,29 @@ def _entry_by_second(data: bytes) -> Any:
     names = [e.operation, *(r[0] for r in e.refs), *(d.target for d in e.deployments),
              *(r[0] for r in e.retractions), *(r[0] for r in e.links),
              *(v for r in e.refs for v in r[1:] if isinstance(v, str))]  # fmt: skip
+    names += [row[0] for row in (*e.replaces, *((s.target,) for s in e.stamps))]
     _within(200, *names)
+    _within(1024, e.sender)
+    own = [s for s in e.stamps if not s.number]
+    stamped = [d.target for d in e.deployments if d.target in {s.target for s in own}]
+    reader.need([s.target for s in own] == stamped and own == e.stamps[: len(own)], "stamps")
+    reader.need(max((s.hybrid for s in e.stamps), default=0) <= 1 << 63, "a clock")
+    reader.need((e.origin or 0) <= 1 << 63, "an origin")
+    reader.need(not e.sig and not e.ahead, "fields that no seed has")
     _within(1024, *(e.removed or ()), *(text for w in e.weights for text in (w[2], w[4])))
     for made in _Strict.every:
         reader.need(made.at == len(made.data), "bytes follow a commit")
     return (
-        e.which, e.operation, e.recorded, e.note, e.regions,
+        e.operation, e.recorded, e.note, e.regions,
         [_second_commit(commit) for commit in e.commits],
         e.refs, [(d.target, d.time, d.commit, d.previous) for d in e.deployments],
         e.retractions, e.removed, [struct.pack("<d", mark) for mark in e.marks],
-        e.forgotten, roots or rootless, gone or [], undoes, e.links, e.weights, author, reason,
-        returns or nowhere,
-        [(f.commit, _floats(f.metrics), f.params, f.note) for f in evidence or ()], [*tail.items()],
+        e.forgotten, e.roots or rootless, e.gone, e.undoes, e.links, e.weights, e.author, e.reason,
+        e.returns or nowhere,
+        [(f.commit, _floats(f.metrics), f.params, f.note) for f in e.evidence],
+        *([(s.target, s.number, s.node, s.recorded, s.hybrid) for s in stamps]
+          for stamps in (own, e.stamps[len(own):])),
+        e.again, e.origin, e.replaces, e.sender,
     )  # fmt: skip
 
 
@@ -308,7 +314,8 @@ def _record(data: bytes) -> Any:
     for m in header.members:
         if payload_check([data[end + m.at : end + m.at + m.stored]]) != m.check:
             raise DamagedData("a payload does not match its checksum")
-        members.append((m.kind, m.id, m.start, m.nbytes, m.coding.text, m.base, m.stored))
+        needs = m.base, list(m.inputs)
+        members.append((m.kind, m.id, m.start, m.nbytes, m.coding.text, m.stored, needs))
     return header.group, members
 
 
@@ -322,9 +329,11 @@ def _record_by_second(data: bytes) -> Any:
     reader.need(all(c.at == len(c.data) for c in cursors), "its header or its body")
     reader.need(r.group < 2 and r.members and len(r.codings) <= 256, "its form")
     for m in r.members:
-        reader.need(m.flags < 16 and m.kind in (1, 2) and max(m.start, m.nbytes) <= _FAR, "flags")
+        reader.need(m.flags < 32 and m.kind in (1, 2) and max(m.start, m.nbytes) <= _FAR, "flags")
+        some = 1 <= len(m.inputs) <= 4 and m.flags & 4
+        reader.need(some if m.flags & 16 else not m.inputs, "inputs")
     reader.need(all(len(text) <= 400 for text in r.codings), "a coding")
-    members = [(m.kind, m.id, m.start, m.nbytes, m.coding, m.base, len(m.payload))
+    members = [(m.kind, m.id, m.start, m.nbytes, m.coding, len(m.payload), (m.base, m.inputs))
                for m in r.members]  # fmt: skip
     return bool(r.group), members
 

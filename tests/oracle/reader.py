@@ -13,13 +13,7 @@ from blake3 import blake3
 from tests.oracle import grid, optim, steps
 
 MIB = 1 << 20
-FEATURES = (
-    ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,optim,"
-    "entry-tag-30,entry-tag-34,entry-tag-38,entry-tag-46,entry-tag-50"
-)
-TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone",
-    30: "stamps", 34: "again", 38: "", 40: "origin", 46: "sig", 50: "replaces",
-}, {4: "run", 8: "dirty"}  # fmt: skip
+FEATURES = "", "stages", "optim", "lc"
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -28,17 +22,19 @@ DTYPES = (
     "qint8 1,quint8 1,qint32 4"
 )
 SIZES = {row.split()[0]: int(row.split()[1]) for row in DTYPES.split(",")}
-LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a digit says since when
-    "entry": "which operation:text recorded:uint note:text regions:*uint,uint,uint "
+LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, "?" is absent if empty
+    "entry": "version operation:text recorded:uint note:text regions:*uint,uint,uint "
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
-    "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
-    "weights:4*id,uint,text,uint,text tail:5tail",
+    "marks:*float forgotten:*id,uint undoes:uint links:*text,uint,uint "
+    "weights:*id,uint,text,uint,text author:text reason:text returns:?*uint evidence:?*found "
+    "roots:?ids gone:?ids stamps:?*stamp again:?ids origin:?uint ahead:bytes sig:bytes "
+    "replaces:?*text,node sender:text",
     "stamp": "target:text number:uint node recorded:sint hybrid:uint",
     "found": "commit:id metrics:*text,float params:*text,text note:text",
     "deployment": "target:text time:sint commit:value previous:uint",
-    "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
-    "message:text metrics pipeline:text code:text params needs:3*id attached:3*text "
-    "tail:4tail",
+    "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
+    "message:text metrics pipeline:text code:text params needs:*id attached:*text "
+    "run:text dirty:uint",
     "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
     "checks:*uint,uint,uint tensors:*tensor",
     "tensor": "key:text content view",
@@ -54,13 +50,11 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "node": lambda c, r: c.take(16),
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
-    "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
-    "form": lambda c, r: n if (n := c.get("which")) < 5 else need(0, "its version"),
+    "params": lambda c, r: dict(c.get("*text,text")),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: n if 0 < (n := c.get("uint")) < 6 else need(0, "its version"),
-    "tail": lambda c, r: tail(c.get("*uint,bytes"), TAGS[hasattr(r, "manifest")]),
+    "version": lambda c, r: need(c.get("uint") == 1, "its version"),
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
@@ -78,18 +72,6 @@ def need(condition, why):
         raise Bad(why)
 
 
-def tail(fields, names):  # what it says, by name
-    tags = [tag for tag, _ in fields]
-    need(tags and tags == sorted(set(tags)) and tags[-1] < 1 << 32, "tags do not ascend below 2^32")
-    need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
-    said = {names.get(tag, tag): data for tag, data in fields}
-    readers = {"returns": "*uint", "evidence": "*found", "roots": "ids", "gone": "ids"}
-    readers |= {"stamps": "*stamp", "again": "ids", "origin": "uint", "replaces": "*text,node"}
-    return said | {
-        name: Cursor(said[name]).get(kind) for name, kind in readers.items() if name in said
-    }
-
-
 class Cursor:
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -100,8 +82,8 @@ class Cursor:
         return self.data[self.at - n : self.at]
 
     def get(self, kind, outer=None):  # outer: what the enclosing record has so far
-        if kind[0].isdigit():
-            return self.get(kind[1:], outer) if outer.which >= int(kind[0]) else []
+        if kind[0] == "?":
+            return Cursor(data).get(kind[1:]) if (data := self.get("bytes")) else []
         if kind[0] == "*":
             return [self.get(kind[1:], outer) for _ in range(self.get("uint"))]
         if "," in kind:
@@ -307,17 +289,12 @@ def read_journal(data):
     return entries
 
 
-def mere(feature):  # whether it is a tag that may be unknown to who only reads
-    kind, _, tag = feature.rpartition("-tag-")
-    return kind in ("entry", "commit", "manifest") and int(tag) & 3 < 2
-
-
 class Repository:  # of a folder .mvc, all as at the end of the journal
     def __init__(self, folder):
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
-        features = set(text.removeprefix("mvc-repository 1 features=").split(","))
+        features = set(text.removeprefix("mvc 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        unknown = features - {*FEATURES.split(",")} - {f for f in features if mere(f)}
+        unknown = [f for f in features if f not in FEATURES and f[:2] != "w-"]
         need(sound and not unknown, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
@@ -326,7 +303,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         self.deployments = [d for e in self.entries for d in e.deployments]
         note = self.entries[0].note
         own = bytes.fromhex(note) if len(note) == 32 else digest("node-name", note.encode())[:16]
-        told = [(s, e) for e in self.entries if e.which > 4 for s in e.tail.get("stamps", ())]
+        told = [(s, e) for e in self.entries for s in e.stamps]
         stamps = {(s.target, (s.number or e.sequence + 1) - 1): s for s, e in told}
         last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.links}
         for d in self.deployments:  # linked: it names, as corrected, the one recorded before it
@@ -344,8 +321,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         found = {}
         for e in self.entries:
             found |= {id_: named or found.get(id_, 0) for id_, named in e.forgotten}
-            again = e.tail.get("again", ()) if e.which > 4 else ()
-            found = {id_: named for id_, named in found.items() if named or id_ not in again}
+            found = {id_: named for id_, named in found.items() if named or id_ not in e.again}
         return set(found)
 
     def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded
@@ -378,10 +354,9 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         undone = set()
         for e in self.entries[::-1]:
             undone |= {e.undoes - 1} if e.undoes and e.sequence not in undone else set()
-        told = [(e, f) for e in self.entries if e.which > 4 for f in e.tail.get("evidence", ())]
-        told = [(e, f) for e, f in told if f.commit == commit]
-        if any("origin" in e.tail for e, _ in told):  # equal ones in any order
-            told.sort(key=lambda t: (t[0].tail.get("origin", t[0].recorded), t[0].tail["author"]))
+        told = [(e, f) for e in self.entries for f in e.evidence if f.commit == commit]
+        if any(e.origin for e, _ in told):  # equal ones in any order
+            told.sort(key=lambda t: (t[0].origin or t[0].recorded, t[0].author))
         return [f for e, f in told if e.sequence not in undone]
 
     def live(self, target, time, present):  # the commit, at a time in ns or (None) now
@@ -398,9 +373,8 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         return data
 
     def manifest(self, id_):
-        form, every = (c := Cursor(self.object(self.commits[id_].manifest))).get("uint,*file")
+        _, every = Cursor(self.object(self.commits[id_].manifest)).get("version,*file")
         files = [e for e in every if e.path[:5] != ".mvc/"]  # the others are attached
-        need(tail(c.get("*uint,bytes"), {}) if form == 3 else form == 1 + (files != every), "form")
         states = [(e.path, tree((t.key, t.id) for t in e.tensors)) for e in files if e.tensors]
         need((tree(states) if len(states) != 1 else states[0][1]) == self.commits[id_].root, "root")
         return files

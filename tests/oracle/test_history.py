@@ -57,7 +57,7 @@ def test_a_commit_of_an_unknown_form_is_refused(tmp_path: Path, form: int):
     """As a later program may write it: everything else is as it should be."""
     with Repository.init(tmp_path) as repo:
         data = repo.commit({"w": np.zeros(3)}, params={"lr": 1}).commit.encoded
-    assert data[0] == 2
+    assert data[0] == 1
     read = Cursor(reader.uint(len(data)) + data).get("commit")
     assert read.params == {"lr": "1"}
     later = bytes([form]) + data[1:]

@@ -12,10 +12,8 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.maintenance import gc
 from mvc.repo.commit.request import CommitOptions
-from mvc.store.journal.entries import Entry
 from tests.oracle import reader
 from tests.oracle.holding import held_against, series
-from tests.oracle.reader import Bad
 
 
 def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +24,11 @@ def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         repo.rollback("prod", reason="error\nrate")
         done = repo.live("prod").deployment
         oracle = held_against(tmp_path)
-        last = oracle.entries[-1].tail
-        assert (last["author"].decode(), last["reason"]) == ("gräce", b"error\nrate")
-        assert last["returns"] == [1 + (done.returns_to or 0)] and done.returns_to == 2
+        last = oracle.entries[-1]
+        assert (last.author, last.reason) == ("gräce", "error\nrate")
+        assert last.returns == [1 + (done.returns_to or 0)] and done.returns_to == 2
         assert oracle.live("prod", None, 1 << 62) == repo.find("HEAD~1")
-        assert {m.tail["run"] for m in oracle.commits.values()} == {b"a b"}
-        assert all("dirty" not in m.tail for m in oracle.commits.values())
+        assert {(m.run, m.dirty) for m in oracle.commits.values()} == {("a b", 0)}
 
 
 def test_the_receipt_of_what_was_forgotten(tmp_path: Path) -> None:
@@ -40,9 +37,9 @@ def test_the_receipt_of_what_was_forgotten(tmp_path: Path) -> None:
         root = repo.version(ids[1]).root
         repo.storage.forget(ids[1], reason="asked for")
         entry = held_against(tmp_path).entries[-1]
-        assert (entry.forgotten, entry.tail["roots"]) == ([(ids[1], 1)], [root])
+        assert (entry.forgotten, entry.roots) == ([(ids[1], 1)], [root])
         repo.storage.gc(grace="0")
-        assert reader.Repository(tmp_path / ".mvc").entries[-1].tail["gone"] == [ids[1]]
+        assert reader.Repository(tmp_path / ".mvc").entries[-1].gone == [ids[1]]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -77,19 +74,3 @@ def test_annotations_that_are_undone_and_collected(tmp_path: Path, seed: int) ->
             assert [dict(r.metrics)["auc"] for r in read] == [a.metrics["auc"] for a in ours]
             assert [dict(r.params) for r in read] == [a.params for a in ours]
         assert repo.storage.fsck(full=True).sound
-
-
-def test_fields_of_another_program(tmp_path: Path) -> None:
-    with Repository.init(tmp_path) as repo:
-        repo.commit({"w": np.zeros(3)})
-        store = repo.context.store
-        for tag in (400, 401):
-            entry = Entry("later", store.now_ns(), unknown=((tag, b"x"),))
-            store.publish(lambda entry=entry: entry)
-            assert reader.Repository(tmp_path / ".mvc").entries[-1].tail == {tag: b"x"}
-    with pytest.raises(Bad, match="that must be known"):
-        reader.tail([(402, b"")], {})
-    with pytest.raises(Bad, match="do not ascend"):
-        reader.tail([(4, b""), (4, b"")], {})
-    with pytest.raises(Bad, match="below 2\\^32"):
-        reader.tail([(4, b""), (1 << 32, b"")], {})

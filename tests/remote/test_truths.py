@@ -107,8 +107,6 @@ def test_the_longest_name_of_a_branch_is_followed(pair: Team) -> None:
     pair.ada.remotes.add(remote, pair.url)
     pair.ada.fetch(remote)
     assert pair.ada.find(f"{remote}/{name}") == pair.ids[3]
-    features = (pair.root / "ada/.mvc/format").read_text().split("features=")[1]
-    assert "entry-tag-38" in features
     assert reader.Repository(pair.root / "ada/.mvc").refs[f"remotes/{remote}/{name}"]
     assert pair.ada.storage.fsck().sound
     store, head = pair.ada.context.store, pair.ids[3]

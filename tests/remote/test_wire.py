@@ -20,7 +20,7 @@ ID = CommitId(bytes(range(32)))
 PLACE = Place(3, b"c" * 16, 9)
 MESSAGES = {
     RemoteHead: {
-        "identity": b"i" * 16, "place": PLACE, "features": frozenset({"entry-5"}),
+        "identity": b"i" * 16, "place": PLACE, "features": frozenset({"stages"}),
         "refs": {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}, "time_ns": 7,
         "bare": True, "scopes": ("read",), "unnamed": (ID,), "protected": ("prod*",),
     },

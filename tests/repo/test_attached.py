@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import mvc
 from mvc.errors import (
@@ -16,11 +15,9 @@ from mvc.errors import (
     StateForgotten,
     UnknownPath,
     UnknownRevision,
-    UnsupportedFormat,
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo import attached
@@ -28,8 +25,6 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.store import format as store_format
-from mvc.store.format import read_features
 from tests.oracle import reader
 
 CODE = b"class Net: ...\n" * 40
@@ -134,19 +129,6 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
         assert made.commit.needs == (data.id,)
 
 
-def test_the_feature_is_named_and_older_programs_refuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit(state())
-        assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
-        keep(repo, 1, GIVEN)
-        assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-3"}
-    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"commit-3"})
-    with pytest.raises(UnsupportedFormat, match="it uses commit-3"):
-        mvc.Repository.open(tmp_path)
-
-
 def test_what_cannot_be_attached_is_refused(repo: mvc.Repository) -> None:
     first = repo.commit(state())
     for name in ("../x", "/x", "a/../b", ".mvc/x", "", "a\nb"):
@@ -174,18 +156,11 @@ def test_other_forms_are_damage(tmp_path: Path) -> None:
         made = keep(repo, 1, GIVEN, (repo.commit(state()).id,)).commit
         manifest = repo.manifest()
     assert Commit.decode(made.encoded) == made
-    plain = replace(made, needs=(), attached=())
-    with pytest.raises(DamagedData):
-        Commit.decode(b"\x03" + plain.encoded[1:] + b"\x00\x00\x00")
     with pytest.raises(DamagedData):
         Commit.decode(b"\x04" + made.encoded[1:])
     assert Manifest.decode(manifest.encoded).encoded == manifest.encoded
-    alone = Manifest(manifest.entries)
-    assert alone.encoded[0] == 1
     with pytest.raises(DamagedData):
-        Manifest.decode(b"\x02" + alone.encoded[1:])
-    with pytest.raises(DamagedData):
-        Manifest.decode(b"\x01" + manifest.encoded[1:])
+        Manifest.decode(b"\x02" + manifest.encoded[1:])
 
 
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:

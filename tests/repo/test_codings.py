@@ -43,7 +43,7 @@ def features(folder: Path) -> frozenset[str]:
 @pytest.mark.parametrize("pipeline", NEW)
 def test_the_format_names_them_before_they_are_written(tmp_path: Path, pipeline: str) -> None:
     ids = commit_all(tmp_path, pipeline)
-    assert features(tmp_path) == {"codings-2"}
+    assert features(tmp_path) == {"stages"}
     with Repository.open(tmp_path) as repo:
         assert repo.storage.fsck(full=True).problems == ()
         for id_, state in zip(ids, states(6), strict=True):
@@ -62,7 +62,7 @@ def test_repacking_under_another_pipeline(tmp_path: Path) -> None:
     (tmp_path / ".mvc" / "config.yaml").write_text("commit:\n  pipeline: vsol-0.1-fast\n")
     with Repository.open(tmp_path) as repo:
         repo.storage.repack(interval=3)
-        assert {"codings-2", "compacted"} <= features(tmp_path)
+        assert features(tmp_path) == {"stages"}
         assert repo.storage.fsck(full=True).problems == ()
         assert repo.checkout(ids[4])["w"].tobytes() == states(6)[4]["w"].tobytes()
 
@@ -71,6 +71,6 @@ def test_repacking_under_another_pipeline(tmp_path: Path) -> None:
 def test_a_lost_format_file_is_made_anew(tmp_path: Path, pipeline: str) -> None:
     commit_all(tmp_path, pipeline)
     (tmp_path / ".mvc" / FORMAT).write_bytes(b"")
-    before = frozenset({"codings-2"}) if pipeline == NEW[0] else frozenset()
+    before = frozenset({"stages"}) if pipeline == NEW[0] else frozenset()
     before_opening(FileSystem(), tmp_path / ".mvc")
     assert features(tmp_path) == before

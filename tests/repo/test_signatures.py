@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import CannotSign, InvalidConfig, MvcError, NotInstalled, UnsupportedFormat
+from mvc.errors import CannotSign, InvalidConfig, MvcError, NotInstalled
 from mvc.ids import CommitId
 from mvc.io.ssh_keygen import Checked, sign
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.verification import Vouched
-from mvc.store.journal.entries import ENTRY_TAGS, Entry
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.signatures import Signature
 from tests.signing import People, people, rewrite
 
@@ -406,14 +406,6 @@ def test_a_bucket_has_them(repo: Repository, three: list[CommitId], tmp_path: Pa
     repo.push()
     with mvc.clone(f"bucket:{tmp_path / 'bucket'}", tmp_path / "clone") as clone:
         assert vouchers(clone) == vouchers(repo)
-
-
-def test_one_who_does_not_know_the_field_refuses(
-    repo: Repository, three: list[CommitId], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(ENTRY_TAGS, 46)
-    with pytest.raises(UnsupportedFormat, match="entry-tag-46"):
-        Repository.open(repo.root)
 
 
 def test_several_at_once(repo: Repository, three: list[CommitId]) -> None:

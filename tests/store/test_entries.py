@@ -137,9 +137,6 @@ def entries(draw: st.DrawFn) -> Entry:
         author=draw(NAMES | NOTHING),
         reason=draw(NAMES | NOTHING),
         signatures=tuple(draw(st.lists(SIGNATURES, max_size=2))),
-        unknown=tuple(
-            sorted(draw(st.dictionaries(UNKNOWN, st.binary(max_size=9), max_size=2)).items())
-        ),
     )
 
 
@@ -161,10 +158,10 @@ def test_other_bytes_are_another_entry_or_damage(entry: Entry, data: st.DataObje
         assert isinstance(error, DamagedData | UnsupportedFormat)
 
 
-@given(st.binary(max_size=300), st.integers(1, 5))
-def test_hostile_bytes_are_damage(data: bytes, version: int) -> None:
+@given(st.binary(max_size=300))
+def test_hostile_bytes_are_damage(data: bytes) -> None:
     try:
-        Entry.decode(bytes([version]) + data, "here")
+        Entry.decode(b"\1" + data, "here")
     except MvcError as error:
         assert isinstance(error, DamagedData)
 
@@ -188,59 +185,34 @@ def test_nothing_removed_is_not_untouched() -> None:
     assert Entry.decode(none.encoded, "here").removed == ()
 
 
-def test_an_entry_has_the_lowest_version_that_can_say_it() -> None:
-    plain = Entry("x", 1)
-    assert (plain.encoded[0], plain.features) == (1, frozenset())
-    undo = replace(plain, undoes=3)
-    assert (undo.encoded[0], undo.features) == (2, {"entry-2"})
-    relink = replace(plain, relinks=(Relink("prod", 7, 5),))
-    assert (relink.encoded[0], relink.features) == (3, {"entry-3"})
-    longer = b"\2" + plain.encoded[1:] + b"\0\0"
-    with pytest.raises(DamagedData, match="longer form"):
-        Entry.decode(longer, "here")
-    with pytest.raises(DamagedData, match="longer form"):
-        Entry.decode(b"\3" + undo.encoded[1:] + b"\0", "here")
-
-
-def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
-    assert replace(Entry("x", 1), author="", reason="").encoded[0] == 1
-    signed = Entry("x", 1, author="me")
-    assert (signed.encoded[0], signed.features) == (5, {"entry-5"})
-    assert signed.encoded.endswith(b"\1\4\2me")
-    with pytest.raises(DamagedData, match="longer form"):
-        Entry.decode(signed.encoded[:-5] + b"\0", "here")
+_FIELDS = ("author", "reason", "returns", "evidence", "roots", "gone", "stamps", "here again",
+           "origin", "ahead", "signed", "replaces", "sender")  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "tail",
+    ("name", "field"),
     [
-        b"\2\4\1a\4\1a",  # twice
-        b"\2\x08\1a\4\1a",  # descending
-        b"\1\4\0",  # an author that is empty
-        b"\1\x0c\1\0",  # a rollback of no deployment
-        b"\1\x14\x20" + b"r" * 32,  # the root of no forgotten version
-        b"\1\x18\0",  # no version is gone
-        b"\1\x18\x21" + b"g" * 33,  # an id and a byte
-        b"\1\x1e\1\0",  # no stamp
-        b"\1\x1e\x15\1\1p\0" + b"n" * 16 + b"\2\1",  # a stamp of no deployment
-        b"\1\x1e\x15\1\1p\1" + b"n" * 16 + b"\2",  # one that is cut off
-        b"\1\x22\0",  # no state is here again
-        b"\1\x26\0",  # no name is long
-        b"\1\x28\0",  # an origin without a time
-        b"\1\x28\2\x80\0",  # a time of redundant bytes
-        b"\1\x2c\2\1\0",  # clocks of other deployments
-        b"\1\x2c\1\0",  # clocks of none
-        b"\1\4\x7fa",  # cut off
-        b"\1\4" + b"\x81\x08" + b"a" * 1025,  # longer than a name may be
-        b"\x81\x02" + b"".join(bytes([0xE4, 0x80 | n, 1, 0]) for n in range(128)) * 3,  # too many
-        b"\2\4\1a",  # one is missing
-        b"\1\4\1a\0",  # bytes behind it
+        ("returns", b"\1\0"),  # a rollback of no deployment
+        ("roots", b"\x20" + b"r" * 32),  # the root of no forgotten version
+        ("gone", b"\x21" + b"g" * 33),  # an id and a byte
+        ("stamps", b"\1\0"),  # no stamp
+        ("stamps", b"\x15\1\1p\0" + b"n" * 16 + b"\2\1"),  # a stamp of no deployment
+        ("stamps", b"\x15\1\1p\1" + b"n" * 16 + b"\2"),  # one that is cut off
+        ("origin", b"\2\x80\0"),  # a time of redundant bytes
+        ("ahead", b"\2\1\0"),  # clocks of other deployments
+        ("ahead", b"\1\0"),  # clocks of none
+        ("author", b"\x7fa"),  # cut off
+        ("author", b"\x81\x08" + b"a" * 1025),  # longer than a name may be
+        ("sender", b"\0\0"),  # bytes behind it
+        ("sender", b""),  # missing
     ],
 )
-def test_a_hostile_tail_is_damage(tail: bytes) -> None:
-    plain = Entry("x", 1, author="me").encoded.removesuffix(b"\1\4\2me")
+def test_a_hostile_field_is_damage(name: str, field: bytes) -> None:
+    plain, at = Entry("x", 1).encoded, _FIELDS.index(name)
+    front, rest = plain[:-13], [b"\0"] * 13
+    rest[at] = field
     with pytest.raises(DamagedData):
-        Entry.decode(plain + tail, "here")
+        Entry.decode(front + b"".join(rest), "here")
 
 
 def test_roots_of_forgotten_versions_and_which_are_gone() -> None:
@@ -249,56 +221,39 @@ def test_roots_of_forgotten_versions_and_which_are_gone() -> None:
     gone = Entry("gc", 1, gone=tuple(ids))
     for entry in (some, gone):
         assert Entry.decode(entry.encoded, "here") == entry
-        assert entry.features == {"entry-5"}  # a reader may ignore both
-    assert Entry("forget", 1, forgotten=(Forgotten(ids[0], True),)).encoded[0] == 2
     zeros = some.encoded.replace(root, bytes(32))
-    with pytest.raises(DamagedData, match="longer form"):
+    with pytest.raises(DamagedData, match="canonical form"):
         Entry.decode(zeros, "here")
 
 
-def test_a_field_that_must_be_known_is_refused() -> None:
-    for tag in (402, 403):
-        unknown = Entry("x", 1, unknown=((tag, b""),))
-        assert unknown.features == {"entry-5", f"entry-tag-{tag}"}
-        with pytest.raises(UnsupportedFormat, match=f"the field {tag}"):
-            Entry.decode(unknown.encoded, "here")
-
-
 def test_what_an_entry_says_of_other_repositories() -> None:
-    """A reader that does not know stamps, or what is here again, must not read on."""
     id_, stamp = CommitId(b"i" * 32), Stamp(b"n" * 16, -5, 7)
     own = Entry("deploy", 1, deployments=(Deployment("prod", 1, id_, 3, None, stamp),))
     late = Entry("stamp", 1, stamps=(LateStamp("prod", 3, stamp), LateStamp("prod", 9, stamp)))
     again = Entry("fetch", 1, here_again=(id_,))
     long = Entry("fetch", 1, refs=(RefChange("remotes/o/" + "b" * 238, None, id_),))
-    for entry, tag in ((own, 30), (late, 30), (again, 34), (long, 38)):
+    for entry in (own, late, again, long):
         assert Entry.decode(entry.encoded, "here") == entry
-        assert entry.features == {"entry-5", f"entry-tag-{tag}"}
-    short = replace(long, refs=(RefChange("remotes/o/" + "b" * 190, None, id_),))
-    assert (short.encoded[0], short.features) == (1, frozenset())
-    later = Entry("fetch", 9, origin_ns=4)
-    assert (later.features, later.done_ns, Entry("x", 9).done_ns) == ({"entry-5"}, 4, 9)
+    assert (Entry("fetch", 9, origin_ns=4).done_ns, Entry("x", 9).done_ns) == (4, 9)
     report = Deployment("nodes/7/prod", 1, id_, 3, None, stamp, ahead_ms=-600_000)
     mixed = replace(own, deployments=(*own.deployments, report))
     assert Entry.decode(mixed.encoded, "here") == mixed
-    assert mixed.features == own.features  # a reader may pass over whose clock was off
     for name in ("remotes/" + "b" * 241, "heads/" + "b" * 195):
         entry = replace(long, refs=(RefChange(name, None, id_),))
         with pytest.raises(DamagedData):
             Entry.decode(entry.encoded, "here")
 
 
-def test_entries_like_a_known_one_keep_their_tail() -> None:
+def test_entries_like_a_known_one_keep_their_fields() -> None:
     """Once a form is known, others of the form are read by it."""
-    for tag in range(400, 402):
-        one = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0, run="a", dirty=True)
-        for step in range(3):
-            made = replace(one, manifest=ManifestId(bytes([step] * 32)))
-            entry = Entry(
-                "commit", step, commits=(made,), author="ann", reason="why",
-                deployments=(Deployment("prod", step, made.id, 7, 5),), unknown=((tag, b"x"),),
-            )  # fmt: skip
-            assert Entry.decode(entry.encoded, "here") == entry
+    one = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0, run="a", dirty=True)
+    for step in range(3):
+        made = replace(one, manifest=ManifestId(bytes([step] * 32)))
+        entry = Entry(
+            "commit", step, commits=(made,), author="ann", reason="why",
+            deployments=(Deployment("prod", step, made.id, 7, 5),),
+        )  # fmt: skip
+        assert Entry.decode(entry.encoded, "here") == entry
 
 
 def test_entries_without_commits_are_read_by_their_form() -> None:

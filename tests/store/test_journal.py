@@ -163,7 +163,7 @@ def test_entries_exchanged_or_repeated_break_the_chain() -> None:
 
 def test_a_journal_shorter_than_known_is_missing_history() -> None:
     source, at = journal("first", "second")
-    with pytest.raises(DamagedData, match="but 274 were recorded"):
+    with pytest.raises(DamagedData, match="but 342 were recorded"):
         notes(Bytes(source.data[: at[1].offset]), at[2])
 
 

@@ -32,7 +32,6 @@ from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import JOURNAL, PACKS
 
 _MAX_FORMAT = 4096
-_MAINTENANCE = frozenset({"gc", "repack", "repair"})
 _NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
 _OTHER_JOURNAL = (
     "the journal given with --from does not continue this one there; it has to be a copy of this "
@@ -70,7 +69,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                     hint="restore .mvc/journal from a copy: it says what the repository holds",
                 )
             stages = _stages(fs, folder, work.regions)
-            fs.write_atomic(path, format_line(work.features | stages))
+            fs.write_atomic(path, format_line(stages))
             healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
     return healed
 
@@ -98,7 +97,6 @@ class _Journal:
             self._other = fs.open_read(other / JOURNAL)
         self._at = GENESIS
         self.entries = 0
-        self.features: frozenset[str] = frozenset()
         self.regions: list[Region] = []
 
     def heal(self) -> Iterator[Healed]:
@@ -122,11 +120,7 @@ class _Journal:
         """Counts a readable entry and rewrites its second copy if that is damaged."""
         entry = recorded.entry
         self.entries += 1
-        self.features |= entry.features
         self.regions += entry.regions
-        marks = any(not region.length for region in entry.regions)
-        if recorded.sequence != self._at.sequence or marks or entry.operation in _MAINTENANCE:
-            self.features |= {"compacted"}
         if recorded.copies < 2:
             cut_off = recorded.after.offset > self._file.size()
             complete(self._file, recorded)

@@ -26,7 +26,6 @@ from mvc.limits import (
 from mvc.model.canonical import Reader, Writer, decode_text, signed
 from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
-from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 from mvc.names import REMOTE, encode_text
 from mvc.store.journal.signatures import Signature, read_signatures, write_signatures
 from mvc.store.journal.stamps import (
@@ -41,20 +40,17 @@ from mvc.store.journal.stamps import (
     write_stamps,
 )
 
-# Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
-# one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
-_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
-_AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
-_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD, _SIGNED = 30, 34, 38, 40, 44, 46
-_REPLACES, _SENDER = 50, 52
+_AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS = "author", "reason", "returns", "evidence", "roots"
+_GONE, _STAMPS, _HERE_AGAIN, _ORIGIN, _AHEAD = "gone", "stamps", "here again", "origin", "ahead"
+_SIGNED, _REPLACES, _SENDER = "signed", "replaces", "sender"
 _FREE = frozenset({_STAMPS, _REPLACES})
 _LARGEST = 1 << 24  # bytes of an entry
-ENTRY_TAGS = {
+_FURTHER = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
-    _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 10, _AHEAD: _LARGEST, _SIGNED: _LARGEST, _REPLACES: _LARGEST, _SENDER: MAX_NAME_BYTES,
+    _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _ORIGIN: 10,
+    _AHEAD: _LARGEST, _SIGNED: _LARGEST, _REPLACES: _LARGEST, _SENDER: MAX_NAME_BYTES,
 }  # fmt: skip
-"""The tags of its tail, with the most bytes of each field."""
+"""The fields that stand last, with the most bytes of each."""
 _MANY = 1_000_000
 _FAR = 1 << 62  # bytes
 _T = TypeVar("_T")
@@ -166,7 +162,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``undoes``: the sequence number of the operation that this one takes back.
     ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
     ``gone``: forgotten versions of whose states no byte is left in the repository's files.
-    ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
+    ``evidence``: annotations of versions.
     ``stamps``: of deployments that earlier entries recorded. ``here_again``: versions whose state,
     forgotten by rule, is stored again; it ends no mark by name. ``origin_ns``: when the operation
     was done in the repository that it comes from; None: in this one. ``signatures``: of versions
@@ -199,7 +195,6 @@ class Entry(Struct, frozen=True, dict=True):
     signatures: tuple[Signature, ...] = ()
     replaces: Replaces = ()
     sender: str = ""
-    unknown: Unknown = ()
 
     @property
     def done_by(self) -> str:
@@ -223,45 +218,14 @@ class Entry(Struct, frozen=True, dict=True):
         return self.time_ns if self.origin_ns is None else self.origin_ns
 
     @property
-    def version(self) -> int:
-        """The lowest format version that can express the entry."""
-        if self._has_tail():
-            return _TAILED
-        if self.weights:
-            return _WEIGHED
-        if self.relinks:
-            return _RELINKED
-        return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
-
-    @property
     def told_of(self) -> frozenset[CommitId]:
         """The versions of which its evidence and its signatures say something."""
         signed = {each.commit for each in self.signatures}
         return frozenset(signed.union(each.commit for each in self.evidence))
 
-    @property
-    def features(self) -> frozenset[str]:
-        """Format features, beyond the first version, that a reader of the entry must know."""
-        version = self.version
-        found = set() if version == _PLAIN else {f"entry-{version}"}
-        if version >= _TAILED:
-            found |= flags("entry", self._tail())
-        for commit in self.commits:
-            found |= commit.features
-        return frozenset(found)
-
-    def _has_tail(self) -> bool:
-        returns = any(each.returns_to is not None for each in self.deployments)
-        rooted = any(each.root is not None for each in self.forgotten)
-        others = (self.author, self.reason, self.evidence, self.gone, self.signatures, self.sender,
-                  self.replaces, self.unknown)  # fmt: skip
-        return returns or rooted or any(others) or _travelled(self) or self._has_long_names()
-
-    def _has_long_names(self) -> bool:
-        return any(len(encode_text(change.name)) > MAX_REF_BYTES for change in self.refs)
-
-    def _tail(self) -> dict[int, bytes]:
-        found = dict(self.unknown)
+    def _further(self) -> dict[str, bytes]:
+        """The fields that stand last, those that are not empty."""
+        found: dict[str, bytes] = {}
         if self.author:
             found[_AUTHOR] = encode_text(self.author)
         if self.reason:
@@ -282,8 +246,6 @@ class Entry(Struct, frozen=True, dict=True):
             found[_STAMPS] = write_stamps(own, self.stamps)
         if self.here_again:
             found[_HERE_AGAIN] = b"".join(self.here_again)
-        if self._has_long_names():
-            found[_LONG_NAMES] = b""
         if self.origin_ns is not None:
             found[_ORIGIN] = Writer().uint(self.origin_ns).done()
         if any(each.ahead_ms is not None for each in self.deployments):
@@ -298,8 +260,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        version = self.version
-        writer = Writer().uint(version).text(self.operation).uint(self.time_ns).text(self.note)
+        writer = Writer().uint(1).text(self.operation).uint(self.time_ns).text(self.note)
         writer.uint(len(self.regions))
         for region in self.regions:
             writer.uint(region.pack).uint(region.start).uint(region.length)
@@ -323,14 +284,15 @@ class Entry(Struct, frozen=True, dict=True):
         writer.uint(len(self.marks))
         for mark in self.marks:
             writer.raw(mark)
-        if version >= _MAINTAINED:
-            _write_maintained(writer, self)
-        if version >= _RELINKED:
-            _write_relinks(writer, self.relinks)
-        if version >= _WEIGHED:
-            _write_weights(writer, self.weights)
-        if version >= _TAILED:
-            write_tail(writer, self._tail())
+        writer.uint(len(self.forgotten))
+        for each in self.forgotten:
+            writer.raw(each.commit).uint(1 if each.named else 0)
+        writer.uint(_or_zero(self.undoes))
+        _write_relinks(writer, self.relinks)
+        _write_weights(writer, self.weights)
+        further = self._further()
+        for name in _FURTHER:
+            writer.blob(further.get(name, b""))
         return writer.done()
 
     @classmethod
@@ -339,9 +301,7 @@ class Entry(Struct, frozen=True, dict=True):
         if (found := _forms.read(data)) is not None:
             return found
         reader = Reader(data, where)
-        version = reader.uint()
-        if not _PLAIN <= version <= _TAILED:
-            raise reader.fail("its version is unknown")
+        reader.version()
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.free_uint()
         note = reader.text(MAX_COMMIT)
         regions = _many(reader, _read_region)
@@ -355,13 +315,14 @@ class Entry(Struct, frozen=True, dict=True):
         if count := reader.uint(_MANY):
             removed = tuple(reader.text(MAX_NAME_BYTES) for _ in range(count - 1))
         marks = _many(reader, lambda reader: reader.free_raw(8))
-        forgotten: tuple[Forgotten, ...] = ()
-        undoes = None
-        if version >= _MAINTAINED:
-            forgotten, undoes = _read_maintained(reader)
-        relinks = _many(reader, _read_relink) if version >= _RELINKED else ()
-        weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
-        fields = read_tail(reader, ENTRY_TAGS, _FREE) if version >= _TAILED else {}
+        forgotten = _many(reader, _read_forgotten)
+        undoes = _or_none(reader.uint())
+        relinks = _many(reader, _read_relink)
+        weights = _many(reader, _read_weights)
+        fields = {}
+        for name, most in _FURTHER.items():
+            if value := (reader.free_blob if name in _FREE else reader.blob)(most):
+                fields[name] = value
         reader.end()
         own, late = read_stamps(fields[_STAMPS], where) if _STAMPS in fields else ({}, ())
         deployments = _stamped(_returning(deployments, fields.get(_RETURNS), where), own, where)
@@ -391,13 +352,10 @@ class Entry(Struct, frozen=True, dict=True):
             signatures=read_signatures(fields.get(_SIGNED, b"\0"), where),
             replaces=read_replaces(fields.get(_REPLACES, b"\0"), where),
             sender=decode_text(fields.get(_SENDER, b"")),
-            unknown=unknown_of(fields, ENTRY_TAGS),
         )
-        if made.version != version:
-            raise reader.fail("it is written in a longer form than it needs")
-        if fields and made._tail() != fields:
-            raise reader.fail("its tail is not in canonical form")
-        if version in (_PLAIN, _TAILED) and _is_form(made) and made.encoded == data:
+        if made._further() != fields:
+            raise reader.fail("it is not in canonical form")
+        if _is_form(made) and made.encoded == data:
             _forms.add(data, reader.fields, made)
         return made
 
@@ -427,9 +385,7 @@ def read_evidence(data: bytes, where: str) -> tuple[Evidence, ...]:
 
 
 def _is_form(entry: Entry) -> bool:
-    """Whether an entry publishes at most one commit, and has no fields of the versions between the
-    first and the tailed one.
-    """
+    """Whether an entry publishes at most one commit, and has no fields that are rare."""
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights or entry.gone:
         return False
     if entry.stamps or entry.here_again or entry.origin_ns is not None or entry.signatures:
@@ -437,13 +393,6 @@ def _is_form(entry: Entry) -> bool:
     if len(entry.deployments) > 1 or any(each.ahead_ms is not None for each in entry.deployments):
         return False
     return len(entry.commits) <= 1 and not entry.evidence
-
-
-def _travelled(entry: Entry) -> bool:
-    """Whether an entry has a field that only a repository with remotes has."""
-    others = entry.stamps or entry.here_again or entry.origin_ns is not None
-    made = entry.deployments
-    return bool(others) or any(d.stamp is not None or d.ahead_ms is not None for d in made)
 
 
 def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
@@ -471,11 +420,10 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         previous = _or_none(number(field()))
         deployments.append(replace(each, time_ns=at, commit=commit, previous=previous))
     marks = tuple([field() for _ in known.marks])
-    if any(each.stamp is not None for each in known.deployments):
-        deployments = [replace(d, stamp=_stamp_like(d.target, field())) for d in deployments]
+    if stamps := field():
+        deployments = [replace(d, stamp=_stamp_like(d.target, stamps)) for d in deployments]
     replaces = known.replaces
-    if replaces:
-        data = field()
+    if data := field():
         replaces = tuple([(target, DeploymentId(data[-16:])) for target, _ in replaces])
         if data != write_replaces(replaces):
             raise ValueError("it says something else of what it replaces")
@@ -522,18 +470,8 @@ def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
     return RefChange(name, _read_value(reader, commits), _read_value(reader, commits))
 
 
-def _write_maintained(writer: Writer, entry: Entry) -> None:
-    writer.uint(len(entry.forgotten))
-    for each in entry.forgotten:
-        writer.raw(each.commit).uint(1 if each.named else 0)
-    writer.uint(_or_zero(entry.undoes))
-
-
-def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]:
-    forgotten = _many(
-        reader, lambda reader: Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
-    )
-    return forgotten, _or_none(reader.uint())
+def _read_forgotten(reader: Reader) -> Forgotten:
+    return Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
 
 
 def _write_relinks(writer: Writer, relinks: Sequence[Relink]) -> None:
@@ -567,7 +505,7 @@ def _read_weights(reader: Reader) -> Weights:
 def _returning(
     deployments: tuple[Deployment, ...], data: bytes | None, where: str
 ) -> tuple[Deployment, ...]:
-    """Deployments with what they went back to, by a field of the tail."""
+    """Deployments with what they went back to."""
     if data is None:
         return deployments
     reader = Reader(data, where)
@@ -582,7 +520,7 @@ def _returning(
 def _stamped(
     deployments: tuple[Deployment, ...], own: Mapping[str, Stamp], where: str
 ) -> tuple[Deployment, ...]:
-    """Deployments with their stamps, by a field of the tail."""
+    """Deployments with their stamps."""
     if not own:
         return deployments
     check_all_known(own, [each.target for each in deployments], where)
@@ -601,7 +539,7 @@ def _write_ahead(deployments: Sequence[Deployment]) -> bytes:
 def _ahead(
     deployments: tuple[Deployment, ...], data: bytes | None, where: str
 ) -> tuple[Deployment, ...]:
-    """Reports with what is known of their nodes' clocks, by a field of the tail."""
+    """Reports with what is known of their nodes' clocks."""
     if data is None:
         return deployments
     reader = Reader(data, where)
@@ -625,7 +563,7 @@ def _origin(data: bytes | None, where: str) -> int | None:
 def _rooted(
     forgotten: tuple[Forgotten, ...], data: bytes | None, where: str
 ) -> tuple[Forgotten, ...]:
-    """Forgotten versions with their roots, by a field of the tail."""
+    """Forgotten versions with their roots."""
     if data is None:
         return forgotten
     roots = _digests(data, where)
@@ -641,7 +579,7 @@ def _ids(data: bytes, where: str) -> tuple[CommitId, ...]:
 
 def _digests(data: bytes, where: str) -> list[bytes]:
     if len(data) % 32:
-        raise Reader(data, where).fail("a list of hashes in its tail is cut off")
+        raise Reader(data, where).fail("a list of hashes is cut off")
     return [data[at : at + 32] for at in range(0, len(data), 32)]
 
 

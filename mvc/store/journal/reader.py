@@ -78,7 +78,6 @@ class JournalReader:
         fs: FileSystem,
         folder: Path,
         *,
-        settled: bool = True,
         ahead: tuple[int, bytes] | None = None,
     ) -> None:
         """``ahead``: the file is read up to this byte, and these bytes as if they came next."""
@@ -91,7 +90,7 @@ class JournalReader:
         first = read_entry(self._file, 0)
         self.identity = first.check
         self.generation = 0
-        self.settled = settled
+        self.settled = False
         self.durable = 0
         self._entries: dict[int, Recorded] = {0: first}
 

@@ -83,7 +83,7 @@ def publish_all(
                     heal(snapshot, file)
                 at = snapshot.position
                 data, after = proven_entry(entry, at, _readable(entry))
-                needed = entry.features | stored if entry.regions else entry.features
+                needed = stored if entry.regions else frozenset()
                 add_features(snapshot.fs, snapshot.folder, needed)
                 _append(file, at.offset, data)
                 done.append(
@@ -140,7 +140,7 @@ def _comparable(entry: Entry) -> tuple[object, ...]:
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
     """Removes an interrupted write, or completes one of which a copy is whole; flushes the rest."""
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been interrupted before this
+        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been killed before it did
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()

@@ -17,7 +17,6 @@ from typing import Self
 
 from mvc.errors import MvcError
 from mvc.io.files import TEMPORARY, FileLock, WriteFile
-from mvc.store.format import add_features, read_features, write_features
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
@@ -45,7 +44,6 @@ class Rewrite:
         self._at = GENESIS
         self._seen = GENESIS
         self._last: Recorded | None = None
-        self._features: frozenset[str] = frozenset()
         self._waiting: list[bytes] = []
         self._size = 0
         self._unproven: list[Region] = []
@@ -98,30 +96,11 @@ class Rewrite:
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """The next entry of the old journal as it will be in the new one; None leaves it out."""
-        if recorded.sequence != self._seen.sequence:
-            self._features |= {"compacted"}
         self._seen, self._last = recorded.after, recorded
-        if entry is None:
-            self._features |= {"compacted"}
-        else:
+        if entry is not None:
             self._append(entry, recorded.sequence)
 
-    def need(self, features: frozenset[str]) -> None:
-        """Notes features that the records of the new journal need."""
-        self._features |= features
-
-    def _forget_features(self, needed: frozenset[str]) -> None:
-        """Names no features any more but those that are needed, and those of manifests, which
-        the journal does not show. A commit that is encoding names its own when it publishes.
-        """
-        fs, folder = self._snapshot.fs, self._snapshot.folder
-        present = read_features(fs, folder)
-        kept = needed | {name for name in present if name.startswith("manifest-")}
-        if kept != present:
-            write_features(fs, folder, kept)
-
     def _append(self, entry: Entry, sequence: int) -> None:
-        self._features |= entry.features
         self._unproven += [region for region in entry.regions if region.pack in self.packs.made]
         data, self._at = proven_entry(entry, Position(self._at.offset, sequence, self._at.chain))
         self._waiting.append(data)
@@ -209,14 +188,10 @@ class Rewrite:
         self.packs.sync()
         self._file.sync()
         self._prove()
-        # This feature tells ``heal`` that the journal was replaced once.
-        needed = self._features | {"compacted"}
-        add_features(fs, snapshot.folder, needed)
         self._check_name()
         fs.replace(self._path, path)
         self._done = True
         fs.sync_dir(snapshot.folder)
-        self._forget_features(needed)
         self._old.close()
         self._lock.release()
         snapshot.refresh()

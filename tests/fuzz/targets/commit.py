@@ -21,5 +21,5 @@ def seeds() -> list[bytes]:
         ManifestId(bytes(32)), Root(bytes(32)), (CommitId(first.id),), "é", -1, -720, "m\n", metrics, "raw", "c",
         {"lr": "0.1"},
     )  # fmt: skip
-    third = replace(second, run="a b", dirty=True, unknown=((400, b"x"),))
+    third = replace(second, run="a b", dirty=True)
     return [first.encoded, second.encoded, third.encoded]

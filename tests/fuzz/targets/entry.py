@@ -34,6 +34,6 @@ def seeds() -> list[bytes]:
         Entry("forget", 3, forgotten=(Forgotten(_ID, True),), undoes=1).encoded,
         Entry(
             "annotate", 4, author="me", reason="é", evidence=(Evidence(_ID, {"a": 1.0}, {"b": "c"}, "n"),),
-            deployments=(Deployment("prod", 4, _ID, 1, 0),), unknown=((400, b"x"), (401, b"")),
+            deployments=(Deployment("prod", 4, _ID, 1, 0),),
         ).encoded,
     ]  # fmt: skip

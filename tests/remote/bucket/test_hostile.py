@@ -43,7 +43,7 @@ def head(**fields: object) -> BucketHead:
     """A head with a few of everything."""
     part = JournalPart(bytes(32), 300, 200)
     made = BucketHead(
-        frozenset({"commit-2"}), 1, 5, 9, chain=bytes(16), parts=(part,), packs=(PACK,),
+        frozenset({"stages"}), 1, 5, 9, chain=bytes(16), parts=(part,), packs=(PACK,),
         frames=b"frames",
     )  # fmt: skip
     return replace(made, **fields)

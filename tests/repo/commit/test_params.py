@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import mvc
-from mvc.errors import InvalidName, UnsupportedFormat, WrongUsage
+from mvc.errors import InvalidName, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.store import format as store_format
 from mvc.store.format import read_features
 from tests.oracle import reader
 
@@ -38,37 +37,6 @@ def test_params_are_kept_as_texts_and_read_by_the_oracle(tmp_path: Path) -> None
     with mvc.Repository.open(tmp_path) as repo:
         assert repo.version().params == kept
         assert repo.storage.fsck(full=True).sound
-
-
-def test_the_feature_is_named_by_the_first_commit_that_has_params(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        plain = repo.commit(STATE, metrics={"acc": 1.0})
-        assert plain.commit.encoded[0] == 1
-        assert features(tmp_path) == frozenset()
-        repo.commit(STATE, params={"lr": 1})
-        assert features(tmp_path) == {"commit-2"}
-        repo.commit({"w": STATE["w"] + 1})
-        repo.storage.forget("HEAD~1")
-        repo.storage.gc(grace="0")
-        assert "commit-2" in features(tmp_path)
-
-
-def test_an_earlier_program_refuses_instead_of_guessing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit(STATE, params={"lr": 1})
-    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"commit-2"})
-    with pytest.raises(UnsupportedFormat, match="it uses commit-2"):
-        mvc.Repository.open(tmp_path)
-
-
-def test_a_lost_format_file_is_made_again_with_the_feature(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit(STATE, params={"lr": 1})
-    (tmp_path / ".mvc" / "format").write_bytes(b"damaged")
-    mvc.Repository.heal(tmp_path)
-    assert features(tmp_path) == {"commit-2"}
 
 
 def test_what_is_no_param_is_refused_before_anything_is_written(tmp_path: Path) -> None:

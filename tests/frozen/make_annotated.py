@@ -1,35 +1,19 @@
-"""How the frozen repository with tails was made. It is never made again.
-
-    git worktree add /tmp/old a314218e         # the program of the time
-    cd tests/frozen && PYTHONPATH=/tmp/old python make_tails.py OUT
-
-As ``make.py``, whose helpers it uses, with the optional features ``entry-5`` and ``commit-4``: who
-did what and why, rollbacks that say what they went back to, annotations, receipts of what was
-forgotten, runs, code that differs from its git commit; and fields of a later program, which this
-one ignores.
-"""
+"""A frozen repository of who did what and why: runs, annotations, receipts, rollbacks."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-
-from keep import keep
-from make import AUTHOR, Ticking, model, moved
-from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.worktree.git_code import GitCode
-from mvc.store.journal.entries import Entry, RefChange
-
-LATER = ((400, b"\0later"), (1 << 31, b""))
+from tests.frozen.made import AUTHOR, Ticking, model, moved
 
 
-def tails(root: Path) -> None:
+def annotated(root: Path) -> None:
     """Two people, several runs, annotations that are undone, and what gc leaves of all that."""
     with Repository.init(root, clock=Ticking()) as repo:
         context, state = repo.context, model()
@@ -38,7 +22,7 @@ def tails(root: Path) -> None:
             state = moved(state, i)
             request = CommitRequest(
                 [of_state(state, "model.safetensors", cached=True)],
-                f"tails {i}",
+                f"version {i}",
                 {"acc": i / 8} if i % 2 else {},
                 deploy="prod" if i < 4 else None,
                 options=CommitOptions(
@@ -63,13 +47,3 @@ def tails(root: Path) -> None:
         repo.storage.gc(grace="0", reason="disk is full")
         repo.annotate("HEAD~3", note="forgotten, and still evidence")
         repo.undo(reason="and kept, within the grace")
-        store, at = context.store, repo.version("HEAD")
-        made = replace(at, parents=(at.id,), message="later", unknown=LATER)
-        change = RefChange("heads/main", at.id, made.id)
-        store.publish(
-            lambda: Entry("later", store.now_ns(), commits=(made,), refs=(change,), unknown=LATER)
-        )
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), "tails", tails)
