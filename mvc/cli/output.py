@@ -255,8 +255,8 @@ def _console(width: int | None = None, *, colored: bool) -> Console:
 
     # Of a terminal that is dumb a width counts only with a height, which nothing here reads.
     return Console(
-        stderr=True, width=width, height=width, force_terminal=True, no_color=not colored, highlight=False,
-        color_system="standard" if colored else None,
+        stderr=True, width=width, height=width, force_terminal=True, no_color=not colored,
+        highlight=False, color_system="standard" if colored else None,
     )  # fmt: skip
 
 
