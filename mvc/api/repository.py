@@ -28,9 +28,8 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.io.replacement import removing_if_failed
 from mvc.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import deploying, deployments, live, refs
+from mvc.repo import deployments, live, refs
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -147,6 +146,8 @@ class Repository(Unpicklable):
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
+        from mvc.io.replacement import removing_if_failed
+
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
         settings = config(None) if config else load_config(files, None, None, {}, flags={})
@@ -1159,6 +1160,7 @@ class Repository(Unpicklable):
         remote refuses it. Raises RefConflict if others deployed there meanwhile.
         """
         from mvc.remote.unsent import against
+        from mvc.repo import deploying
 
         announce, moment = announcing(self.context, target), self._moment(at)
         done = deploying.deploy(
@@ -1229,6 +1231,7 @@ class Repository(Unpicklable):
         ``deploy``.
         """
         from mvc.remote.unsent import against
+        from mvc.repo import deploying
 
         announce, moment = announcing(self.context, target), self._moment(at)
         done = deploying.retract(
