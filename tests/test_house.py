@@ -25,7 +25,7 @@ BUDGET = {
     ".": 710,
     "adapters": 2_186,
     "api": 1_034,
-    "cli": 4_750,
+    "cli": 4_695,
     "codecs": 1_495,
     "distributed": 2_906,
     "fleet": 665,

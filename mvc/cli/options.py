@@ -29,14 +29,6 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
     """The options of a command; a field that is such a struct itself stands for its fields."""
 
 
-class ProgramOption(click.Option):
-    """An option whose ``help`` is one clean line: click loads ``inspect`` to clean any."""
-
-    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.help = help
-
-
 class _Declared(Struct, frozen=True):
     """What click is given for a field, beside its name and its type.
 
@@ -89,12 +81,12 @@ def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
 def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option with a value."""
     settings = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(ProgramOption, names, settings, needs)
+    return _Declared(click.Option, names, settings, needs)
 
 
 def flag(help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option that is there or not; with ``count``, how often."""
-    return _Declared(ProgramOption, names, {"help": help_, **settings}, needs)
+    return _Declared(click.Option, names, {"help": help_, **settings}, needs)
 
 
 @cache

@@ -207,12 +207,15 @@ class Output:
                 raise
 
     @contextmanager
-    def progress(self, verb: str, *, counted: bool) -> Iterator[Callback]:
+    def progress(self, verb: str, *, counted: bool) -> Iterator[Callback | None]:
         """Draws how far a command is on the terminal that stderr is, if the block takes a while.
 
-        Yields what the block calls for that, from several threads, too. It counts bytes, or if
-        ``counted`` a number of things.
+        Yields what the block calls for that, from several threads, too; None if the command is
+        quiet, or nothing can be drawn. It counts bytes, or if ``counted`` a number of things.
         """
+        if self.quiet or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
+            yield None
+            return
         lock, due = threading.Lock(), time.monotonic() + _SOON
         bar: Progress | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
@@ -18,7 +18,7 @@ import click
 
 from mvc.cli import gone
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import CommandOptions, ProgramOption, check_needs, filled, parameters
+from mvc.cli.options import CommandOptions, check_needs, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -125,25 +125,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def _option(*names: str, **settings: Any) -> click.Option:
-    return ProgramOption(names, callback=_remember, expose_value=False, **settings)
-
-
-def _ending(*names: str, text: Callable[[click.Context], str], help_: str) -> click.Option:
-    """A flag that prints a text and ends the program."""
-
-    def print_and_exit(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        if value and not ctx.resilient_parsing:
-            click.echo(text(ctx), color=ctx.color)
-            ctx.exit()
-
-    return ProgramOption(
-        names, is_flag=True, is_eager=True, expose_value=False, callback=print_and_exit, help=help_
-    )
-
-
-def _help_option() -> click.Option:
-    """As click's own, which reads the user's language to name it."""
-    return _ending("-h", "--help", text=click.Context.get_help, help_="Show this message and exit.")
+    return click.Option(names, callback=_remember, expose_value=False, **settings)
 
 
 def _shared_options(*, hidden: bool) -> list[click.Option]:
@@ -161,22 +143,6 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
     ]
 
 
-@contextlib.contextmanager
-def _of(ctx: click.Context) -> Iterator[None]:
-    """Names the command in a wrong usage, for the hint, and what took the place of an option."""
-    try:
-        yield
-    except click.NoSuchOption as error:
-        instead = gone.instead_of(ctx.info_name, error.option_name)
-        if instead is None:
-            error.ctx = error.ctx or ctx
-            raise
-        raise click.UsageError(f"{error.option_name} is gone: {instead}", ctx) from None
-    except click.UsageError as error:
-        error.ctx = error.ctx or ctx
-        raise
-
-
 class Verb(click.Command):
     """A command with an example in its help; takes ``-q -v --color --debug`` after its name too.
 
@@ -185,16 +151,15 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.example, self.add_help_option = example, False
+        self.example = example
         if json:
             self.params.append(
                 _option("--json", "as_json", is_flag=True, help="Print one JSON object.")
             )
-        self.params.extend((*_shared_options(hidden=True), _help_option()))
+        self.params.extend(_shared_options(hidden=True))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _of(ctx):
-            return super().parse_args(ctx, self._with_counts(args))
+        return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:
         """``-5`` as ``-n5``, as git has it, where -n takes a number."""
@@ -206,10 +171,6 @@ class Verb(click.Command):
             f"-n{arg[1:]}" if arg[:1] == "-" and arg[1:].isdecimal() and last not in takers else arg
             for last, arg in pairwise(["", *args])
         ]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _of(ctx):
-            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -255,10 +216,6 @@ def verb(
 
 class Program(click.Group):
     """Finds commands in the table and imports the one that is called."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _of(ctx):
-            return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -329,13 +286,16 @@ class Program(click.Group):
         """The sections of ``format_all`` list them."""
 
 
-def _version(_: click.Context) -> str:
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
     from importlib.util import find_spec
 
     from mvc.version import installed_version
 
     loops = "numpy" if find_spec("mvc.codecs._kernels") is None else "C"
-    return f"mvc {installed_version()} (loops in {loops})"
+    click.echo(f"mvc {installed_version()} (loops in {loops})")
+    ctx.exit()
 
 
 _MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
@@ -350,18 +310,16 @@ _EXAMPLE = (
     cls=Program,
     params=[
         *_shared_options(hidden=False),
-        ProgramOption(
+        click.Option(
             ("-C", "directory"), metavar="DIR", shell_complete=COMPLETIONS["DIR"],
             help="Work as if started in DIR.",
         ),
-        _ending(
-            "-V", "--version", text=_version,
-            help_="Show the version and which loops run, and exit.",
+        click.Option(
+            ("-V", "--version"), is_flag=True, is_eager=True, expose_value=False,
+            callback=_print_version, help="Show the version and which loops run, and exit.",
         ),
-        _help_option(),
     ],
-    add_help_option=False,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 @click.pass_context
 def program(ctx: click.Context, directory: str | None) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context
-    from mvc.types import Bytes, Progress
+    from mvc.types import Progress
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 """Options of a remote that say how to reach it."""
@@ -159,10 +158,6 @@ class Session:
             name = printable(str(path))
             raise WouldOverwrite(f"{name} exists already", hint="add -f to replace it")
 
-    def write_output(self, path: Path, *parts: Bytes) -> None:
-        """Writes a file, in place of an old one in one step."""
-        self.fs.replace_file(path, lambda file: file.write(parts), mode=None, durable=False)
-
     def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
         """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""
         if not incomplete:
@@ -197,19 +192,11 @@ class Session:
             if own is not None:
                 self.__dict__["repository"] = own
 
-    @contextmanager
-    def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
-        """A progress bar on stderr while the block runs; yields its callback.
-
-        It yields None if the command is quiet, or stderr is a log or no terminal. The bar shows
-        bytes, or if ``counted`` a number of things.
-        """
-        drawable = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        if self.verbosity < 0 or not drawable:
-            yield None
-            return
-        with self.out.progress(verb, counted=counted) as progress:
-            yield progress
+    def progress(
+        self, verb: str, *, counted: bool = False
+    ) -> AbstractContextManager[Progress | None]:
+        """As ``Output.progress``."""
+        return self.out.progress(verb, counted=counted)
 
 
 def load(file: Path | None) -> Config:

@@ -41,7 +41,11 @@ def show_tensor(
     values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
     if output is not None:
         session.check_output(output, force=force)
-        session.write_output(Path(output), *_npy(values))
+        file = io.BytesIO()
+        np.save(file, values)
+        session.fs.replace_file(
+            Path(output), lambda to: to.write([file.getbuffer()]), mode=None, durable=False
+        )
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
         out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
     if session.as_json:
@@ -105,14 +109,6 @@ def _array(spec: TensorSpec, data: memoryview) -> Array:
     if numbers.size != spec.elements:
         return numbers.reshape((*spec.shape, 2))
     return numbers.reshape(spec.shape)
-
-
-def _npy(values: Array) -> tuple[bytes, memoryview]:
-    """The parts of a .npy file (format 1.0)."""
-    head = io.BytesIO()
-    described = np.lib.format.header_data_from_array_1_0(values)
-    np.lib.format.write_array_header_1_0(head, described)
-    return head.getvalue(), np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _summary(values: Array) -> dict[str, float]:

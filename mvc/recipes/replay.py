@@ -31,6 +31,7 @@ from mvc.errors import (
     CannotRetrain,
     DamagedData,
     MvcError,
+    MvcWarning,
     NotTrusted,
     RetrainingDiffers,
     UnknownPath,
@@ -391,7 +392,7 @@ class _Replay:
         if self.not_finite:
             names = _among("", [printable(name) for name in self.not_finite])
             text = f"{self._commit.short} was made again bit for bit, with values that are not "
-            warnings.warn(f"{text}finite: {names}", RuntimeWarning, 2)
+            warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
         if not store.writable or self._options.threads is not None:
             return
         taken = round(self.seconds * 1000)

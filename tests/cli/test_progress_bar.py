@@ -80,7 +80,7 @@ def test_none_where_it_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, term: st
     terminal = on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", term)
     session = Session()
-    session.verbosity = 0 if term == "dumb" else -1
+    session.out.quiet = term != "dumb"
     with session.progress("storing") as progress:
         assert progress is None
     assert terminal.getvalue() == ""

@@ -37,7 +37,6 @@ from mvc.cli.options import (
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_unsent
@@ -242,7 +241,7 @@ def _record(
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = made(make), script.get("optimizer")
         repository.load(model, "HEAD", path=name if name in base else None)
-        with training_progress(session) as progress:
+        with session.progress("training", counted=True) as progress:
             run = repository.recipes.record(
                 model,
                 None if optimizer is None else optimizer(list(model.parameters())),
