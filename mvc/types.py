@@ -16,6 +16,9 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 
 PathName: TypeAlias = str | PathLike[str]
 
+FIRST_RELEASE = ""
+"""The feature of a stored code that needs no flag in the file ``format``."""
+
 Reason: TypeAlias = str
 """Why an operation is done, in a person's words."""
 

@@ -125,7 +125,7 @@ def _values(_: Session, ctx: click.Context) -> Iterable[str]:
         return _presets()
     if key is None:
         return ()
-    return ("true", "false") if key.type is bool else (key.was_bool or {}).values()
+    return ("true", "false") if key.type is bool else ()
 
 
 def _item(value: str, type_: str = "plain") -> CompletionItem:

@@ -61,7 +61,7 @@ class Stage(Struct, frozen=True):
     operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # of the delta to a base
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
-    feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know
+    feature: ClassVar[str]  # of the repository's format; only of stages that records name
     decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
 
     def __init_subclass__(cls) -> None:

@@ -19,6 +19,7 @@ from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_seg
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
 from mvc.errors import InvalidPipeline
+from mvc.types import FIRST_RELEASE as FIRST
 
 BLOCK = 1 << 18
 """Words of a group that are worked on at once, to stay in the processor's cache."""
@@ -28,6 +29,7 @@ class _Delta(Stage, frozen=True):
     takes = frozenset({Kind.PAIR, Kind.CHOSEN})
     needs = "to stand first, or right after the choice of what changes"
     delta = True
+    feature = FIRST
 
 
 class Sub(_Delta, frozen=True):
@@ -63,6 +65,7 @@ class Zigzag(Stage, frozen=True):
     gives = Kind.FOLDED
     needs = "the differences of sub directly before it"
     delta = True
+    feature = FIRST
 
 
 class Elide(Stage, frozen=True):
@@ -73,6 +76,7 @@ class Elide(Stage, frozen=True):
     gives = Kind.KEPT
     needs = "a delta (sub or xor) before it"
     delta = True
+    feature = FIRST
 
 
 class StreamLayout(Stage, frozen=True):
@@ -82,6 +86,7 @@ class StreamLayout(Stage, frozen=True):
     words to take.
     """
 
+    feature = FIRST
     splits: ClassVar[bool] = False  # into byte planes
     on_grid: ClassVar[bool] = False  # words on a grid are coded by ``mvc.codecs.steps``
 
@@ -259,6 +264,7 @@ class Lattice(_OnGrid, frozen=True):
 class Compressor(Stage, frozen=True):
     """Compresses each stream of bytes on its own."""
 
+    feature = FIRST
     takes = WORDS | {Kind.STREAMS}
     gives = Kind.BYTES
     needs = "words or streams, not bytes, before it"
@@ -320,13 +326,14 @@ GENERAL = {
     ),
     "brotli": _general("brotli", "brotli:0..11", "brotli at a level (needs the extra brotli)", 11),
 }
-"""Compressors that came after the first version of the format, by name."""
+"""Compressors beside zstd, by name."""
 
 
 class Raw(Stage, frozen=True):
     """nothing further: words are stored as they are"""
 
     usage = "raw"
+    feature = FIRST
     takes = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
     gives = Kind.BYTES
     needs = "to stand alone or right after a delta"

@@ -64,23 +64,19 @@ class PlanStep(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """``then``: what else belongs to the replacement, once all files are replaced.
 
-    ``version``: the version whose files they are; empty if there is none, and in plans of earlier
-    versions of mvc.
-    ``outside``: the folder that a plan of an earlier version of mvc names. Nothing proves that
-    mvc wrote there, so none of its steps may be done.
+    ``version``: the version whose files they are; empty if there is none.
     """
 
     steps: Sequence[PlanStep]
     then: Mapping[str, str]
     is_ready: bool = False
-    outside: str = ""
     version: str = ""
 
     def encode(self) -> bytes:
         """The first line."""
         steps = [[step.name, step.temporary, *step.before] for step in self.steps]
         checks = [step.check for step in self.steps]
-        fields = {"folder": "", "steps": steps, "checks": checks, "then": dict(self.then)}
+        fields = {"steps": steps, "checks": checks, "then": dict(self.then)}
         return json.dumps({**fields, "version": self.version}).encode() + b"\n"
 
     @staticmethod
@@ -94,14 +90,12 @@ class Plan(Struct, frozen=True):
         line, end, rest = data.partition(b"\n")
         found = _object(line)
         try:
-            listed, then = found["steps"], found.get("then", {})
-            checks = found.get("checks") or [""] * len(listed)  # earlier versions wrote none
+            checks, then, version = found["checks"], found["then"], found["version"]
             steps = [
                 PlanStep(name, temporary, tuple(facts), check)
-                for (name, temporary, *facts), check in zip(listed, checks, strict=True)
+                for (name, temporary, *facts), check in zip(found["steps"], checks, strict=True)
             ]
-            version = found.get("version", "")
-            texts = (found["folder"], version, *checks, *then, *then.values())
+            texts = (version, *checks, *then, *then.values())
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
         if not all(isinstance(text, str) for text in texts):
@@ -109,7 +103,7 @@ class Plan(Struct, frozen=True):
         written = [step.temporary for step in steps if step.temporary]
         if not all(step.is_sound() for step in steps) or len({*written}) < len(written):
             return None
-        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version=version)
+        return cls(steps, then, rest == cls.ready(line + end), version=version)
 
 
 class Pointer(Struct, frozen=True):

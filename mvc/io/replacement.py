@@ -152,9 +152,6 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     plan = Plan.parse(data)
     if plan is None:
         return Finished()
-    if plan.outside:
-        folder = Path(plan.outside)
-        return Finished(given_up=tuple(s.place(folder) for s in _waiting(fs, plan, folder)))
     # The folder of plans may have been copied together with its files: inodes differ.
     return _finish_in(fs, finish.root, plan, finish, exact=2)
 
@@ -170,7 +167,7 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
     with lock:
         data = fs.read_bytes(path, MOST)
         plan = Plan.parse(data)
-        if data and (plan is None or plan.outside or plan.then):
+        if data and (plan is None or plan.then):
             return Finished()  # it is not mvc that made this file
         done = Finished() if plan is None else _finish_in(fs, folder, plan, finish, exact=4)
         fs.unlink(path, missing_ok=True, within=folder)

@@ -143,7 +143,6 @@ def executing(
     snapshot = store.snapshot
     if snapshot.generation != found.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
-    store.require(policy.pipeline.features)
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as rewrite:
         writer = store.object_writer(rewrite.packs, policy)
         encoder = _Encoder(writer, plan.source or store.recovery, plan.specs)

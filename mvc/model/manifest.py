@@ -31,10 +31,16 @@ from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.names import ATTACHED, attached_path, check_key, check_path, encode_text, training_path
+from mvc.types import FIRST_RELEASE as FIRST
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
-_FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
+FORMATS = {
+    "opaque": FIRST, "safetensors": FIRST, "torch": FIRST, "npz": FIRST, "npy": FIRST,
+    "state": FIRST,
+}  # fmt: skip
+"""Formats of files, each with what a reader of the repository's format must know."""
+_FORMAT_NAMES = tuple(FORMATS)
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
 """Where ids lie in the bytes of a manifest: begin, end, whether they name stored objects."""
@@ -186,6 +192,15 @@ class Manifest:
     def id(self) -> ManifestId:
         return self.id_of(self.encoded)
 
+    @property
+    def features(self) -> frozenset[str]:
+        """What a reader of the repository's format must know beyond its first release."""
+        dtypes = {content.spec.dtype for e in self.all_entries for content in e.contents}
+        dtypes |= {tensor.spec.dtype for e in self.all_entries for tensor in e.tensors}
+        found = {FORMATS[entry.format] for entry in self.all_entries}
+        found |= {DTYPES[name].feature for name in dtypes}
+        return frozenset(found - {FIRST})
+
     @staticmethod
     def id_of(encoded: bytes) -> ManifestId:
         return ManifestId(digest(_TAG, encoded))
@@ -257,7 +272,7 @@ class Shape:
 def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
     if with_path:
         writer.text(entry.path)
-    writer.uint(_FORMATS.index(entry.format)).uint(entry.size)
+    writer.uint(_FORMAT_NAMES.index(entry.format)).uint(entry.size)
     writer.uint(len(entry.contents))
     end = 0
     for content in entry.contents:
@@ -304,7 +319,7 @@ def _checked(reader: Reader, check: Callable[[str], str]) -> str:
 
 def _read_entry(reader: Reader, spans: list[_Span]) -> FileEntry:
     path = _checked(reader, _check_any_path)
-    format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
+    format_ = _FORMAT_NAMES[reader.uint(len(_FORMAT_NAMES) - 1)]
     size = reader.uint(1 << 63)
     placed: list[tuple[int, TensorSpec]] = []
     end = 0

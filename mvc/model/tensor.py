@@ -14,34 +14,39 @@ from msgspec.structs import force_setattr
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
+from mvc.types import FIRST_RELEASE as FIRST
 
 
 class DType(Struct, frozen=True):
-    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on."""
+    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on.
+
+    ``feature``: what a reader of the repository's format must know.
+    """
 
     name: str
     itemsize: int
     width: int
+    feature: str
     floating: bool = False
 
 
 _FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 _ROWS = (
-    DType("raw", 1, 1),
-    DType("bool", 1, 1),
-    *(DType(f"{sign}int{8 * n}", n, n) for sign in ("", "u") for n in (1, 2, 4, 8)),
-    DType("float64", 8, 8, True),
-    DType("float32", 4, 4, True),
-    DType("float16", 2, 2, True),
-    DType("bfloat16", 2, 2, True),
-    *(DType(f"float8_{name}", 1, 1, True) for name in _FLOAT8),
-    DType("float4_e2m1fn_x2", 1, 1, True),
-    DType("complex32", 4, 2, True),
-    DType("complex64", 8, 4, True),
-    DType("complex128", 16, 8, True),
-    DType("qint8", 1, 1),
-    DType("quint8", 1, 1),
-    DType("qint32", 4, 4),
+    DType("raw", 1, 1, FIRST),
+    DType("bool", 1, 1, FIRST),
+    *(DType(f"{sign}int{8 * n}", n, n, FIRST) for sign in ("", "u") for n in (1, 2, 4, 8)),
+    DType("float64", 8, 8, FIRST, True),
+    DType("float32", 4, 4, FIRST, True),
+    DType("float16", 2, 2, FIRST, True),
+    DType("bfloat16", 2, 2, FIRST, True),
+    *(DType(f"float8_{name}", 1, 1, FIRST, True) for name in _FLOAT8),
+    DType("float4_e2m1fn_x2", 1, 1, FIRST, True),
+    DType("complex32", 4, 2, FIRST, True),
+    DType("complex64", 8, 4, FIRST, True),
+    DType("complex128", 16, 8, FIRST, True),
+    DType("qint8", 1, 1, FIRST),
+    DType("quint8", 1, 1, FIRST),
+    DType("qint32", 4, 4, FIRST),
 )
 DTYPES = {row.name: row for row in _ROWS}
 """The closed table of dtypes, by name."""

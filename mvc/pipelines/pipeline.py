@@ -33,6 +33,7 @@ from mvc.limits import MAX_PIPELINE_TEXT
 from mvc.lossy.lc.stages import Coder, LossyPipeline, Promote, Quantiser
 from mvc.lossy.weights import LossyStage
 from mvc.pipelines.table import check_order, read_stages
+from mvc.types import FIRST_RELEASE
 
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
@@ -96,8 +97,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader of the repository's format must know beyond its first version."""
-        return frozenset(stage.feature for stage in self.stages if stage.feature)
+        """What a reader of the repository's format must know beyond its first release."""
+        return frozenset(stage.feature for stage in self.stages) - {FIRST_RELEASE}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.

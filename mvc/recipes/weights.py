@@ -313,7 +313,6 @@ def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> Non
     store, graph = context.store, context.store.graph
     store.snapshot.refresh()
     generation = graph.generation
-    store.require(policy.pipeline.features)
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         if state is not None:
             finder = BaseFinder(manifests.EMPTY)

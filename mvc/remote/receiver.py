@@ -63,7 +63,6 @@ from mvc.store.packs.records import (
     read_prefix,
 )
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.text import size as in_units
@@ -467,9 +466,7 @@ class _Publication:
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
-        records = (record for draft in fresh for record in draft.records)
-        members = (member for _, _, header in records for member in header.members)
-        return replace(proven, features=proven.features | coding_features(members))
+        return proven
 
     def _made(self, draft: _ReceivedEntry) -> Entry:
         entry = self._entry(draft, draft.own)

@@ -160,6 +160,7 @@ class _Proof:
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
+        features = frozenset[str]()
         for part in parts:
             for _, _, header in part.records:
                 self._received.update(header.by_id)
@@ -179,8 +180,9 @@ class _Proof:
             self._learn(part)
             for given in part.versions:
                 manifest = self._version(given)
+                features |= manifest.features
                 marks[given.commit.id] = self._marks(given.commit, manifest)
-        return ProvenSlice(self._used, marks)
+        return ProvenSlice(self._used, marks, features)
 
     # -- what is there -------------------------------------------------------------------
 

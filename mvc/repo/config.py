@@ -56,9 +56,8 @@ class Key(Struct, frozen=True):
     """A setting.
 
     ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
-    is excluded. An ``optional`` setting may be null. A text matches ``pattern``. ``was_bool``: the
-    texts for true and false, which an earlier version of the setting was. ``personal``: the file of
-    a repository cannot set it.
+    is excluded. An ``optional`` setting may be null. A text matches ``pattern``. ``personal``: the
+    file of a repository cannot set it.
     """
 
     name: str
@@ -70,7 +69,6 @@ class Key(Struct, frozen=True):
     open_low: bool = False
     optional: bool = False
     pattern: str = ""
-    was_bool: Mapping[bool, str] | None = None
     personal: bool = False
 
     @property
@@ -88,8 +86,6 @@ class Key(Struct, frozen=True):
             return None
         if self.type is float and type(value) is int and abs(value) < _WHOLE:
             value = float(value)
-        if self.was_bool and isinstance(value, bool):
-            value = self.was_bool[value]
         if type(value) is not self.type or not self._in_range(value):
             place = f" in {where}" if where else ""
             raise InvalidConfig(
@@ -106,7 +102,7 @@ class Key(Struct, frozen=True):
         if self.optional and word in _NOTHING:
             return None
         value: object = text
-        if self.type is bool or self.was_bool:
+        if self.type is bool:
             value = _WORDS.get(word, text)
         elif self.type is not str:
             with suppress(ValueError):
@@ -188,7 +184,7 @@ _ALL = (
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
         "state is coded against: auto, none, or a size such as 2GB", low=1, high=32,
-        pattern=rf"auto|none|{_SIZE}[bB]", was_bool={True: "auto", False: "none"}),
+        pattern=rf"auto|none|{_SIZE}[bB]"),
 )  # fmt: skip
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}
 

@@ -76,12 +76,13 @@ def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
     """Makes sure, durably, that ``features`` are named. Call it under the journal's lock.
 
-    Raises ReadOnly if those that are named already forbid to write.
+    Raises UnsupportedFormat for one that this release does not know, and ReadOnly if those that
+    are named already forbid to write.
     """
     present = read_features(fs, folder)
     if why := only_read(present):
         raise ReadOnly(why, hint=_UPGRADE)
-    if not features <= present:
+    if not check_features(features) <= present:
         write_features(fs, folder, present | features)
 
 

@@ -147,7 +147,7 @@ class Store:
         self.clock = clock
         self.folder = folder
         features = read_features(fs, folder)
-        self._required: frozenset[str] = frozenset()
+        self._required: set[str] = set()
         self.writable = fs.is_writable_dir(folder) and not only_read(features)
         self._lock = threading.RLock()
         self._pid = -1
@@ -281,7 +281,10 @@ class Store:
         """Appends to packs; with ``fresh`` only to new ones. Imported here, as all that writes."""
         from mvc.store.writing.pack_writer import PackWriter
 
-        return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
+        return PackWriter(
+            self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh,
+            features=self._required,
+        )  # fmt: skip
 
     def object_writer(self, packs: RecordSink, policy: Policy) -> ObjectWriter:
         from mvc.store.writing.object_writer import ObjectWriter
@@ -298,7 +301,10 @@ class Store:
         from mvc.store.publishing.publish import publish
 
         recorded = publish(
-            self.snapshot, lambda: self._made(make), release=release, stored=self._required
+            self.snapshot,
+            lambda: self._made(make),
+            release=release,
+            stored=frozenset(self._required),
         )
         self.snapshot.index_tail()
         return recorded
@@ -315,7 +321,7 @@ class Store:
                 yield self._made(make)
                 self.snapshot.refresh()
 
-        recorded = publish_all(self.snapshot, entries, stored=self._required)
+        recorded = publish_all(self.snapshot, entries, stored=frozenset(self._required))
         self.snapshot.index_tail()
         return recorded
 

@@ -146,7 +146,7 @@ def without(commit: CommitId, part: str) -> CannotResume:
 
 
 def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """``check_type`` for each part; older versions, which have no types, are not compared."""
+    """``check_type`` for each part whose type the version names."""
     kinds = kept.get("kinds", {})
     lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
     return tuple(chain.from_iterable(lines))

@@ -236,7 +236,8 @@ def forged_plan(rng: random.Random, world: World, root: Path, path: Path) -> Non
         steps.append([name, temporary, *facts] if rng.random() < 0.95 else rng.choice([7, "x", {}]))
     at = world.outside.stat()
     fields: dict[str, object] = {
-        "folder": rng.choice(["", str(world.outside), "../outside", str(root), 7, "\0"]),
+        "then": {},
+        "version": rng.choice(["", "00" * 32, 7]),
         "steps": rng.choice([steps, steps, steps, {}, None, 7]),
         "checks": rng.choice([[""] * len(steps), [""] * len(steps), None, 7, [{}]]),
     }

@@ -37,7 +37,7 @@ def before(path: Path) -> list[int]:
 
 def plan(**fields: object) -> bytes:
     """A plan whose files are ready."""
-    line = json.dumps(fields).encode() + b"\n"
+    line = json.dumps({"then": {}, "version": "", **fields}).encode() + b"\n"
     return line + b"ready %08x\n" % zlib.crc32(line)
 
 
@@ -66,7 +66,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])
-def test_a_forged_plan_of_an_earlier_version_touches_nothing(
+def test_a_forged_plan_that_names_a_folder_touches_nothing(
     mvc: Mvc, outside: Path, command: list[str]
 ) -> None:
     mvc.commit(1.0)
@@ -99,7 +99,7 @@ def test_a_plan_in_place_stays_in_the_working_folder(mvc: Mvc, outside: Path, na
     kept = tree(outside)
     target = os.path.normpath(mvc.folder / name.replace(".MVC", ".mvc"))
     facts = before(Path(target)) if os.path.exists(target) else [6, 0, 0, 0]
-    forge(mvc.folder, plan(folder="", steps=[[name, "", *facts]], checks=[""]))
+    forge(mvc.folder, plan(steps=[[name, "", *facts]], checks=[""]))
     mvc("log")
     assert tree(outside) == kept
     assert (mvc.folder / ".mvc/journal").exists()
@@ -160,7 +160,7 @@ def test_a_temporary_file_that_no_checkout_wrote_is_neither_read_nor_deleted(
     forgery(mvc.folder / TEMPORARY, outside)
     check = content_of(mvc) if known else "00" * 32
     said = {key: head if text == "HEAD" else text for key, text in version.items()}
-    forge(mvc.folder, plan(folder="", steps=[["new", TEMPORARY]], checks=[check], **said))
+    forge(mvc.folder, plan(steps=[["new", TEMPORARY]], checks=[check], **said))
     kept, opened, read = tree(outside), [], FileSystem.open_read
 
     def note(fs: FileSystem, path: Path, **options: bool):
@@ -180,7 +180,7 @@ def test_a_temporary_file_that_no_checkout_wrote_is_neither_read_nor_deleted(
 def test_a_terabyte_of_zeros_under_a_plan_holds_no_command_up(mvc: Mvc) -> None:
     mvc.commit(1.0)
     larger(mvc.folder / TEMPORARY, mvc.folder)
-    forge(mvc.folder, plan(folder="", steps=[["new", TEMPORARY]], checks=["00" * 32]))
+    forge(mvc.folder, plan(steps=[["new", TEMPORARY]], checks=["00" * 32]))
     assert spawn("log", cwd=mvc.folder).returncode == 0
     assert (mvc.folder / TEMPORARY).stat().st_size == 1 << 40
 
@@ -192,7 +192,7 @@ def test_one_temporary_file_is_not_hashed_for_many_steps(
     data = (mvc.folder / "model.safetensors").read_bytes()
     (mvc.folder / TEMPORARY).write_bytes(data)
     count, steps = 20_000, [[f"a{i}", TEMPORARY] for i in range(20_000)]
-    forge(mvc.folder, plan(folder="", steps=steps, checks=[content_of(mvc)] * count))
+    forge(mvc.folder, plan(steps=steps, checks=[content_of(mvc)] * count))
     opened, read = [], FileSystem.open_read
 
     def note(fs: FileSystem, path: Path, **options: bool):
@@ -213,7 +213,7 @@ def test_a_temporary_file_beyond_a_link_is_not_read(
     (mvc.folder / "a").mkdir()
     (mvc.folder / "a/link").symlink_to(outside)
     name = "a/link/new"
-    forge(mvc.folder, plan(folder="", steps=[[name, TEMPORARY]], checks=[content_of(mvc)]))
+    forge(mvc.folder, plan(steps=[[name, TEMPORARY]], checks=[content_of(mvc)]))
     kept, opened, read = tree(outside), [], FileSystem.open_read
 
     def note(fs: FileSystem, path: Path, **options: bool):
@@ -232,7 +232,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-@pytest.mark.parametrize("version", [True, False], ids=["version named", "as earlier"])
+@pytest.mark.parametrize("version", [True, False], ids=["version named", "no version"])
 def test_a_plan_writes_and_deletes_nothing_of_another_program(
     mvc: Mvc, name: str, version: bool
 ) -> None:
@@ -246,12 +246,12 @@ def test_a_plan_writes_and_deletes_nothing_of_another_program(
     (target.parent / TEMPORARY).write_bytes(data)
     facts = before(target)
     for steps, check in (([name, TEMPORARY, *facts], content_of(mvc)), ([name, "", *facts], "")):
-        forge(mvc.folder, plan(folder="", steps=[steps], checks=[check], **said))
+        forge(mvc.folder, plan(steps=[steps], checks=[check], **said))
         mvc("log")
         assert target.read_text() == "own"
 
 
-@pytest.mark.parametrize("said", [{}, {"version": "HEAD"}], ids=["as earlier", "version named"])
+@pytest.mark.parametrize("said", [{}, {"version": "HEAD"}], ids=["no version", "version named"])
 def test_an_honest_plan_of_these_tests_is_carried_out(mvc: Mvc, said: dict[str, str]) -> None:
     """What the others forge fails for what is forged, and not for the form of the plan."""
     head = mvc.commit(1.0)
@@ -260,6 +260,6 @@ def test_an_honest_plan_of_these_tests_is_carried_out(mvc: Mvc, said: dict[str, 
     data, check = model.read_bytes(), content_of(mvc)
     model.rename(mvc.folder / TEMPORARY)
     steps = [["model.safetensors", TEMPORARY]]
-    forge(mvc.folder, plan(folder="", steps=steps, checks=[check], **said))
+    forge(mvc.folder, plan(steps=steps, checks=[check], **said))
     assert "completed a checkout" in mvc("log").err
     assert model.read_bytes() == data

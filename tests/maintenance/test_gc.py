@@ -19,6 +19,7 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
+from mvc.store.packs.records import encode_header
 from mvc.testing import FixedClock, History
 from tests.maintenance.traces import drift, traces
 
@@ -256,7 +257,7 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
 
     monkeypatch.setattr(store.fs, "lock", late)
     with store.pack_writer(fresh=True) as packs:
-        packs.append(b"head", [b"body"])
+        packs.append(encode_header([], group=False, body_size=4), [b"body"])
         assert taken == ["00000002.pack"]
         assert packs.made == [3]
 

@@ -11,7 +11,7 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, RemoteRefused, StorageFull, UnsupportedFormat
-from mvc.store.format import add_features
+from mvc.store.format import write_features
 from mvc.testing import FixedClock
 from mvc.testing.files import FailingFS, HookedFS
 from mvc.testing.process import killed
@@ -64,7 +64,7 @@ def test_a_remote_of_a_later_version(ada: Repository, server: Path, tmp_path: Pa
     ada.push()
     before = (server / ".mvc" / "format").read_bytes()
     with Repository.open(server) as there:
-        add_features(there.context.store.fs, server / ".mvc", frozenset({"entry-9"}))
+        write_features(there.context.store.fs, server / ".mvc", frozenset({"later"}))
     for act in (ada.push, ada.fetch, lambda: mvc.clone(server, tmp_path / "copy")):
         with pytest.raises(UnsupportedFormat) as caught:
             act()

@@ -120,7 +120,7 @@ def test_a_close_name_is_suggested() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("python.keep_base", "off", "none"), ("python.keep_base", "YES", "auto"),
+    [("store.reset_interval", "7", 7), ("user.name", "YES", "YES"),
      ("python.keep_base", "1.5 GiB", "1.5 GiB"), ("python.keep_base", "none", "none"),
      ("store.max_recovery", "null", None), ("store.max_recovery", "2", 2.0),
      ("store.reset_interval", "40", 40), ("user.name", "Ada L", "Ada L"), ("user.name", "", "")],

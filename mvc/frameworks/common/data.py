@@ -98,7 +98,7 @@ def compare(
     kept: Sequence[Mapping[str, Any]], loaders: Sequence[Any], *, middle: bool
 ) -> list[str]:
     """What differs of the loaders' amounts of data; raises as ``refuse_middle`` with ``middle``."""
-    pairs = zip(kept, loaders, strict=False)  # older versions have none
+    pairs = zip(kept, loaders, strict=False)  # a version may have none
     found = [line for then, loader in pairs for line in changed(then, sizes(loader))]
     if middle:
         refuse_middle("the version", found)

@@ -23,7 +23,7 @@ def several(single: Any, states: list[Any]) -> list[Any]:
 
 
 def check_schedulers(kinds: Iterable[Any], schedulers: Iterable[Any]) -> list[str]:
-    """Functions that differ. Raises CannotResume for another type; older versions name none."""
+    """Functions that differ. Raises CannotResume for another type than is named."""
     pairs = zip(kinds, schedulers, strict=False)
     return [line for kind, one in pairs for line in check_type("scheduler", kind, one)]
 

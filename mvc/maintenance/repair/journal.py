@@ -12,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from mvc.errors import DamagedData
+from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.maintenance.report import Healed
-from mvc.store.format import FORMAT, format_line, parse_format
+from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.store.format import FORMAT, add_features, format_line, parse_format
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (
     GENESIS,
@@ -30,6 +33,7 @@ from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import JOURNAL, PACKS
+from mvc.store.store import Store
 
 _MAX_FORMAT = 4096
 _NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
@@ -70,19 +74,34 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                 )
             stages = _stages(fs, folder, work.regions)
             fs.write_atomic(path, format_line(stages))
-            healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
+    if not sound:
+        features = _of_manifests(fs, folder, work.commits)
+        with fs.lock(folder / JOURNAL):
+            add_features(fs, folder, features)
+        healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
     return healed
 
 
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
     """The features that the codings of readable records need."""
     packs = PackReader(fs, folder / PACKS)
-    return coding_features(
-        member
+    texts = {
+        member.coding.text
         for region in regions
         for _, header in packs.sound_records(region, lambda _: None)
         for member in header.members
-    )
+    }
+    return frozenset[str]().union(*map(coding_features, texts))
+
+
+def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
+    """The features that the manifests of these need, as far as they can be read."""
+    store, found = Store(fs, Clock(), folder), frozenset[str]()
+    for commit in commits:
+        with suppress(DamagedData):
+            found |= Manifest.decode(store.recovery.manifest(commit.manifest)).features
+    store.close()
+    return found
 
 
 class _Journal:
@@ -98,6 +117,7 @@ class _Journal:
         self._at = GENESIS
         self.entries = 0
         self.regions: list[Region] = []
+        self.commits: list[Commit] = []
 
     def heal(self) -> Iterator[Healed]:
         while True:
@@ -121,6 +141,7 @@ class _Journal:
         entry = recorded.entry
         self.entries += 1
         self.regions += entry.regions
+        self.commits += entry.commits
         if recorded.copies < 2:
             cut_off = recorded.after.offset > self._file.size()
             complete(self._file, recorded)

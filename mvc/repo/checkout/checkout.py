@@ -70,8 +70,7 @@ class Restored(Struct, frozen=True):
 def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
     """The entries that ``paths`` (files or folders) name; all if no path is named.
 
-    Versions of earlier programs may have a path that is both: it names the file, ``path/`` the
-    folder.
+    A path that is both names the file, ``path/`` the folder.
     """
     if not paths:
         return list(manifest.entries)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
-from mvc.codecs.optim.prediction import PREFIX
 from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -101,8 +100,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
     parent = manifests.of_commit(context, at.commit)
     coding = Pipeline.parse(_pipeline(context, request)).coding()
     policy = storage_policy(context, request, parent, coding)
-    lossy = coding.features if request.options.produced_by else frozenset()
-    store.require(lossy | policy.pipeline.features)
+    store.require()
     for cache in caches.values():
         cache.layout = policy.layout
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
@@ -273,8 +271,6 @@ def _store_units(
 ) -> Mapping[str, FileState]:
     """Stores what an optimizer's step made of ``parent``; returns what ``files`` hold of one."""
     found = units_of(context, {path: file.file for path, file in files.items()}, parent)
-    if found.units and writer.objects.policy.predicts:
-        context.store.require(frozenset({PREFIX}))
     if found.units:
         writer.put_units(found.units, files, parent)
     return found.states
@@ -336,6 +332,7 @@ def _draft(
     manifest = Manifest((paths | dict(files.kept) | dict(files.attached)).values())
     if not objects.holds(manifest.id):
         _prove_manifest(manifest)
+        context.store.require(manifest.features)
         base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
         objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
     return _Draft(at, parent, removed, manifest, regions=objects.sync())

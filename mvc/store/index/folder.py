@@ -80,7 +80,6 @@ def switch(fs: FileSystem, folder: Path, environment: Path) -> None:
     for name in fs.list(folder):
         if name != environment.name and _NAME.fullmatch(name):
             _delete(fs, folder / name)
-    _delete_files(fs, folder)  # earlier versions kept their only environment here
 
 
 def _delete(fs: FileSystem, environment: Path) -> None:

@@ -20,6 +20,7 @@ from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
 from mvc.model.canonical import Reader, Writer
 from mvc.model.layout import Forms, number
+from mvc.types import FIRST_RELEASE as FIRST
 from mvc.types import Bytes
 
 MAGIC = b"mvR1"
@@ -39,6 +40,8 @@ MOST_INPUTS = 4
 _KINDS = (BLOB, MANIFEST)
 JOINT = "joint"
 OPTIM = "optim:"
+TRANSFORMS = {"resize": FIRST, "patch": FIRST, "cast:": FIRST, OPTIM: "optim"}
+"""How transforms begin, each with what a reader of the repository's format must know."""
 _ADDS = frozenset({JOINT, "expq", "uniform"})
 """How codings begin that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
@@ -233,6 +236,13 @@ def read_prefix(prefix: bytes, room: int, where: str) -> tuple[int, int]:
     if PREFIX_SIZE + header_size + CHECK_SIZE + body_size > room:
         raise DamagedData(f"a record in {where} is longer than its place")
     return header_size, body_size
+
+
+def codings_of(head: bytes) -> list[str]:
+    """The codings that a record's sound prefix and header name."""
+    reader = Reader(head[PREFIX_SIZE:], "a record header")
+    reader.uint(1)
+    return [reader.text(MAX_PIPELINE_TEXT) for _ in range(reader.count(256))]
 
 
 def decode_header(data: bytes, where: str) -> RecordHeader:

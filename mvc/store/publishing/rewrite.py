@@ -17,6 +17,7 @@ from typing import Self
 
 from mvc.errors import MvcError
 from mvc.io.files import TEMPORARY, FileLock, WriteFile
+from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
@@ -188,6 +189,7 @@ class Rewrite:
         self.packs.sync()
         self._file.sync()
         self._prove()
+        add_features(fs, snapshot.folder, frozenset(self.packs.features))
         self._check_name()
         fs.replace(self._path, path)
         self._done = True

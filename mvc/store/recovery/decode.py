@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeAlias
 
 from mvc.codecs.optim import Prediction
@@ -17,7 +18,8 @@ from mvc.store.graph.plan import Action
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import OPTIM, Member
+from mvc.store.packs.records import TRANSFORMS, Coding
+from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
@@ -73,14 +75,14 @@ def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
     return prediction
 
 
-def coding_features(members: Iterable[Member]) -> frozenset[str]:
-    """The features that the codings of these need."""
-    members = list(members)
-    found = {OPTIM[:-1]} if any(member.coding.predicted for member in members) else set()
-    for text in {member.coding.pipeline for member in members} - {"patch"}:
-        with suppress(InvalidPipeline):
-            found |= Pipeline.parse(text).features
-    return frozenset(found)
+@lru_cache(maxsize=4096)
+def coding_features(text: str) -> frozenset[str]:
+    """What a reader of the repository's format must know for a coding that a record names."""
+    coding = Coding(text)
+    found = {f for name, f in TRANSFORMS.items() if coding.transform.startswith(name)}
+    with suppress(InvalidPipeline):
+        found |= Pipeline.parse(coding.pipeline).features
+    return frozenset(found - {FIRST_RELEASE})
 
 
 def apply_steps(

@@ -18,6 +18,8 @@ from mvc.io.files import FileLock, FileSystem, WriteFile
 from mvc.limits import PACK_TARGET
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.packs.records import codings_of
+from mvc.store.recovery.decode import coding_features
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.types import Bytes
 
@@ -53,12 +55,20 @@ class PackWriter:
     """One locked pack, being appended to. Use as a context manager.
 
     ``ends`` is asked where a pack's committed bytes end, once the pack's lock is held. With
-    ``fresh`` it writes only to packs that it has made; ``made`` are the numbers of these.
+    ``fresh`` it writes only to packs that it has made; ``made`` are the numbers of these. What a
+    reader of the repository's format must know for the records is added to ``features``.
     """
 
     def __init__(
-        self, fs: FileSystem, folder: Path, ends: PackEnds, *, fresh: bool = False
+        self,
+        fs: FileSystem,
+        folder: Path,
+        ends: PackEnds,
+        *,
+        fresh: bool = False,
+        features: set[str] | None = None,
     ) -> None:
+        self.features = set[str]() if features is None else features
         self._fresh = fresh
         self._fs = fs
         self._folder = folder
@@ -88,6 +98,8 @@ class PackWriter:
         if file is None or file.position >= PACK_TARGET:
             self._finish()
             file = self._acquire()
+        for text in codings_of(head):
+            self.features |= coding_features(text)
         at = file.position
         file.write([head, *body])
         return self._number, at

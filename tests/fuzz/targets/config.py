@@ -29,5 +29,5 @@ def run(data: bytes) -> None:
 def seeds() -> list[bytes]:
     return [
         b"", b"store:\n  reset_interval: 5\n  max_recovery: null\n", b"user: {name: 'x'}\n",
-        b"python:\n  keep_base: false\n", b"a: &a [1]\nb: *a\n", b"x: !!python/name:os.system\n",
+        b"python:\n  keep_base: none\n", b"a: &a [1]\nb: *a\n", b"x: !!python/name:os.system\n",
     ]  # fmt: skip

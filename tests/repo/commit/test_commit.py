@@ -187,7 +187,7 @@ def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
 
 def test_a_change_is_noticed_without_a_copy_in_memory_too(tmp_path, monkeypatch):
     mvc.Repository.init(tmp_path).close()
-    (tmp_path / ".mvc/config.yaml").write_text("python:\n  keep_base: false\n")
+    (tmp_path / ".mvc/config.yaml").write_text("python:\n  keep_base: none\n")
     array = near(0).copy()
     with mvc.Repository.open(tmp_path) as repo:
         original = ObjectWriter.put
