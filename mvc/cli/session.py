@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from mvc.repo.context import Context
     from mvc.types import Progress
 
+_SILENT = 5.0  # seconds after which a training that shows no bar says what it waits for
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 """Options of a remote that say how to reach it."""
 
@@ -197,6 +200,20 @@ class Session:
     ) -> AbstractContextManager[Progress | None]:
         """As ``Output.progress``."""
         return self.out.progress(verb, counted=counted)
+
+    @contextmanager
+    def training(self) -> Iterator[Progress]:
+        """The same for a training; where nothing can be drawn, one line if it takes some seconds."""
+        due = time.monotonic() + _SILENT
+
+        def tell(_done: int, _total: int, text: str) -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = math.inf
+                self.out.note(text)
+
+        with self.progress("training", counted=True) as bar:
+            yield bar or tell
 
 
 def load(file: Path | None) -> Config:

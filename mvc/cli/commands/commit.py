@@ -241,7 +241,7 @@ def _record(
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = made(make), script.get("optimizer")
         repository.load(model, "HEAD", path=name if name in base else None)
-        with session.progress("training", counted=True) as progress:
+        with session.training() as progress:
             run = repository.recipes.record(
                 model,
                 None if optimizer is None else optimizer(list(model.parameters())),

@@ -37,7 +37,7 @@ def command(session: Session, args: _RetrainOptions) -> None:
     for commit in commits:
         gone = repository.log(commit, limit=1)[0].dropped is not None
         make = repository.storage.store_weights if gone else repository.recipes.retrain
-        with session.progress("training", counted=True) as progress:
+        with session.training() as progress:
             make(commit, trust=trust, anyway=args.anyway, timeout=args.timeout, progress=progress)
         found.append({"version": commit, "made": "stored" if gone else "proven"})
         what = "stored the weights of" if gone else "proved the recipe of"
