@@ -140,42 +140,29 @@ def _on_disk(type_: str) -> _Completion:
 
 
 complete_files = _on_disk("file")
-complete_metrics = _completing(lambda session, _: _metrics(session))
 complete_orders = _completing(
     lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
 )
 complete_tags = _completing(lambda session, _: _names(session.repository.tags()))
-complete_checkout = _completing(_revision_then(_tracked))
-complete_show = _completing(_revision_then(_tensors))
-complete_remotes = _completing(_actions)
-complete_refs = _completing(lambda session, _: _refs(session))
-complete_topics = _completing(_topics)
 complete_data_sets = _completing(lambda session, _: _names(session.repository.recipes.data_sets()))
-_revisions_or_files = _completing(lambda session, _: _revisions(session), files=True)
-
-_complete_presets = _completing(_presets)
-
-
-def complete_pipeline(
-    ctx: click.Context, param: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Presets; with ``--bench`` files."""
-    return (complete_files if ctx.params.get("bench") else _complete_presets)(ctx, param, typed)
-
 
 COMPLETIONS = {
-    **dict.fromkeys(("A", "B"), _revisions_or_files),
+    **dict.fromkeys(("A", "B"), _completing(lambda session, _: _revisions(session), files=True)),
     "BRANCH": _completing(lambda session, _: _names(session.repository.branches())),
+    "COMMAND": _completing(_topics),
     "DIR": _on_disk("dir"),
-    **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
+    **dict.fromkeys(("FILE", "SCRIPT", "DIR|FILE..."), complete_files),
     "KEY": _completing(_keys),
-    "METRIC": complete_metrics,
+    "METRIC": _completing(lambda session, _: _metrics(session)),
     "PATH": _completing(_of_version),
-    "REF": complete_refs,
+    "REF": _completing(lambda session, _: _refs(session)),
     "REMOTE": _completing(lambda session, _: _remotes(session)),
     **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
-    "SPEC": _complete_presets,
+    "[REV] [PATH]...": _completing(_revision_then(_tracked)),
+    "[REV] [TENSOR]": _completing(_revision_then(_tensors)),
+    "SPEC": _completing(_presets),
     **dict.fromkeys(("T", "TARGET"), _completing(lambda session, _: session.repository.targets())),
     "VALUE": _completing(_values),
+    "list": _completing(_actions),
 }
-"""What the shell offers for a value, by the first word of its name in the help."""
+"""What the shell offers for a value, by its name in the help or the first word of that."""

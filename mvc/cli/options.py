@@ -63,8 +63,9 @@ class _Declared(Struct, frozen=True):
 
 
 def _completion(settings: Mapping[str, Any]) -> Any:
-    word = re.search(r"\w+", settings.get("metavar") or "")
-    return None if word is None else COMPLETIONS.get(word[0])
+    name = settings.get("metavar") or ""
+    word, *_ = re.findall(r"\w+", name) or [""]
+    return COMPLETIONS.get(name) or COMPLETIONS.get(word)
 
 
 def _click_type(kind: Any) -> Any:

@@ -203,7 +203,7 @@ class Session:
 
     @contextmanager
     def training(self) -> Iterator[Progress]:
-        """The same for a training; where nothing can be drawn, one line if it takes some seconds."""
+        """For a training, which where nothing can be drawn says once what it waits for."""
         due = time.monotonic() + _SILENT
 
         def tell(_done: int, _total: int, text: str) -> None:

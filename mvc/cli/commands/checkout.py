@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.completing import complete_checkout
 from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
+    words: tuple[str, ...] = argument("[REV] [PATH]...")
     at: str | None = AT
     target: str | None = TARGET
     remote: str | None = option("REMOTE|URL", "Of this remote, or the repository at URL; needs -o.")

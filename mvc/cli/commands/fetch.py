@@ -7,7 +7,6 @@ without them.
 
 from __future__ import annotations
 
-from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -19,7 +18,7 @@ from mvc.text import count
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
-    versions: tuple[str, ...] = argument("[REV]...", shell_complete=COMPLETIONS["REV"])
+    versions: tuple[str, ...] = argument("[REV]...")
     prune: bool = flag("Forget branches that are gone there.", "-p")
     states: str | None = option("STATES", "Whose states come along: all, none or last:N.")
     nodes: bool = flag("Bring what nodes report there as well.")

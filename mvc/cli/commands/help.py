@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import complete_topics
 from mvc.cli.options import CommandOptions, argument, check_alone, flag
 from mvc.cli.program import Program, verb
 from mvc.cli.session import Session
@@ -15,7 +14,7 @@ from mvc.cli.topics import TOPICS, Topic
 
 
 class _HelpOptions(CommandOptions, frozen=True, kw_only=True):
-    topic: str | None = argument("[COMMAND|TOPIC]", shell_complete=complete_topics)
+    topic: str | None = argument("[COMMAND|TOPIC]")
     every: bool = flag("List all commands and global options.", "--all")
 
 

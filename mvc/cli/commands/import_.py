@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.completing import complete_files
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -32,7 +31,7 @@ _COLUMNS = [*columns("time, source, commit"), *numbers("stored")]
 
 
 class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
-    sources: tuple[str, ...] = argument("DIR|FILE...", required=True, shell_complete=complete_files)
+    sources: tuple[str, ...] = argument("DIR|FILE...", required=True)
     clock: str = option(
         "mtime|name:FORMAT",
         "When each was made: the file's time, or what FORMAT (strftime) reads in its name.",

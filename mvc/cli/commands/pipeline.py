@@ -10,7 +10,6 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.completing import complete_pipeline
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -30,7 +29,7 @@ _EXPLAINED = columns("stage, acts on, what it does")
 
 
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[SPEC|PRESET]", shell_complete=complete_pipeline)
+    words: tuple[str, ...] = argument("[SPEC|PRESET]")
     max_recovery: float | None = option(
         "SECONDS", "Choose: seconds that recovering any version may take; by default 10."
     )

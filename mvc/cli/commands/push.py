@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import complete_refs
 from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -19,7 +18,7 @@ from mvc.errors import RemoteRefused
 
 class _PushOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
-    refs: tuple[str, ...] = argument("[REF...]", shell_complete=complete_refs)
+    refs: tuple[str, ...] = argument("[REF...]")
     every: bool = flag("Send all branches and tags.", "--all")
     force: bool = flag("Let refs move back, from where the last fetch saw them.", "-f")
     delete: tuple[str, ...] = option("REF", "Delete a branch or tag there (repeatable).", "-d")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import complete_remotes
 from mvc.cli.options import CommandOptions, argument, flag, option, pairs
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -21,9 +20,7 @@ _COLUMNS = columns("remote, url, options")
 
 
 class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument(
-        "[list | add NAME URL | remove NAME | show [NAME]]", shell_complete=complete_remotes
-    )
+    words: tuple[str, ...] = argument("[list | add NAME URL | remove NAME | show [NAME]]")
     options: tuple[str, ...] = option(
         "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
         "-o", "--option", needs="words",

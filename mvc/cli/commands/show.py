@@ -16,7 +16,6 @@ from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
-from mvc.cli.completing import complete_show
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
@@ -38,7 +37,7 @@ _EMPTY = Manifest(())
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[REV] [TENSOR]", shell_complete=complete_show)
+    words: tuple[str, ...] = argument("[REV] [TENSOR]")
     at: str | None = AT
     target: str | None = TARGET
     ids: bool = flag("Print the full id, of one REV or several.", "--id")

@@ -17,7 +17,6 @@ import click
 from msgspec.structs import asdict
 
 from mvc.api.repository import Repository
-from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -78,9 +77,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     up: str | None = option("CODEC", "The codec of drifts, which travel to the coordinator.")
     down: str | None = option("CODEC", "The codec of changes of the global model.")
     seed: int | None = option("N", "The seed of the protocol's own random choices.")
-    repo: str | None = option(
-        "PATH", "The repository; by default that of this folder.", shell_complete=COMPLETIONS["DIR"]
-    )
+    repo: str | None = option("DIR", "The repository; by default that of this folder.")
     target: str | None = option("T", "The target of global models; by default global.")
     branch: str | None = option("NAME", "The branch of global models, made if missing.")
     push: str | None = option("REMOTE", "Push the branch of global models there.")

@@ -96,7 +96,6 @@ def test_completes_paths_tensors_settings_and_presets(mvc) -> None:
     assert "lossless" in words(mvc, "mvc pipeline lo")
     assert words(mvc, "mvc config commit.") == ["commit.patch", "commit.pipeline"]
     assert "vsol" in words(mvc, "mvc config commit.pipeline vs")
-    assert words(mvc, "mvc config python.keep_base ") == ["auto", "none"]
     assert "lossless" in words(mvc, "mvc commit --pipeline lo")
     mvc("deploy", "HEAD~1", "prod")
     assert words(mvc, "mvc checkout --target prod ") == ["model.safetensors"]
