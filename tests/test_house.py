@@ -25,7 +25,7 @@ BUDGET = {
     ".": 711,
     "adapters": 2_186,
     "api": 1_034,
-    "cli": 4_689,
+    "cli": 4_691,
     "codecs": 1_502,
     "distributed": 2_906,
     "fleet": 665,

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import click
+from click.core import augment_usage_errors
 
 from mvc.cli import gone
 from mvc.cli.completing import COMPLETIONS
@@ -159,7 +160,8 @@ class Verb(click.Command):
         self.params.extend(_shared_options(hidden=True))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._with_counts(args))
+        with augment_usage_errors(ctx):  # click's parser does not name the command
+            return super().parse_args(ctx, self._with_counts(args))
 
     def _with_counts(self, args: list[str]) -> list[str]:
         """``-5`` as ``-n5``, as git has it, where -n takes a number."""
