@@ -175,7 +175,7 @@ def remotes(walk: Walk) -> None:
     (walk.folder / "token").chmod(0o600)
     with walk.serving("served") as url:
         walk.mvc(
-            "follow", f"{url}/net", "--target", "prod", "-o", "followed.safetensors", "--once",
+            "follow", f"{url}/net", "prod", "-o", "followed.safetensors", "--once",
             "--option", f"token_file={walk.folder / 'token'}", at=".",
         )  # fmt: skip
     assert (walk.folder / "followed.safetensors").read_bytes() == model(VERSIONS - 2)

@@ -349,7 +349,7 @@ class Repository(Unpicklable):
         state: Mapping[str, Any] | Paths | None = None,
         *,
         path: str = DEFAULT_STATE,
-        states: Mapping[str, Mapping[str, Any]] | None = None,
+        states: Mapping[str, Mapping[str, Any] | None] | None = None,
         model: Any = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
@@ -363,14 +363,15 @@ class Repository(Unpicklable):
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders; a folder means its content, and what is gone from it leaves the
-        version. ``states`` are further mappings of the same version by their
-        paths; they may also stand alone. ``model`` is the live module whose state is committed, or
-        a ``mvc.Architecture`` that says how it is built: the version then carries its source code
-        and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
-        data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
-        on which the version goes live. ``pipeline`` is text, or Requirements, whose
-        ``max_recovery`` then bounds the recovery of this version. ``files`` says how paths are
-        read, ``options`` has the rarer arguments. A mapping is committed even if nothing changed.
+        version. ``states`` are further mappings of the same version by their paths, None for one
+        that leaves it; they may also stand alone. ``model`` is the live module whose state is
+        committed, or a ``mvc.Architecture`` that says how it is built: the version then carries its
+        source code and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are
+        texts or plain data (hyper-parameters, the name of a data set), kept as texts. ``deploy``
+        names the target on which the version goes live. ``pipeline`` is text, or Requirements,
+        whose ``max_recovery`` then bounds the recovery of this version. ``files`` says how paths
+        are read, ``options`` has the rarer arguments. A mapping is committed even if nothing
+        changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -478,7 +479,7 @@ class Repository(Unpicklable):
 
     def _commit_states(
         self,
-        given: Mapping[str, Mapping[str, Any]],
+        given: Mapping[str, Mapping[str, Any] | None],
         path: str,
         request: CommitRequest,
     ) -> CommitResult:
@@ -504,7 +505,7 @@ class Repository(Unpicklable):
     def _commit_files(
         self,
         paths: object,
-        given: Mapping[str, Mapping[str, Any]],
+        given: Mapping[str, Mapping[str, Any] | None],
         request: CommitRequest,
         read: FileOptions,
         *,
@@ -520,8 +521,7 @@ class Repository(Unpicklable):
         if whole:
             at = lookup_refs.tip(self.context, options.branch, new=options.new_branch)
             files = {c.path: None if c.open is None else self.root / c.path for c in changes}
-            removed = dict.fromkeys(lookup_refs.staged_removals(self.context))
-            refuse_incomplete(self.context, at.commit, {**removed, **files})
+            refuse_incomplete(self.context, at.commit, files)
         further = [of_state(each, name, cached=True) for name, each in given.items()]
         if read.output is not None:
             refuse_slash(read.output)
@@ -804,14 +804,6 @@ class Repository(Unpicklable):
 
     # -- the working folder, existing checkpoints ------------------------------------------
 
-    def remove(
-        self, paths: Sequence[str], *, cached: bool = False, force: bool = False
-    ) -> tuple[str, ...]:
-        """Takes paths out of the next commit, and off the disk unless ``cached``."""
-        from mvc.repo.checkout import checkout
-
-        return checkout.remove(self.context, paths, cached=cached, force=force)
-
     def import_checkpoints(
         self,
         sources: Sequence[PathName],
@@ -1051,11 +1043,11 @@ class Repository(Unpicklable):
         )
         return Log(entries)
 
-    def status(self, *, untracked: bool = True) -> Status:
+    def status(self) -> Status:
         """Which tracked files differ from HEAD, and how."""
         from mvc.repo.worktree import status
 
-        return status.status(self.context, untracked=untracked)
+        return status.status(self.context)
 
     def diff(
         self,

@@ -30,7 +30,7 @@ def at_remote(
         with contextlib.chdir(folder):
             return act()
     if remotes.find(name).scheme == "ssh":
-        return remotes.run(name, _without_remote(session.arguments, name))
+        return remotes.run(name, _without_remote(session.arguments))
 
     def on(repository: Repository) -> int | None:
         with session.working_on(repository):
@@ -39,14 +39,10 @@ def at_remote(
     return remotes.maintain(name, on, changes=changes)
 
 
-def _without_remote(arguments: Sequence[str], remote: str) -> list[str]:
-    """The command as it was typed, without what came before its name and without the remote: the
-    option ``--remote``, or the first argument.
-    """
+def _without_remote(arguments: Sequence[str]) -> list[str]:
+    """The command as it was typed, without what came before its name and without ``--remote``."""
     name = click.get_current_context().info_name or ""
     typed = list(arguments[list(arguments).index(name) + 1 :])
-    if not any(each.partition("=")[0] == "--remote" for each in typed) and remote in typed:
-        typed.remove(remote)
     given = iter([name, *typed])
     found = []
     for each in given:

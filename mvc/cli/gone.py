@@ -9,8 +9,11 @@ COMMANDS: dict[str, str] = {
     "deployments": "use 'mvc deploy --list [TARGET]'",
     "env": "use 'mvc diff --environment' and 'mvc show --environment'",
     "family": "'mvc diff' and 'mvc log --relations' print how models relate",
+    "ls-remote": "use 'mvc remote show [NAME|URL]'",
+    "nodes": "use 'mvc live --nodes'",
     "oplog": "use 'mvc undo --list'",
     "plot": "use 'mvc report', whose page has all charts",
+    "rm": "delete the file; 'mvc commit PATH' or 'mvc commit -a' takes it out of the next version",
 }
 
 _RETRAIN = "'mvc retrain REV' stores the weights again, or proves the recipe"
@@ -33,8 +36,17 @@ OPTIONS: dict[str, str] = {
     "forget --target": "name the versions that 'mvc live TARGET --between' lists",
     **{f"{command} --unfold": "-v lists them" for command in ("diff", "report", "show")},
     "report --layer-seconds": "use --layers SECONDS",
+    "follow --exec-timeout": "CMD has 600 seconds; have it start longer work in the background",
+    "follow --target": "it is the second argument: 'mvc follow SOURCE TARGET -o FILE'",
+    "fetch --exit-code": "--json says what was new",
+    "live --follow": "use 'mvc follow . TARGET -o FILE'",
+    "live --force": "use 'mvc checkout --target TARGET -o FILE -f'",
+    "live --model": "use 'mvc checkout --model --target TARGET -o DIR'",
+    "live --output": "use 'mvc checkout --target TARGET -o FILE'",
+    "live -o": "use 'mvc checkout --target TARGET -o FILE'",
     "log --tree": "'mvc diff' and 'mvc log --relations' print how models relate",
     "pipeline --bench": COMMANDS["bench"],
+    "ls --name-only": "--json has the paths",
     "probe --path": "commit the states as versions of their own, or call mvc.probe in Python",
     "probe --time": "mvc.probe(timed=N) in Python times the layers",
     "repack --drop-weights": "'mvc forget --weights REV' gives up proven weights",
@@ -46,6 +58,8 @@ OPTIONS: dict[str, str] = {
     "report --bytes": _PAGE,
     "report --distance": _PAGE,
     "report --target": _PAGE,
+    "status --no-untracked": "name what to leave out in .mvcignore",
+    "undo --max-count": "the list is newest first: 'mvc undo --list | head'",
     "stats --prometheus": "'mvc serve' answers /metrics",
 }
 """By command and long name."""

@@ -59,7 +59,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "switch": "Go to another branch.",
         "branch": "List, make, rename or delete branches.",
         "tag": "List, make or delete tags.",
-        "rm": "Take files out of the next commit.",
     },
     "Remotes": {
         "clone": "Make a repository with all that another one has.",
@@ -67,8 +66,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "fetch": "Bring what is new in a remote.",
         "pull": "Fetch, and move the current branch forward.",
         "push": "Send branches and tags to a remote.",
-        "nodes": "Show which version each node of a fleet serves.",
-        "ls-remote": "List the branches and tags of a remote.",
         "follow": "Keep a file what is live on a target of a remote.",
         "serve": "Serve repositories to others, by https or through ssh.",
     },

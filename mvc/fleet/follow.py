@@ -75,12 +75,11 @@ OnChange = Callable[[Followed], object]
 
 
 class FollowOptions(Struct, frozen=True):
-    """As for ``follow``; ``command`` is its ``exec``, and runs for ``command_seconds`` at most."""
+    """As for ``follow``; ``command`` is its ``exec``."""
 
     path: str | None = None
     name: str = ""
     command: str = ""
-    command_seconds: float = EXEC_SECONDS
     interval: float | None = None
     remote: dict[str, str | bool] = field(default_factory=dict)
 
@@ -318,7 +317,7 @@ class Following:
             "time": format_time(done.time_ns),
         }
         problem = run_command(
-            self._options.command, self._options.command_seconds, facts, folder=str(self._fs.cwd())
+            self._options.command, EXEC_SECONDS, facts, folder=str(self._fs.cwd())
         )
         if problem is not None:
             text = f"{done.file} is {done.commit.short}, but its command {problem}"

@@ -191,7 +191,7 @@ def _admit(
         raise ConcurrentRewrite("states that were to be collected are here again")
     if any(each.kind == "restored" for each in entry.weights):
         raise ConcurrentRewrite("weights that were to be collected are needed again")
-    if entry.undoes is not None and not entry.refs and entry.removed is None:
+    if entry.undoes is not None and not entry.refs:
         raise ConcurrentRewrite("an annotation was undone, or done again")
     reach.commits.update(commit.id for commit in entry.commits)
     named = names_of(entry) | {d.commit for d in entry.deployments}

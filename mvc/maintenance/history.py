@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -31,7 +30,6 @@ class VersionHistory:
     ``fresh``: those that were forgotten by name since the last collection.
     ``gone``: forgotten versions of which no byte was left at the end of a collection.
     ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
-    ``removals``: positions of the entries that set the paths to leave out of the next commit.
     """
 
     def __init__(self) -> None:
@@ -45,7 +43,6 @@ class VersionHistory:
         self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
         self.targets: set[str] = set()
-        self.removals: list[int] = []
         self._manifests: list[ManifestId | None] = []  # None: named, but not published
         self._behind: list[tuple[int, ...]] = []
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
@@ -102,13 +99,11 @@ class VersionHistory:
                 self.dropped[mark.commit] = mark.path
             elif mark.kind == "restored":
                 self.dropped.pop(mark.commit, None)
-        if entry.removed is not None:
-            self.removals.append(position)
         self._times.append(entry.time_ns)
         self._sequences.append(recorded.sequence)
         self._names.extend(map(self._number, names_of(entry)))
         self._name_ends.append(len(self._names))
-        special = entry.forgotten or position in self._marked or entry.removed is not None
+        special = entry.forgotten or position in self._marked
         self._plain.append(bool(entry.commits and moved and not special))
 
     def _number(self, id_: CommitId) -> int:
@@ -182,7 +177,6 @@ class VersionHistory:
         can be undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
-        needed_removals = self._needed_removals(cutoff_ns)
         taken_back, undos = self._taken_back(cutoff_ns)
         undoable: set[int] = set()  # sequence numbers of older entries
         edits: dict[int, Entry | None] = {}
@@ -212,7 +206,7 @@ class VersionHistory:
                     undoable.add(recorded.sequence)
                 else:
                     new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
-                new = _aged(new, stay, keep_removed=position in needed_removals)
+                new = _aged(new, stay)
                 if not _says_anything(new):
                     edits[position] = None
                     saved += recorded.after.offset - recorded.offset
@@ -244,18 +238,6 @@ class VersionHistory:
         """
         return bool(self._plain[position]) and all(n in among for n in self._named(position))
 
-    def _needed_removals(self, cutoff_ns: int) -> set[int]:
-        """Entries with the present list of removed paths, or with one that an undo restores.
-
-        Operations from ``cutoff_ns`` on can be undone.
-        """
-        needed = {
-            before
-            for before, position in pairwise(self.removals)
-            if self._times[position] >= cutoff_ns
-        }
-        return needed | set(self.removals[-1:])
-
     def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
         """Changes that set a ref's present value, or move a branch between versions that stay."""
         keeps_moves = any(commit.id in stay for commit in entry.commits)
@@ -280,7 +262,7 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
     return change.name.startswith(BRANCH) and all(value in stay for value in values)
 
 
-def _aged(entry: Entry, stay: Set[CommitId], *, keep_removed: bool) -> Entry:
+def _aged(entry: Entry, stay: Set[CommitId]) -> Entry:
     """What an entry says of versions that stay; all evidence: every deployment, retraction and
     correction, every forgotten state.
     """
@@ -288,13 +270,12 @@ def _aged(entry: Entry, stay: Set[CommitId], *, keep_removed: bool) -> Entry:
     return replace(
         entry,
         commits=commits,
-        removed=entry.removed if keep_removed else None,
         marks=entry.marks if commits else (),
     )
 
 
 def _says_anything(entry: Entry) -> bool:
-    return entry.removed is not None or any(
+    return any(
         (
             entry.commits,
             entry.refs,

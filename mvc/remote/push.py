@@ -324,7 +324,7 @@ class _Plan:
             if full is None:
                 raise UnknownRevision(
                     f"{self._remote.name} has no branch or tag {printable(name[:100])}",
-                    hint=f"'mvc ls-remote {self._remote.name}' lists what it has",
+                    hint=f"'mvc remote show {self._remote.name}' lists what it has",
                 )
             yield full
 

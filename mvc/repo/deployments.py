@@ -474,7 +474,7 @@ def check_target(context: Context, target: str) -> str:
     if is_report(target):
         raise UnknownTarget(
             f"no node has reported on {printable(target[:100])}, as far as is known here",
-            hint="'mvc nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
+            hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
         )
     names = targets(context)
     from difflib import get_close_matches

@@ -345,14 +345,6 @@ class Snapshot:
             yield found
             high = keys.REF + keys.text(found[0])
 
-    def newest_staged_removals(self) -> Recorded | None:
-        """The newest entry that set the paths to leave out of the next commit."""
-        return self.newest(keys.PENDING)
-
-    def staged_removals_before(self, offset: int) -> Recorded | None:
-        """The newest entry before byte ``offset`` that set these paths."""
-        return self._last_entry(keys.PENDING, keys.PENDING + keys.number(offset))
-
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
         """Entries that published commits with ids from ``first`` to ``last``, by their id.
 
@@ -377,7 +369,7 @@ class Snapshot:
 
     def offsets_between(self, start: int, end: int) -> list[int]:
         """Offsets from ``start`` to ``end`` at which entries stand, or stood, as the index says."""
-        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
+        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK)
         found = {keys.offset_of(key) for table in tables for key in self.under(table)}
         return sorted(offset for offset in found if start <= offset < end)
 

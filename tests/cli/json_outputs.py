@@ -62,10 +62,7 @@ deploy HEAD prod --retract --at 2026-01-06T10:00Z
 rollback prod
 deploy
 status
-rm --cached notes.txt
 undo -n
-undo
-status
 log
 log --relations --price -n 2
 show
@@ -101,7 +98,6 @@ import old --time name:%Y%m%d.npz
 probe net.py --save run.json
 repack -n --interval 2
 repack --interval 2
-undo --list --max-count 5
 forget HEAD~3 -n
 forget HEAD~3 -f
 log HEAD~2
@@ -128,8 +124,7 @@ push
 push
 fetch
 pull
-ls-remote
-nodes
+live --nodes
 remote show
 clone server copy
 clone server copy

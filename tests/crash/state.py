@@ -12,7 +12,6 @@ from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import all_dropped
-from mvc.repo.lookup.refs import staged_removals
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
 from mvc.testing.history import assert_same
@@ -39,7 +38,6 @@ class State:
     commits: tuple[CommitId, ...]
     refs: tuple[tuple[str, Any], ...]
     deployments: tuple[tuple[str, int, CommitId, bool], ...]
-    removed: tuple[str, ...]
     forgotten: tuple[CommitId, ...] = ()
     dropped: tuple[CommitId, ...] = ()
 
@@ -63,7 +61,6 @@ def state_of(context: Context) -> State:
         tuple(commits),
         tuple(sorted((name, value) for name, value in refs.items() if value is not None)),
         tuple(deployed),
-        staged_removals(context),
         tuple(sorted(forgotten)),
         tuple(sorted(all_dropped(context))),
     )

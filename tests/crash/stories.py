@@ -35,8 +35,6 @@ def versions(folder: Path, ignore: Ignore | None = None) -> Story:
     story.save_index()
     teller.python(small(1, 0.002), options=CommitOptions(reset_point=True))
     teller.do(lambda: repo.deploy(first, "prod"))
-    teller.do(lambda: repo.remove(["weights.safetensors"], cached=True))
-    del teller.files["weights.safetensors"]
     teller.python(small(1, 0.003))
     teller.do(lambda: repo.retract(None, "prod"))
     teller.file("notes.bin", np.random.default_rng(3).bytes(3000))

@@ -67,7 +67,6 @@ def build(root: Path) -> None:
                 repo.retract(None, "prod")
             if step in (8, 16, 20, 24, 28, 35):
                 repo.context.store.snapshot.index_tail(force=True)
-        repo.remove(["model.safetensors"], cached=True)
 
 
 def _answers(repo: Repository) -> list[Any]:

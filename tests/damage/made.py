@@ -71,7 +71,8 @@ def small(root: Path) -> None:
         repo.commit(root / "notes.bin", deploy="edge")
         repo.retract(None, "edge")
         repo.deploy("v1", "prod", at=_START + 5 * _SECOND)
-        repo.remove(["notes.bin"])
+        (root / "notes.bin").unlink()
+        repo.commit(root / "notes.bin")
         for step in range(4):
             repo.commit(training(step, 5), path="trained.safetensors")
         repo.commit(_moved(random, state), message="the last one")

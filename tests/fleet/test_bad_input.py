@@ -44,7 +44,7 @@ def deploy(repo: Repository, seed: int) -> None:
 
 def words(remote: Repository | str, *more: object, target: str = "prod") -> list[object]:
     url = remote if isinstance(remote, str) else remote.root
-    return ["follow", url, "--target", target, "-o", FILE, "--once", *more]
+    return ["follow", url, target, "-o", FILE, "--once", *more]
 
 
 def content(node: Path) -> str:
@@ -144,9 +144,10 @@ def test_a_disk_too_small_for_a_second_file(
     ],
 )
 def test_a_command_that_fails_or_hangs(
-    command: str, message: str, mvc: Mvc, remote: Repository
+    command: str, message: str, mvc: Mvc, remote: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = mvc(*words(remote, "--exec", command, "--exec-timeout", "0.5"))
+    monkeypatch.setattr("mvc.fleet.follow.EXEC_SECONDS", 0.5)
+    done = mvc(*words(remote, "--exec", command))
     (line,) = done.err.splitlines()
     assert line.startswith(f"mvc: warning: {FILE} is ") and message in line
     assert FILE in done.out  # it is the new version all the same

@@ -38,7 +38,7 @@ def test_it_follows_until_a_signal_ends_it(
 ) -> None:
     file = tmp_path / "model.safetensors"
     first = commit(repo, 1)
-    running = program(repo.root, "--target", "prod", "-o", file, "--json")
+    running = program(repo.root, "prod", "-o", file, "--json")
     try:
         assert running.stdout is not None
         assert json.loads(running.stdout.readline())["commit"] == first
@@ -55,7 +55,7 @@ def test_it_follows_until_a_signal_ends_it(
 
 def test_once_says_what_it_did(repo: Repository, tmp_path: Path) -> None:
     version = commit(repo, 1)
-    words = repo.root, "--target", "prod", "-o", "model.safetensors", "--once"
+    words = repo.root, "prod", "-o", "model.safetensors", "--once"
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
     assert (done.returncode, errors) == (0, "") and version[:10] in out
     out, errors = (done := program(*words, cwd=tmp_path)).communicate(timeout=60)
@@ -66,13 +66,13 @@ def test_once_says_what_it_did(repo: Repository, tmp_path: Path) -> None:
 def test_errors_have_their_codes(repo: Repository, tmp_path: Path) -> None:
     commit(repo, 1)
     for words, code, said in (
-        ((repo.root, "--target", "beta", "-o", "a.st"), 3, "beta"),
-        ((tmp_path / "nowhere", "--target", "prod", "-o", "a.st"), 3, "there is no folder"),
-        ((repo.root, "--target", "prod", "-o", "no/a.st"), 3, "there is no folder for"),
-        ((repo.root, "--target", "prod", "-o", "a"), 2, "names a folder"),
-        ((repo.root, "--target", "prod"), 2, "-o"),
-        ((repo.root, "--target", "prod", "-o", "a.st", "--interval", "0"), 2, "interval"),
-        ((repo.root, "--target", "prod", "-o", "a.st", "--as", "a/b"), 3, "a/b"),
+        ((repo.root, "beta", "-o", "a.st"), 3, "beta"),
+        ((tmp_path / "nowhere", "prod", "-o", "a.st"), 3, "there is no folder"),
+        ((repo.root, "prod", "-o", "no/a.st"), 3, "there is no folder for"),
+        ((repo.root, "prod", "-o", "a"), 2, "names a folder"),
+        ((repo.root, "prod"), 2, "-o"),
+        ((repo.root, "prod", "-o", "a.st", "--interval", "0"), 2, "interval"),
+        ((repo.root, "prod", "-o", "a.st", "--as", "a/b"), 3, "a/b"),
     ):
         done = program(*words, "--once", cwd=tmp_path)
         out, errors = done.communicate(timeout=60)

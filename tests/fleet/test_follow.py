@@ -445,7 +445,8 @@ def test_the_command_runs_after_each_swap(
     mvc.follow(url, "prod", to=file, once=True, exec=run)
     assert log.read_text().split("\n") == [f"{first}  {file}", f"{second} {first} {file}", ""]
     commit(repo, 3)
-    options = FollowOptions(command="sleep 60", command_seconds=0.3)
+    monkeypatch.setattr("mvc.fleet.follow.EXEC_SECONDS", 0.3)
+    options = FollowOptions(command="sleep 60")
     with (
         Following(url, "prod", file, options) as following,
         pytest.warns(mvc.repo.hook.HookFailed, match="took longer"),

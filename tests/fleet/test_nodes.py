@@ -83,7 +83,7 @@ def test_nodes_of_a_remote(
     fleet.report("9", first, off_ns=-9 * MINUTE, at=time.time_ns() - 60 * MINUTE)
     monkeypatch.chdir(fleet.owner.root)
     capfd.readouterr()
-    assert run(["nodes", "origin", "--target", "prod", "--json"]) == 0
+    assert run(["live", "--nodes", "--remote", "origin", "prod", "--json"]) == 0
     nine, ten = json.loads(capfd.readouterr().out)["nodes"]
     assert (nine["node"], nine["commit"], nine["behind"]) == ("9", str(first), 2)
     assert (ten["node"], ten["commit"], ten["behind"]) == ("10", str(third), 0)
@@ -91,7 +91,7 @@ def test_nodes_of_a_remote(
     if fleet.remote.kind != "bucket":  # which has no clock
         assert nine["clock_off"] and abs(nine["clock_ahead_ms"] + 9 * 60_000) < 30_000
     assert not ten["clock_off"]
-    assert run(["nodes", "origin"]) == 0
+    assert run(["live", "--nodes", "--remote", "origin"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["node", "9", "10"]
     assert "2 deployments" in lines[1]
@@ -130,7 +130,7 @@ def test_a_node_that_has_not_reported(folder_fleet: Fleet) -> None:
     folder_fleet.report("7", folder_fleet.versions[0])
     with pytest.raises(UnknownTarget, match="no node has reported on nodes/8/prod") as error:
         folder_fleet.owner.checkout(at="2026-01-01", target="nodes/8/prod")
-    assert "'mvc nodes'" in str(error.value.hint)
+    assert "'mvc live --nodes'" in str(error.value.hint)
 
 
 def test_reports_count_nowhere_else(folder_fleet: Fleet) -> None:

@@ -170,17 +170,6 @@ def test_branches_are_written_without_being_current(repo, fs):
     assert fs.cat_file("mvc://models@next/c") == b"2"
 
 
-def test_what_rm_took_out_stays_for_the_current_branch(repo, fs):
-    fs.pipe_file("mvc://models/a", b"1")
-    fs.pipe_file("mvc://models/b", b"1")
-    repo.branch("next")
-    repo.remove(["a"], cached=True)
-    fs.pipe_file("mvc://models@next/c", b"1")
-    assert paths(repo, "next") == ["a", "b", "c"]
-    fs.pipe_file("mvc://models@main/c", b"1")
-    assert paths(repo, "main") == ["b", "c"]
-
-
 def test_only_branches_are_written(repo, fs):
     fs.pipe_file("mvc://models/a", b"1")
     repo.tag("v1")

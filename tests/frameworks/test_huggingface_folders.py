@@ -173,8 +173,7 @@ def test_files_are_stored_once_and_come_back(tmp_path: Path, repo: mvc.Repositor
     trainer(tmp_path, [callback], max_steps=2).train()
     assert callback.report is not None and callback.report.newest is not None
     assert beside.isdisjoint(callback.report.newest.entries)  # the second step has them unread
-    repo.remove(["config.json"], cached=True)
-    repo.commit(message="without", options=mvc.CommitOptions(allow_empty=True))
+    repo.commit(message="without", states={"config.json": None})
     assert beside - {*repo.manifest("HEAD").by_path} == {"config.json"}
     trainer(tmp_path, [callback], max_steps=1).train()
     assert {*callback.report.newest.entries} == {"config.json", MODEL, TRAINING}

@@ -15,7 +15,6 @@ from mvc.repo import attached
 from mvc.repo.annotations import Annotations
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.refs import staged_removals
 from mvc.store.journal.entries import Entry
 from mvc.testing import fresh_process
 
@@ -43,7 +42,6 @@ def describe(root: Path) -> dict[str, Any]:
                 for d in repo.deployments()
             ],
             "live": _live(repo),
-            "removed": list(staged_removals(repo.context)),
             "fsck": _problems(repo, full=False),
             "fsck --full": _problems(repo, full=True),
             **_told(repo, entries, commits),

@@ -94,8 +94,7 @@ def test_no_state_is_below_another(repo: Repository, first: str, second: str) ->
     repo.commit(state, path=first)
     with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
         repo.commit(state, path=second)
-    repo.remove([first])
-    repo.commit(state, path=second)
+    repo.commit(states={first: None, second: state})
     assert repo.status().changes[0].path == second and len(repo.status().changes) == 1
 
 
@@ -111,9 +110,7 @@ def test_old_versions_that_have_both_are_read_by_path(
     for name in ("m", "m/n"):
         repo.checkout(path=[name], to=tmp_path / f"{name[-1]}.bin")
         assert (tmp_path / f"{name[-1]}.bin").is_file()
-    repo.commit({"w": np.ones(3)}, path="other")
-    assert repo.remove(["m"]) == ("m",)
-    repo.commit({"w": np.zeros(4)}, path="other")
+    repo.commit(states={"m": None, "other": {"w": np.zeros(4)}})
     assert {change.path for change in repo.status().changes} == {"m/n", "other"}
 
 

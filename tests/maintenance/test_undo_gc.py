@@ -38,10 +38,6 @@ def padded(context: Context) -> None:
         refs.delete_tag(context, "x")
 
 
-def rm(context: Context, *paths: str) -> None:
-    context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=paths))
-
-
 def shorten(context: Context, seconds: float = 0) -> dict[int, Operation]:
     collect(context, grace=timedelta(seconds=seconds))
     left = {o.number: o for o in oplog.oplog(context)}
@@ -106,13 +102,3 @@ def test_what_is_left_in_part_is_not_undone(context: Context) -> None:
     with pytest.raises(RefConflict, match="nothing to undo"):
         undo(context, 3)
     assert refs.head(context).branch == "trunk"
-
-
-def test_the_list_of_removed_paths_leads_back_beyond_the_grace(context: Context) -> None:
-    empty_commit(context)
-    rm(context, "a")
-    padded(context)
-    advance(context, 3600)
-    rm(context, "a", "b")
-    shorten(context, seconds=1800)
-    assert undo(context).entry.removed == ("a",)

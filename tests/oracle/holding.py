@@ -79,14 +79,14 @@ def commit_files(root: Path, *versions: Files, **options: object) -> list[bytes]
     with Repository.init(root) as repo:
         for files in versions:
             gone = [e.path for e in repo.manifest().entries if e.path not in files] if ids else []
-            if gone:
-                repo.remove(gone)
+            for path in gone:
+                (root / path).unlink()
             for path, data in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_bytes(data)
-            made = repo.commit(
-                [root / p for p in files], options=CommitOptions(allow_empty=True), **options
-            )  # type: ignore[arg-type]
+            named = [root / path for path in (*files, *gone)]
+            empty = CommitOptions(allow_empty=True)
+            made = repo.commit(named, options=empty, **options)  # type: ignore[arg-type]
             ids.append(bytes(made.id))
     oracle = held_against(root)
     for id_, files in zip(ids, versions, strict=True):

@@ -105,7 +105,7 @@ def test_a_secret_in_a_url_is_refused_and_not_said(
 ) -> None:
     History(tmp_path / "a", 1).close()
     url = remote.url.replace("://", f"://{secret}")
-    for line in (("remote", "add", "origin", url), ("clone", url, "b"), ("ls-remote", url)):
+    for line in (("remote", "add", "origin", url), ("clone", url, "b"), ("remote", "show", url)):
         done = run(tmp_path / "a", *line)
         assert done.returncode != 0
         assert b"hunter2" not in done.stdout + done.stderr

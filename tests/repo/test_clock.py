@@ -51,7 +51,6 @@ WRITES: dict[str, Act] = {
     "switch": lambda repo: repo.switch("side"),
     "switch to a new one": lambda repo: repo.switch("new", create=True),
     "checkout": lambda repo: repo.checkout("HEAD~3", to=repo.root),
-    "rm": lambda repo: repo.remove(["f.bin"]),
     "undo": lambda repo: repo.undo(),
     "forget": lambda repo: repo.storage.forget("HEAD~3"),
     "forget by rule": lambda repo: repo.storage.forget(keep_last=1),

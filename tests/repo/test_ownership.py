@@ -36,10 +36,9 @@ WITHOUT = {
 ARGUMENTS = {
     "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "retrain": ["HEAD"],
-    "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "backup": ["../../copy"],
-    "follow": ["..", "--target", "production", "-o", "followed.safetensors", "--once"],
+    "follow": ["..", "production", "-o", "followed.safetensors", "--once"],
 }  # fmt: skip
 ARGUMENTS["serve"] = [".."]
 

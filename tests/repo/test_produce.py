@@ -271,10 +271,10 @@ def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
             options=CommitOptions(allow_empty=True),
         )
         assert (tmp_path / "copy").read_text() == "1.3"
-        repo.remove(["b.npz"])
+        (tmp_path / "b.npz").unlink()
         (tmp_path / ".mvc/config.yaml").write_text("commit:\n  pipeline: vsol-0-fast\n")
     with mvc.Repository.open(tmp_path) as repo:
-        repo.commit()  # nothing but a removal: no file to write
+        repo.commit(tmp_path / "b.npz")  # nothing but a removal: no file to write
         assert "b.npz" not in repo.manifest().by_path
 
 

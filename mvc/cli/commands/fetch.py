@@ -22,11 +22,10 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     prune: bool = flag("Forget branches that are gone there.", "-p")
     states: str | None = option("STATES", "Whose states come along: all, none or last:N.")
     nodes: bool = flag("Bring what nodes report there as well.")
-    exit_code: bool = flag("Exit with 1 if nothing was new.")
 
 
 @verb("mvc fetch origin", _FetchOptions)
-def command(session: Session, args: _FetchOptions) -> int:
+def command(session: Session, args: _FetchOptions) -> None:
     repository = session.repository
     remote = repository.remotes.find(args.remote)
     with session.progress("receiving") as progress:
@@ -48,4 +47,3 @@ def command(session: Session, args: _FetchOptions) -> int:
                 f"{count(absent, 'version')} that came before have no state here: "
                 f"'mvc fetch {printable(remote.name)} REV...' brings the states of REVs"
             )
-    return int(args.exit_code and not done.is_news)

@@ -1,7 +1,7 @@
 """``mvc follow``.
 
-Keeps FILE the version that is live on the target of the repository at URL, which may be a folder,
-ssh, https or a bucket. No repository is needed here. Each version comes as a delta against FILE, is
+Keeps FILE the version that is live on TARGET of the repository at SOURCE: a folder, ssh, https
+or a bucket. No repository is needed here. Each version comes as a delta against FILE, is
 proven, and replaces it in one step; a rollback comes like a deployment. It goes on until it is
 ended, also after the remote was away.
 """
@@ -29,21 +29,18 @@ _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
 
 class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
-    url: str = argument("URL")
-    target: str = option("TARGET", "The target whose live version FILE is to be.", required=True)
+    source: str = argument("SOURCE")
+    target: str = argument("TARGET")
     output: Path = option("FILE", "The file that is kept.", "-o", required=True)
     path: str | None = option("PATH", "The file of the version, where it has several.")
     node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
     once: bool = flag("Return as soon as FILE is what is live.")
     command: str = option("CMD", "Run by a shell after each swap.", "--exec", default="")
-    exec_timeout: float = option(
-        "SECONDS", "How long CMD may take; by default 600.", type=_SECONDS, default=600.0
-    )
     interval: float | None = option(
         "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
     )
     options: tuple[str, ...] = option(
-        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "--option"
+        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-O", "--option"
     )
 
 
@@ -51,7 +48,7 @@ class _Ended(BaseException):
     """SIGTERM has come."""
 
 
-@verb("mvc follow https://models.lab/net --target prod -o net.safetensors", _FollowOptions)
+@verb("mvc follow https://models.lab/net prod -o net.safetensors", _FollowOptions)
 def command(session: Session, args: _FollowOptions) -> None:
     from mvc.fleet.follow import Following, FollowOptions
 
@@ -59,7 +56,6 @@ def command(session: Session, args: _FollowOptions) -> None:
         args.path,
         args.node,
         args.command,
-        command_seconds=args.exec_timeout,
         interval=args.interval,
         remote=dict(pairs(args.options, "option")),
     )
@@ -73,7 +69,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         session.out.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
     note = session.out.note
-    with Following(args.url, args.target, args.output, options, note=note) as following:
+    with Following(args.source, args.target, args.output, options, note=note) as following:
         if not args.once:
             before = signal.signal(signal.SIGTERM, _end)
             try:

@@ -2,27 +2,26 @@
 
 Now or at TIME, on TARGET or on every target: the version, since when and until when it was
 live, its message and metrics, who deployed it and why. With --between everything that was
-live in that time, both ends included; the first is what was live at A already. With --follow
-it goes on, and prints a line whenever another version is live.
+live in that time, both ends included; the first is what was live at A already. With --nodes
+the newest report of each node: the version and since when by its own clock, how far it is
+behind what is live, and how far its clock is off.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line, who
-from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
+from mvc.cli.nodes import show_nodes
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.restored import stdout, tell, write_model
 from mvc.cli.session import Session
 from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
-from mvc.names import printable
-from mvc.repo.deployments import Deployed
+from mvc.names import is_report, printable
 from mvc.repo.live import Live
 from mvc.text import one_line
 from mvc.times import format_age, format_time
@@ -36,30 +35,30 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     between: tuple[str, str] | None = option(
         "A B", "Everything that was live from A to B.", nargs=2
     )
-    output: str | None = option(
-        "FILE|DIR", "Write the version there, as 'mvc checkout' does; - is stdout.", "-o"
-    )
-    follow: bool = flag("Go on until interrupted; -o is kept as what is live.")
-    whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
-    force: bool = FORCE_FILE
+    nodes: bool = flag("What each node reports that it serves.")
+    remote: str | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
 
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)
 def command(session: Session, args: _LiveOptions) -> None:
-    writes = args.output is not None or args.whole
-    if args.between is not None and (args.at is not None or writes):
-        raise click.UsageError("--between goes with neither --at nor -o nor --model")
-    if args.target is None and (writes or args.follow):
-        raise click.UsageError("-o, --model and --follow are for one TARGET: name it")
-    if args.follow:
-        _follow(session, args)
+    if args.between is not None and args.at is not None:
+        raise click.UsageError("--between does not go with --at")
+    if args.nodes:
+        check_alone("nodes", takes="target remote")
+    if args.remote is None:
+        _tell(session, args)
+        return
+    with session.visiting(args.remote, nodes=args.nodes or is_report(args.target or "")):
+        _tell(session, args)
+
+
+def _tell(session: Session, args: _LiveOptions) -> None:
+    if args.nodes:
+        show_nodes(session, args.target)
         return
     found = _found(session, args)
     if session.as_json:
-        written = _write(session, found[0], args) if writes else {}
-        session.out.json(
-            "mvc.live/1", {"live": [_json(session, each) for each in found], **written}
-        )
+        session.out.json("mvc.live/1", {"live": [_json(session, each) for each in found]})
         return
     is_now = live_now(session)
     if not found:
@@ -68,12 +67,10 @@ def command(session: Session, args: _LiveOptions) -> None:
         rows = [_row(session, each, is_now) for each in found]
         session.out.table(_COLUMNS, rows)
     else:
-        print_ = session.out.note if args.output == "-" else session.out.line
         for line in _lines(session, found[0], is_now):
-            print_(line)
-    tell_unsent(session, args.target)
-    if writes:
-        _write(session, found[0], args)
+            session.out.line(line)
+    if args.remote is None:
+        tell_unsent(session, args.target)
 
 
 def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
@@ -83,33 +80,6 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
     if args.target is None:
         return repository.live(at=args.at)
     return (repository.live(args.target, at=args.at),)
-
-
-def _follow(session: Session, args: _LiveOptions) -> None:
-    from mvc.serving.follower import Follower
-
-    if args.at or args.between or args.whole or args.output == "-":
-        raise click.UsageError("--follow goes with neither --at, --between, --model nor -o -")
-    target, output = str(args.target), args.output
-
-    def tell(deployed: Deployed) -> None:
-        if session.as_json:
-            session.out.json("mvc.live/1", {"live": [_json(session, follower.repo.live(target))]})
-            return
-        id_ = str(deployed.commit) if session.verbose else deployed.commit.short
-        message = one_line(follower.repo.version(deployed.commit).message)
-        why = ": ".join(
-            filter(None, (who(deployed.author, deployed.sent_by), one_line(deployed.reason)))
-        )
-        facts = (format_time(deployed.time_ns), id_, message, why and f"({why})")
-        session.out.line("  ".join(filter(None, facts)))
-
-    folder = output is not None and (output.endswith("/") or not Path(output).suffix)
-    follower = Follower(session.repository, target, to=output, atomic_dir=folder, on_change=tell)
-    with follower:
-        if follower.live() is None:
-            session.out.note(f"nothing is live on {printable(target)} yet")
-        follower.run()
 
 
 def _json(session: Session, live: Live) -> dict[str, Any]:
@@ -152,18 +122,3 @@ def _until(session: Session, live: Live, is_now: IsLive) -> str:
         to_come = " (to come)" if live.until_ns > session.now_ns() else ""
         return format_time(live.until_ns) + to_come
     return "still live" if is_now(live.deployment) else "nothing later is on record"
-
-
-def _write(session: Session, live: Live, args: _LiveOptions) -> dict[str, Any]:
-    """Writes the version's files, and says so; returns what ``--json`` says of them."""
-    if args.whole or args.output is None:
-        if args.output == "-":
-            raise click.UsageError("--model writes a whole version into -o DIR")
-        written = write_model(session, live.commit, args.output, force=args.force)
-        return {key: written[key] for key in ("written", "model", "folder") if key in written}
-    with session.progress("restoring") as progress:
-        to = stdout(session) if args.output == "-" else args.output
-        done = session.repository.checkout(live.commit, to=to, force=args.force, progress=progress)
-    if not session.as_json:
-        tell(session, done)
-    return fields(done, "written left_out")

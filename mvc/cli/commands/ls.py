@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.completing import complete_data_sets
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import CommandOptions, argument, check_alone, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers
@@ -26,7 +26,6 @@ _DATA = [*columns("data set, version"), *numbers("files, size"), *columns("where
 class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     paths: tuple[str, ...] = argument("[PATH]...")
-    name_only: bool = flag("Only the paths, one a line.")
     data: str | None = option(
         "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
         shell_complete=complete_data_sets,
@@ -46,9 +45,6 @@ def command(session: Session, args: _LsOptions) -> None:
         out.json("mvc.ls/1", {"commit": commit_id, "files": [entry_json(e) for e in entries]})
         return
     for n, entry in enumerate(entries):
-        if args.name_only:
-            out.line(printable(entry.path))
-            continue
         if n:
             out.line()
         out.line(file_line(out, entry))

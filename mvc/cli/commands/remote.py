@@ -1,7 +1,7 @@
 """``mvc remote``.
 
 'remote add NAME URL' names one: a folder, ssh://HOST/PATH, https://HOST/NAME, bucket:PATH or
-s3://BUCKET. Nothing is fetched yet. 'remote show NAME' asks it what it has.
+s3://BUCKET. Nothing is fetched yet. 'remote show' asks one, or a URL, what it has.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns
-from mvc.errors import MvcError
+from mvc.errors import MvcError, NotARepository
+from mvc.ids import CommitId
 from mvc.names import printable
 
 _COLUMNS = columns("remote, url, options")
 
 
 class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[list | add NAME URL | remove NAME | show [NAME]]")
+    words: tuple[str, ...] = argument("[list | add NAME URL | remove NAME | show [NAME|URL]]")
     options: tuple[str, ...] = option(
         "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
         "-o", "--option", needs="words",
@@ -73,32 +74,44 @@ def _list(session: Session) -> None:
 
 
 def _show(session: Session, name: str | None = None) -> None:
-    remotes, out = session.repository.remotes, session.out
-    remote = remotes.find(name)
-    found = remotes.show(name)
-    known = {
-        ref.name.partition("/")[2]: ref.commit
-        for ref in session.repository.remote_refs(remote.name)
-    }
+    out, known, mine = session.out, dict[str, CommitId](), dict[str, CommitId]()
+    try:
+        repository = session.repository
+    except NotARepository:
+        if name is None:
+            raise
+        from mvc.api.remotes import refs_of
+
+        remote, found = None, refs_of(name)
+    else:
+        remote = repository.remotes.find(name)
+        found = repository.remotes.show(name)
+        refs = repository.remote_refs(remote.name) if remote.name else []
+        known = {ref.name.partition("/")[2]: ref.commit for ref in refs}
+        mine = {tag.name: tag.commit for tag in repository.tags()}
     gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
     if session.as_json:
         out.json("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone})
         return
     kind = "bare" if found.bare else "with working files"
-    out.line(f"{printable(remote.name)}: {printable(found.url)}, {kind}")
+    title = f"{printable(remote.name)}: " if remote is not None and remote.name else ""
+    out.line(f"{title}{printable(found.url)}, {kind}")
     head = found.head if isinstance(found.head, str) else "detached"
     out.line(f"HEAD: {printable(head)}")
     rows = []
     for branch, commit in found.branches.items():
         seen = known.get(branch)
         state = "as fetched" if seen == commit else "new" if seen is None else "moved"
-        rows.append(("branch", printable(branch), commit.short, state))
-    mine = {tag.name: tag.commit for tag in session.repository.tags()}
+        rows.append(("branch", printable(branch), _id(session, commit), state))
     for tag, commit in found.tags.items():
         same = mine.get(tag)
         state = "as here" if same == commit else "new" if same is None else "another one here"
-        rows.append(("tag", printable(tag), commit.short, state))
-    rows += [("branch", printable(each), known[each].short, "gone there") for each in gone]
+        rows.append(("tag", printable(tag), _id(session, commit), state))
+    rows += [("branch", printable(each), _id(session, known[each]), "gone there") for each in gone]
     out.table(columns("kind, name, version, state"), rows)
     if found.another is not None:
         out.warn(found.another)
+
+
+def _id(session: Session, commit: CommitId) -> str:
+    return str(commit) if session.verbose else commit.short

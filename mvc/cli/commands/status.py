@@ -17,25 +17,23 @@ from mvc.repo.worktree.status import FileChange, Status
 from mvc.text import count
 
 _SECTIONS = {
-    "staged": "Left out of the next commit:",
     "work": "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):",
     "renamed": "Under another name (use 'mvc commit -a NAME', or 'mvc checkout HEAD PATH'):",
     "older": "As in another version ('mvc checkout HEAD PATH' updates a file, 'mvc commit PATH' "
     "goes back):",
-    "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc rm PATH'):",
+    "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc commit -a'):",
 }
-_MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
-_STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
+_MARKS = {"modified": "M", "missing": "!", "renamed": "R"}
+_STYLES = {"modified": "changed", "missing": "removed", "renamed": "changed"}
 
 
 class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
-    short: bool = flag("One line a file: M, !, D, R, ?, L.", "-s")
-    no_untracked: bool = flag("Leave out files that are not tracked.")
+    short: bool = flag("One line a file: M, !, R, ?, L.", "-s")
 
 
 @verb("mvc status", _StatusOptions)
 def command(session: Session, args: _StatusOptions) -> None:
-    found = session.repository.status(untracked=not args.no_untracked)
+    found = session.repository.status()
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
         tracking = session.repository.remotes.tracking(found.branch)
@@ -112,8 +110,8 @@ def _untracked(session: Session, status: Status) -> Sequence[str]:
 
 
 def _of(change: FileChange) -> str:
-    if change.kind in {"missing", "removed", "renamed"}:
-        return "staged" if change.kind == "removed" else change.kind
+    if change.kind in {"missing", "renamed"}:
+        return change.kind
     return "work" if change.same_as is None else "older"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mvc.cli.commits import live_now, who
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
@@ -25,7 +25,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.repo.oplog.undo import Undoing
 from mvc.store.journal.entries import Entry, RefChange, RefValue
-from mvc.text import count, listed, one_line
+from mvc.text import count, one_line
 from mvc.times import format_time
 
 _COLUMNS = columns("number, time, operation, state, who, why, changes, about")
@@ -37,17 +37,14 @@ class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     listed: bool = flag("List the operations, newest first, and take back none.", "--list")
-    limit: int | None = option(
-        "N", "With --list: stop after N.", "--max-count", type=click.IntRange(min=0), needs="listed"
-    )
 
 
 @verb("mvc undo", _UndoOptions)
 def command(session: Session, args: _UndoOptions) -> None:
     out = session.out
     if args.listed:
-        check_alone("listed", takes="limit")
-        print_operations(session, args.limit)
+        check_alone("listed")
+        print_operations(session)
         return
     if args.number is None and session.repository.context.given_up:
         raise RefConflict(
@@ -67,7 +64,6 @@ def command(session: Session, args: _UndoOptions) -> None:
     _tell_of_head(session, done)
     if done.after != done.before:
         tell_of_training(session, done.before.branch, done.after.branch)
-    _tell_of_deleted(session, done)
     _tell_of_remotes(session, done)
 
 
@@ -82,17 +78,6 @@ def _tell_of_head(session: Session, done: Undoing) -> None:
     if at.commit is not None:
         how += ", 'mvc checkout -f HEAD' writes those of HEAD over them"
     session.out.note(f"The files are not touched: {how}")
-
-
-def _tell_of_deleted(session: Session, done: Undoing) -> None:
-    """``mvc rm`` deletes files; undoing it does not write them."""
-    left_out = done.entry.removed
-    if left_out is None:
-        return
-    for path in sorted({*(done.operation.entry.removed or ())} - {*left_out}):
-        if session.fs.stat(session.repository.root / path) is None:
-            name = session.from_here(path)
-            session.out.note(f"{name} is not there: 'mvc checkout HEAD {name}' writes it")
 
 
 def _tell_of_remotes(session: Session, done: Undoing) -> None:
@@ -133,7 +118,6 @@ def _json(done: Undoing) -> dict[str, Any]:
         "number": done.number,
         "undone": operation_json(done.operation),
         "refs": done.entry.refs,
-        "removed": done.entry.removed,
         "head": {"branch": done.after.branch, "commit": done.after.commit, "moved": moved},
         "deployments": done.deployments,
     }
@@ -192,9 +176,6 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield f"{count(len(entry.forgotten), 'state')} forgotten"
     for mark in entry.weights:
         yield f"weights of {_value(mark.commit, full)} {_WEIGHTS[mark.kind]}"
-    if entry.removed is not None:
-        names = listed([printable(path) for path in entry.removed], 3)
-        yield f"to leave out next: {names or 'nothing'}"
 
 
 def about(entry: Entry) -> str:
@@ -214,16 +195,16 @@ def operation_json(operation: Operation) -> dict[str, Any]:
         "number": operation.number,
         **fields(entry, "operation time@ author=done_by sent_by=sender reason note refs"),
         "commits": [commit.id for commit in entry.commits],
-        **fields(entry, "deployments retractions relinks forgotten here_again weights removed"),
+        **fields(entry, "deployments retractions relinks forgotten here_again weights"),
         **fields(entry, "stamps origin@ undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }
 
 
-def print_operations(session: Session, limit: int | None) -> None:
-    """Prints the newest operations, with what each of them moved."""
-    found = list(session.repository.oplog(limit))
+def print_operations(session: Session) -> None:
+    """Prints the operations, newest first, with what each of them moved."""
+    found = list(session.repository.oplog())
     if session.as_json:
         payload = {"operations": [operation_json(each) for each in found]}
         session.out.json("mvc.undo.list/1", payload)
@@ -237,7 +218,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
     entry, state = operation.entry, ""
     if operation.undone_by is not None:
         state = f"undone by {operation.undone_by}"
-    elif operation.number and is_shortened(entry) and entry.removed is None:
+    elif operation.number and is_shortened(entry):
         state = "cannot be undone"
     return (
         str(operation.number),

@@ -11,7 +11,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 
 from mvc.api.repository import Repository
-from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
+from mvc.errors import UnknownPath, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
@@ -76,6 +75,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._pipeline = pipeline
         self._run = run
         self._saver: threading.Thread | None = None
+        self._gone: set[str] = set()
 
     @property
     def repo(self) -> Repository:
@@ -117,9 +117,10 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             self._branch = self._named  # AsyncCheckpointIO has a thread for each training
         self._saver = threading.current_thread()
         self._branch = self._branch or tip(self.repo.context, None).branch
+        states = dict.fromkeys(self._gone) | {training: beside} | ({name: model} if apart else {})
         made = self.repo.commit(
             path=name if apart else training,
-            states={name: model, training: beside} if apart else {training: beside},
+            states=states,
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
             pipeline=self._pipeline,
@@ -127,6 +128,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 branch=self._branch, new_branch=self._named is None, run=self._run
             ),
         )
+        self._gone.clear()
         files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
 
@@ -170,7 +172,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return made if map_location is None else _mapped(made, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Removes the marker, and the checkpoint from the versions to come; history keeps it."""
+        """Removes the marker, and the checkpoint from the next version on; history keeps it."""
         with self._given.during():
             self._remove(path)
 
@@ -182,11 +184,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             return
         if not found.is_symlink and file.name != _HANDED_OVER:
             _, name = self._marked(path)
-            with suppress(UnknownRevision):  # HEAD may be on a branch without versions
-                tracked = self.repo.manifest().by_path
-                gone = [p for p in (name, training_path(name)) if p in tracked]
-                if gone:
-                    self.repo.remove(gone, cached=True)
+            self._gone |= {name, training_path(name)}
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:

@@ -37,13 +37,13 @@ from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import branch_move, checking_out, head_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs, staged_removals
+from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance_branch, branch_change, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
-from mvc.store.journal.entries import Entry, RefValue
+from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
 from mvc.types import Bytes, Progress
 
@@ -276,52 +276,6 @@ def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownR
         f"{shown} is a version, and not a branch",
         hint=f"'mvc checkout {shown}' goes there, 'mvc switch -c NAME {shown}' begins a branch",
     )
-
-
-def remove(
-    context: Context, paths: Sequence[str], *, cached: bool = False, force: bool = False
-) -> tuple[str, ...]:
-    """Stages the removal of tracked paths and deletes their files; returns the paths.
-
-    With ``cached`` the files stay. Raises UnknownPath for a path that HEAD does not have. Raises
-    WouldOverwrite for a file that differs from HEAD, unless ``force``; then nothing was changed.
-    """
-    context.check_worktree()
-    manifest = manifests.of_commit(context, head(context).commit)
-    if not manifest.entries:
-        raise UnknownPath("no file is tracked yet", hint="see 'mvc status'")
-    chosen: dict[str, FileEntry] = {}
-    for path in paths:
-        try:
-            chosen |= {entry.path: entry for entry in select(manifest, [path])}
-        except UnknownPath as error:
-            raise UnknownPath(
-                f"{printable(path)} is not tracked: HEAD has no such path",
-                hint="'mvc ls' lists the tracked paths",
-            ) from error
-    fs, root = context.store.fs, context.root
-    here = []
-    if not cached:
-        present = {path: fs.stat(root / path) for path in chosen}
-        # A folder may stand there now: it is no file of HEAD, and stays.
-        here = [e for e in chosen.values() if (at := present[e.path]) and not at.is_dir]
-    _refuse_links(context, here)
-    for entry in here:
-        check_place(entry.path)
-        if not force and entry_of(context, entry.path).content_id != entry.content_id:
-            raise WouldOverwrite(
-                f"{entry.path} holds work that is not committed",
-                hint="commit it, keep it with --cached, or add -f to lose it",
-            )
-
-    def make() -> Entry:
-        gone = tuple(sorted({*staged_removals(context), *chosen}))
-        return Entry("rm", context.store.clock.now_ns(), removed=gone)
-
-    context.store.publish(make)
-    for entry in here:
-        fs.unlink(root / entry.path, missing_ok=True, within=root)
-    return tuple(chosen)
 
 
 def _paths(entries: Sequence[FileEntry]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.live import replaced
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
 from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import publish, signing
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
@@ -122,7 +122,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
                 """Runs under the journal's lock: the parent is the tip of now."""
                 nonlocal draft
                 now = _tip(context, request)
-                if now != draft.at or _staged_removals(context, request) != draft.removed:
+                if now != draft.at:
                     draft = _draft(context, request, files, now, objects=objects)
                 if graph.generation != generation:
                     check_recoverable(graph, objects, draft.manifest)
@@ -181,12 +181,6 @@ def _tip(context: Context, request: CommitRequest) -> Head:
     if request.tag is not None:
         return Head(None, tagged(context, request.tag))
     return tip(context, request.options.branch, new=request.options.new_branch)
-
-
-def _staged_removals(context: Context, request: CommitRequest) -> tuple[str, ...]:
-    """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
-    current = request.options.branch in {None, head(context).branch} and not request.apart
-    return staged_removals(context) if current and request.tag is None else ()
 
 
 def _pipeline(context: Context, request: CommitRequest) -> str:
@@ -301,14 +295,10 @@ def _store(writer: ContentWriter, finder: BaseFinder, file: Storing) -> FileEntr
 
 
 class _Draft(Struct, frozen=True):
-    """The version as it is on top of ``at``, whose manifest is ``parent``; durable in ``regions``.
-
-    ``removed`` are staged removals that it takes along.
-    """
+    """The version on top of ``at``, whose manifest is ``parent``; durable in ``regions``."""
 
     at: Head
     parent: Manifest
-    removed: tuple[str, ...]
     manifest: Manifest
     regions: tuple[Region, ...]
 
@@ -320,8 +310,8 @@ def _draft(
 
     It has the parent's paths, less the removed ones, with the committed ones.
     """
-    parent, removed = manifests.of_commit(context, at.commit), _staged_removals(context, request)
-    gone = {*removed, *(change.path for change in request.changes if change.open is None)}
+    parent = manifests.of_commit(context, at.commit)
+    gone = {change.path for change in request.changes if change.open is None}
     whole = request.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
     for path in _displaced(context, {*paths, *files.kept}, files.kept.keys()):
@@ -335,7 +325,7 @@ def _draft(
         context.store.require(manifest.features)
         base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
         objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
-    return _Draft(at, parent, removed, manifest, regions=objects.sync())
+    return _Draft(at, parent, manifest, regions=objects.sync())
 
 
 def _displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[str]:
@@ -351,7 +341,7 @@ def _displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[st
                 if other in committed or identity is None or not identity.is_file:
                     raise WrongUsage(
                         f"{file} cannot be a file and the folder of {inside} in one version",
-                        hint=f"name another path, or remove the tracked one: 'mvc rm {other}'"
+                        hint=f"name another path, or take the tracked one out: 'mvc commit {other}'"
                         if other not in committed
                         else "give one of them another path",
                     )
@@ -421,7 +411,6 @@ def _entry(
         commits=(made,),
         refs=_refs(request, draft.at, made.id),
         deployments=tuple(deployments),
-        removed=() if draft.removed else None,
         author="" if target is None or made.author == context.author else context.author,
         marks=_marks(draft, files.kept),
         replaces=replaces,

@@ -11,19 +11,20 @@ from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
+from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions, FileOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head, staged_removals, tip
+from mvc.repo.lookup.refs import head, tip
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import FileChange, status
 
 
 def states_by_path(
-    state: object, path: str, states: Mapping[str, Mapping[str, Any]] | None
-) -> dict[str, Mapping[str, Any]]:
+    state: object, path: str, states: Mapping[str, Mapping[str, Any] | None] | None
+) -> dict[str, Mapping[str, Any] | None]:
     """``states``, and ``state`` at ``path`` if it is a mapping. Raises InvalidName, WrongUsage."""
     given = {check_path(name): each for name, each in (states or {}).items()}
     if not isinstance(state, Mapping):
@@ -33,10 +34,10 @@ def states_by_path(
     return {check_path(path): state, **given}
 
 
-def refuse_empty(states: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_empty(states: Mapping[str, Mapping[str, Any] | None]) -> None:
     """Raises WrongUsage if one of the states by path is empty."""
     for path, state in states.items():
-        if not state:
+        if state is not None and not state:
             raise WrongUsage(
                 f"the state at {path} is empty, and would take the place of what may be "
                 "stored there",
@@ -44,8 +45,10 @@ def refuse_empty(states: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def of_state(state: Mapping[str, Any], name: str, *, cached: bool = False) -> Change:
-    """A mapping of tensors as the path ``name``; ``cached`` as of a Change."""
+def of_state(state: Mapping[str, Any] | None, name: str, *, cached: bool = False) -> Change:
+    """A mapping of tensors as the path ``name``; ``cached`` as of a Change. None removes it."""
+    if state is None:
+        return Change(name, None)
     from mvc.adapters.python.state import from_state  # files need none of it
 
     return Change(name, lambda: nullcontext(from_state(state)), cached)
@@ -72,62 +75,60 @@ def of_files(
 ) -> list[Change]:
     """The files at the paths ``given``; a folder means its content.
 
-    A tracked file that is gone from such a folder leaves the version. ``files.all`` adds each
-    tracked path whose file was modified, and takes a file among those named that has the bytes of a
-    missing one as its new name; other files that are not tracked may be copies. Any other tracked
-    path without a file stays tracked, and so does a state that Python recorded in a folder. Raises
-    WrongUsage if no path is named and none is removed, unless ``options.allow_empty``, and
-    UnknownPath for a symbolic link that leads nowhere. A truncated model file raises BadModelFile
-    when it is opened, unless ``files.opaque``, or unless HEAD has one at its path: then
-    ``opaque`` was chosen before.
+    A tracked path that is named, or lies in a folder that is named, leaves the version if it has no
+    file; a state that Python recorded in such a folder stays. ``files.all`` adds each tracked path
+    whose file was modified, takes out each at whose place is nothing, and takes a file among those
+    named that has the bytes of a missing one as its new name; other files that are not tracked may
+    be copies, and the missing one stays tracked. Raises WrongUsage if no path is named and none
+    leaves, unless ``options.allow_empty``, and UnknownPath for a symbolic link that leads nowhere.
+    A truncated model file raises BadModelFile when it is opened, unless ``files.opaque``, or unless
+    HEAD has one at its path: then ``opaque`` was chosen before.
     """
     fs, root = context.store.fs, context.root
-    names: list[str] = []
-    folders: set[str] = set()
+    names, folders, missing = list[str](), set[str](), set[str]()
+    at = tip(context, options.branch, new=options.new_branch).commit
+    tracked = manifests.of_commit(context, at).by_path
     if given is not None:
-        names = worktree.expand(context, paths_of(given), files.cwd or fs.cwd(), folders)
-        if not names:
-            raise WrongUsage(
-                "no files to commit",
-                hint="see .mvcignore; 'mvc rm PATH' removes tracked files from the next version",
-            )
-    elif not (files.all or options.allow_empty or staged_removals(context)):
+        cwd = files.cwd or fs.cwd()
+        names = worktree.expand(
+            context, paths_of(given), cwd, folders, tracked=tracked, missing=missing
+        )
+        if not names and not missing:
+            raise WrongUsage("no files to commit", hint="-a takes out missing ones; see .mvcignore")
+    elif not (files.all or options.allow_empty):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
+    present, gone = _tracked_inside(context, folders | missing, tracked)
+    gone += missing & tracked.keys()  # a state that Python recorded, too
     changed = status(context).changes if files.all else ()
     _refuse_older(context, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
-    renamed = [change for change in changed if change.kind == "renamed" and change.path in names]
-    if files.all and not (names or options.allow_empty or staged_removals(context)):
+    gone += [c.old for c in changed if c.kind == "renamed" and c.path in names]
+    missed = (c.path for c in changed if c.kind == "missing" and not c.not_written)
+    gone += [path for path in missed if fs.stat(root / path, follow=False) is None]
+    if files.all and not (names or gone or options.allow_empty):
         refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[ParsedFile]:
         unless = partial(_was_kept_opaque, context, name)
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
-    present, gone = _tracked_inside(context, folders, options)
     kept = [Change(n, partial(open_, n)) for n in dict.fromkeys([*names, *present])]
-    return [*kept, *(Change(n, None) for n in dict.fromkeys([*(c.old for c in renamed), *gone]))]
+    return [*kept, *(Change(n, None) for n in dict.fromkeys(gone))]
 
 
 def _tracked_inside(
-    context: Context, folders: Set[str], options: CommitOptions
+    context: Context, folders: Set[str], tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
-    """The tracked files in ``folders`` that are on disk, ignored or not, and those that are gone.
-
-    The parent of the version decides what is tracked.
-    """
+    """Tracked files in ``folders`` that are on disk, ignored or not, and those that are gone."""
     present, gone = list[str](), list[str]()
-    if folders:
-        at = tip(context, options.branch, new=options.new_branch).commit
-        removed = staged_removals(context)
-        for path, entry in manifests.of_commit(context, at).by_path.items():
-            if folders.isdisjoint({"", *map(str, PurePosixPath(path).parents)}):
-                continue
-            identity = context.store.fs.stat(context.root / path)
-            if identity is None or not identity.is_file:
-                gone += [] if worktree.is_python_state(entry) else [path]
-            elif path not in removed:
-                present.append(path)
+    for path, entry in tracked.items() if folders else ():
+        if folders.isdisjoint({"", *map(str, PurePosixPath(path).parents)}):
+            continue
+        identity = context.store.fs.stat(context.root / path)
+        if identity is not None and identity.is_file:
+            present.append(path)
+        elif not worktree.is_python_state(entry):
+            gone.append(path)
     return present, gone
 
 

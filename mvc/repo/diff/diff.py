@@ -37,7 +37,7 @@ from mvc.repo.context import Context
 from mvc.repo.display import diff_rows
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import BRANCH, HEAD, head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
 from mvc.text import html_table, text_table
@@ -234,9 +234,7 @@ def _sides(
     now = version(context, tip, "HEAD")
     if first.on_disk:
         return version(context, tip, "HEAD", paths), first
-    left_out = set(staged_removals(context))
-    tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
-    return first, working_folder(context, tracked, paths)
+    return first, working_folder(context, now.entries, paths)
 
 
 def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:

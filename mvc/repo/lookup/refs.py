@@ -1,4 +1,4 @@
-"""Reads refs (HEAD, branches, tags) and the removals staged for the next commit.
+"""Reads refs: HEAD, branches, tags.
 
 ``mvc.repo.refs`` changes them. In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``;
 ``remotes/R/NAME`` is where a remote's branch or tag was at the last fetch or push. HEAD holds the
@@ -107,12 +107,6 @@ def remote_refs(context: Context, remote: str = "") -> list[Ref]:
     """
     found = _under(context.fresh(), REMOTE)
     return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
-
-
-def staged_removals(context: Context) -> tuple[str, ...]:
-    """The paths that ``mvc rm`` removed; the next commit on the current branch leaves them out."""
-    found = context.store.snapshot.newest_staged_removals()
-    return (found.entry.removed or ()) if found is not None else ()
 
 
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:

@@ -1,11 +1,10 @@
 """undo: reverts an operation; the undo is an operation itself.
 
-An operation that moved refs or changed the staged removals is undone by an entry that restores
-their previous values. That is possible only while they have the values that the operation set. An
-annotation is undone by an entry that says no more than that. What came from another repository
-stays: where its branches were, what it said of versions.
-Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
-retracted, and a rollback deploys what was live before.
+An operation that moved refs is undone by an entry that restores their previous values. That is
+possible only while they have the values that the operation set. An annotation is undone by an entry
+that says no more than that. What came from another repository stays: where its branches were, what
+it said of versions. Undoing an undo redoes the operation. Deployments are evidence: they are not
+undone, but can be retracted, and a rollback deploys what was live before.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
 from mvc.repo.lookup.undos import undoes, undone_by
 from mvc.repo.oplog.oplog import Operation, find, label
 from mvc.repo.recording import refuse_recorded
@@ -98,7 +97,6 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
         context.store.clock.now_ns(),
         operation.entry.operation,
         refs=revert.refs,
-        removed=revert.removed,
         undoes=operation.number,
         author=context.author,
         reason=reason,
@@ -203,7 +201,7 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
 class _Revert:
     """The inverse of an operation's changes, without those that changed nothing.
 
-    ``refs`` and ``removed`` (the staged removals; None if they stay) are those of the undo.
+    ``refs`` are those of the undo.
     """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
@@ -219,19 +217,12 @@ class _Revert:
             first.setdefault(change.name, change.old)
             last[change.name] = change.new
         self.refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
-        self.removed: tuple[str, ...] | None = None
-        if recorded.entry.removed is not None:
-            before = self._snapshot.staged_removals_before(recorded.offset)
-            listed = () if before is None else before.entry.removed or ()
-            self.removed = None if listed == recorded.entry.removed else listed
         self._values: Mapping[str, RefValue] = {c.name: c.new for c in self.refs}
 
     @property
     def moves(self) -> bool:
         """Whether there is anything to undo; not in the operation that made the repository."""
-        return self._recorded.sequence != 0 and (
-            bool(self.refs) or self.removed is not None or self._annotates()
-        )
+        return self._recorded.sequence != 0 and (bool(self.refs) or self._annotates())
 
     def _annotates(self) -> bool:
         """Whether it annotated a version here, or took an annotation back, or gave it back."""
@@ -258,10 +249,6 @@ class _Revert:
                     f"{shown} pointed to {new.short}, which is gone",
                     hint="'mvc log' lists the versions there are",
                 )
-        listed = self._recorded.entry.removed
-        if self.removed is not None and staged_removals(self._context) != listed:
-            later = self._snapshot.newest_staged_removals()
-            raise self._since("the list of removed paths has changed", later)
         for name in self._values:
             if name.startswith(BRANCH):
                 refuse_recorded(self._context, name.removeprefix(BRANCH))

@@ -16,7 +16,7 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head, staged_removals
+from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
 from mvc.text import html_table, text_table
 
@@ -24,11 +24,10 @@ from mvc.text import html_table, text_table
 class FileChange(Struct, frozen=True):
     """One path.
 
-    ``kind``: unchanged, modified, missing (tracked, but there is no file), removed (the next
-    commit leaves it out) or renamed (a file that is not tracked has the bytes of a missing one).
-    ``detail`` is text for people; ``old`` is the path before a rename. ``not_written``: the path
-    is a Python state, which has no file until checkout writes one. ``same_as``: another version
-    that has the modified file.
+    ``kind``: unchanged, modified, missing (tracked, but there is no file) or renamed (a file that
+    is not tracked has the bytes of a missing one). ``detail`` is text for people; ``old`` is the
+    path before a rename. ``not_written``: the path is a Python state, which has no file until
+    checkout writes one. ``same_as``: another version that has the modified file.
     """
 
     path: str
@@ -55,7 +54,7 @@ class Status(Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file equals HEAD and none is removed.
+        """Whether every tracked file equals HEAD.
 
         A Python state without a file equals HEAD.
         """
@@ -93,33 +92,23 @@ def _above(name: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
-def status(context: Context, *, untracked: bool = True) -> Status:
-    """Compares the working tree with HEAD; without ``untracked``, only its tracked paths."""
+def status(context: Context) -> Status:
+    """Compares the working tree with HEAD."""
     context.check_worktree()
     at = head(context)
     tracked = manifests.of_commit(context, at.commit).by_path
-    removed = set(staged_removals(context)) & tracked.keys()
-    changes = {
-        path: FileChange(path, "removed") if path in removed else _change(context, entry)
-        for path, entry in tracked.items()
-    }
-    found: list[FoundFile] = []
+    changes = {path: _change(context, entry) for path, entry in tracked.items()}
     dead: set[str] = set()
-    if untracked:
-        known = tracked.keys() - removed
-        files = files_in(context.store.fs, context.root, dead=dead)
-        found = sorted((f for f in files if f.name not in known), key=lambda f: f.name)
-        missing = [
-            tracked[path]
-            for path, c in changes.items()
-            if c.kind == "missing" and not c.not_written
-        ]
-        moved = _renames(context, missing, found)
-        for new, old in moved.items():
-            changes[old] = FileChange(new, "renamed", f"was {old}", old)
-        found = [f for f in found if f.name not in moved]
+    files = files_in(context.store.fs, context.root, dead=dead)
+    found = sorted((f for f in files if f.name not in tracked), key=lambda f: f.name)
+    missing = [
+        tracked[path] for path, c in changes.items() if c.kind == "missing" and not c.not_written
+    ]
+    moved = _renames(context, missing, found)
+    for new, old in moved.items():
+        changes[old] = FileChange(new, "renamed", f"was {old}", old)
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
-    names = tuple(f.name for f in found)
+    names = tuple(f.name for f in found if f.name not in moved)
     return Status(at.branch, at.commit, rows, names, dead_links=tuple(sorted(dead)))
 
 

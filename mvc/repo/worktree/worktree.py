@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,12 +77,19 @@ def _below(root: Path, path: Path) -> str | None:
 
 
 def expand(
-    context: Context, paths: Iterable[str | Path], cwd: Path, folders: set[str]
+    context: Context,
+    paths: Iterable[str | Path],
+    cwd: Path,
+    folders: set[str],
+    *,
+    tracked: Collection[str] = (),
+    missing: set[str],
 ) -> list[str]:
-    """The tracked names of ``paths``, sorted; a folder means the files in it.
+    """The names of ``paths``, sorted; a folder means the files in it.
 
-    The names of folders are added to ``folders``. A file that is named itself is included even if
-    it is ignored. Raises UnknownPath for a path that does not exist and for a symbolic link in a
+    The names of folders are added to ``folders``, those of ``tracked`` paths, and of folders of
+    some, that are not on disk to ``missing``. A file that is named itself is included even if it is
+    ignored. Raises UnknownPath for any other path that does not exist and for a symbolic link in a
     folder that leads nowhere, InvalidName for a path that cannot be tracked.
     """
     context.check_worktree()
@@ -92,8 +99,11 @@ def expand(
         name = tracked_name(context.root, path, cwd, fs=fs)
         identity = fs.stat(context.root / name)
         if identity is None:
-            raise _missing(context, cwd / path, name)
-        if identity.is_dir:
+            there = fs.stat(context.root / name, follow=False) is not None
+            if there or not any(f"{each}/".startswith(f"{name}/") for each in tracked):
+                raise _missing(context, cwd / path, name)
+            missing.add(name)
+        elif identity.is_dir:
             folders.add(name)
             for file in sound_files_in(fs, context.root, name):
                 try:

@@ -12,8 +12,8 @@ from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
-REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
-    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
+REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, REFLOG, LIVE = (
+    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"l", b"v",
 )  # fmt: skip
 FORGOTTEN, OPERATION, UNDONE, RELINKED, WEIGHTS = b"g", b"o", b"u", b"h", b"w"
 EVIDENCE, STAMPED, LATE_STAMP = b"a", b"s", b"n"
@@ -90,8 +90,6 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield LATE_STAMP + text(late.target) + number(late.sequence) + at
     for retraction in entry.retractions:
         yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
-    if entry.removed is not None:
-        yield PENDING + at
     marked = (each.commit for each in entry.forgotten)
     for commit_id in {*marked, *entry.gone, *entry.here_again}:
         yield FORGOTTEN + commit_id[:8] + at

@@ -90,7 +90,7 @@ def test_completes_paths_tensors_settings_and_presets(mvc) -> None:
     mvc("commit", "sub")
     assert words(mvc, "mvc checkout HEAD mo") == ["model.safetensors"]
     assert words(mvc, "mvc checkout ") == ["HEAD", "main"]
-    assert words(mvc, "mvc rm sub/") == ["sub/other.safetensors"]
+    assert words(mvc, "mvc log HEAD sub/") == ["sub/other.safetensors"]
     assert words(mvc, "mvc ls HEAD~1 ") == ["model.safetensors"]
     assert words(mvc, "mvc show HEAD layer.") == ["layer.bias", "layer.weight"]
     assert "lossless" in words(mvc, "mvc pipeline lo")

@@ -92,7 +92,7 @@ def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[
         # A few estimates; each length of a chunk once, not once a chunk.
         assert counted["read"] < MIB and counted["encoded"] < 40
         counted.update(read=0, encoded=0)
-        assert [c.kind for c in repo.status(untracked=False).changes] == ["unchanged"]
+        assert [c.kind for c in repo.status().changes] == ["unchanged"]
         assert counted["read"] < MIB
         repo.checkout("HEAD", to=tmp_path / "out.bin")
         assert repo.storage.fsck(full=True).sound

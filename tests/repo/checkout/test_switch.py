@@ -37,13 +37,6 @@ def test_so_does_the_way_back_to_the_same_version(repo: Repository) -> None:
     assert (repo.root / "notes.txt").read_text() == "three"
 
 
-def test_staged_removals_stay(repo: Repository) -> None:
-    repo.remove(["notes.txt"])
-    before = repo.status()
-    repo.switch("trial", create=True)
-    assert repo.status().changes == before.changes != ()
-
-
 def test_with_force_it_is_lost_and_elsewhere_nothing_is(repo: Repository) -> None:
     (repo.root / "notes.txt").write_text("three")
     with pytest.raises(WouldOverwrite):

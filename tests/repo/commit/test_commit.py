@@ -12,7 +12,14 @@ import torch
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, StorageFull, WrongUsage
+from mvc.errors import (
+    InvalidConfig,
+    NothingToCommit,
+    SourceChanged,
+    StorageFull,
+    UnknownPath,
+    WrongUsage,
+)
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.object_writer import ObjectWriter
@@ -256,7 +263,6 @@ def test_all_takes_changes_but_no_copy_for_a_rename_and_no_absence_for_a_removal
     repo.commit([tmp_path])
     save_file({"w": near(4)}, tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").rename(tmp_path / "moved.safetensors")
-    (tmp_path / "c.safetensors").unlink()
     changed = repo.commit(files=mvc.FileOptions(all=True)).paths
     assert [(c.path, c.kind) for c in changed] == [("a.safetensors", "changed")]
     with pytest.raises(NothingToCommit, match=r"nothing to commit but moved\.safetensors"):
@@ -267,9 +273,24 @@ def test_all_takes_changes_but_no_copy_for_a_rename_and_no_absence_for_a_removal
     assert repo.manifest().by_path.keys() == {
         "a.safetensors", "moved.safetensors", "c.safetensors",
     }  # fmt: skip
-    repo.remove(["c.safetensors"])
-    repo.commit(message="without c")
-    assert "c.safetensors" not in repo.manifest().by_path
+    (tmp_path / "c.safetensors").unlink()
+    (tmp_path / "a.safetensors").unlink()
+    changed = repo.commit(tmp_path / "c.safetensors").paths
+    assert [(c.path, c.kind) for c in changed] == [("c.safetensors", "removed")]
+    repo.commit(files=mvc.FileOptions(all=True))
+    assert repo.manifest().by_path.keys() == {"moved.safetensors"}
+
+
+def test_a_path_without_a_file_leaves_the_version_only_if_it_was_tracked(repo, tmp_path):
+    repo.commit(states={"d/w": {"w": BASE}, "d/v": {"w": BASE}, "m": {"w": BASE}})
+    with pytest.raises(UnknownPath, match="there is no file n"):
+        repo.commit(tmp_path / "n")
+    repo.commit(tmp_path / "m")  # a state of Python that is named
+    assert repo.manifest().by_path.keys() == {"d/w", "d/v"}
+    with pytest.raises(NothingToCommit):
+        repo.commit(tmp_path / "d")  # those in a folder stay
+    repo.commit(states={"d/w": None})
+    assert repo.manifest().by_path.keys() == {"d/v"}
 
 
 def test_a_copy_of_a_state_without_a_file_is_no_new_name_of_it(repo, tmp_path):
@@ -292,7 +313,7 @@ def test_a_state_and_its_file_have_one_root(repo, tmp_path):
         (tmp_path / "other/m.pt").write_bytes((tmp_path / "m.pt").read_bytes())
         (tmp_path / "other/m.safetensors").write_bytes((tmp_path / "out.safetensors").read_bytes())
         assert other.commit(tmp_path / "other/m.pt").root == kept
-        other.remove(["m.pt"])
+        other.commit(states={"m.pt": None})
         assert other.commit(tmp_path / "other/m.safetensors").root == kept
 
 

@@ -21,7 +21,7 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy, retract
 from mvc.repo.live import live_at
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import Undoing, plan, undo
 from mvc.repo.rollback import rollback
@@ -36,12 +36,7 @@ def state(context: Context) -> State:
     """Every pointer there is."""
     found: State = {BRANCH + b.name: b.commit for b in refs.branches(context)}
     found |= {TAG + t.name: t.commit for t in refs.tags(context)}
-    return found | {HEAD: context.store.ref(HEAD), "removed": staged_removals(context)}
-
-
-def removes(context: Context, *paths: str) -> None:
-    gone = tuple(sorted({*staged_removals(context), *paths}))
-    context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=gone))
+    return found | {HEAD: context.store.ref(HEAD)}
 
 
 def refused(context: Context, number: int | None, match: str) -> RefConflict:
@@ -111,31 +106,6 @@ def test_a_rename_goes_back_whole(context: Context) -> None:
     assert refs.head(context) == refs.Head("side", tip)
     undo(context)
     assert state(context) == before
-
-
-def test_the_list_of_removed_paths_goes_back(context: Context) -> None:
-    commit(context)
-    removes(context, "a")
-    removes(context, "b")
-    removes(context, "a")  # changes nothing
-    refused(context, 2, "the list of removed paths has changed since operation 2: operation 4")
-    assert undo(context).entry.removed == ("a",)
-    assert undo(context).entry.removed == ()
-    assert undo(context).entry.removed is None
-
-
-def test_a_commit_puts_the_removed_paths_back(context: Context) -> None:
-    first = commit(context)
-    removes(context, "a")
-
-    def make() -> Entry:
-        made = commit_after(first)
-        change = RefChange("heads/main", first, made.id)
-        return Entry("commit", 0, commits=(made,), refs=(change,), removed=())
-
-    context.store.publish(make)
-    assert undo(context).entry.removed == ("a",)
-    assert staged_removals(context) == ("a",)
 
 
 def commit_after(parent: CommitId) -> Commit:
@@ -430,7 +400,6 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     ),
     st.builds(lambda n: lambda c: _switch(c, n), NAMES),
     st.builds(lambda p: lambda c: _checkout(c, p), PICKS),
-    st.builds(lambda n: lambda c: removes(c, n), NAMES),
 )  # fmt: skip
 ONCE = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -503,7 +472,7 @@ def test_any_undo_is_exact_or_refused(steps: list[Step | int]) -> None:
             for change in done.operation.entry.refs:
                 assert before.get(change.name) == change.new
             after = state(context)
-            moved = {c.name for c in done.operation.entry.refs} | {"removed"}
+            moved = {c.name for c in done.operation.entry.refs}
             assert all(after.get(n) == v for n, v in before.items() if n not in moved)
             for change in done.operation.entry.refs:
                 assert after.get(change.name) == change.old

@@ -1,17 +1,13 @@
 import os
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import mvc
 from mvc.errors import InvalidName, SourceChanged, UnknownPath
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.context import Context
 from mvc.repo.worktree import worktree
-from mvc.testing import HookedFS
 from tests.repo.working import new_context, open_context, write_model
 
 ROOT = Path("/r/models")
@@ -172,48 +168,3 @@ def test_a_file_written_to_while_it_is_read_is_refused(tmp_path: Path) -> None:
     context = open_context(root, fs=Meddling())
     with pytest.raises(SourceChanged, match=r"m\.safetensors"):
         worktree.entry_of(context, "m.safetensors")
-
-
-def state(value: float) -> dict[str, np.ndarray]:
-    return {"w": np.full(1000, value, np.float32)}
-
-
-class BeforePublishing:
-    """A hook that does something once, when a commit has encoded and wants the journal's lock."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-
-    def __call__(self, _: int, op: str, path: Path) -> None:
-        if op == "lock" and path.name == "journal" and self.waiting:
-            self.waiting.pop()()
-
-
-@pytest.mark.parametrize("moved", [False, True], ids=["same tip", "tip moved"])
-def test_a_removal_beside_a_commit_is_not_lost(tmp_path: Path, moved: bool) -> None:
-    hook = BeforePublishing()
-    with mvc.Repository.init(tmp_path, fs=HookedFS(hook)) as repo:
-        repo.commit(states={"a": state(1), "b": state(1)})
-        other = mvc.Repository.open(tmp_path)
-
-        def meanwhile() -> None:
-            other.remove(["b"])
-            if moved:
-                other.commit(state(3), path="c", options=mvc.CommitOptions(branch="main"))
-                other.remove(["c"])
-
-        hook.waiting = [meanwhile]
-        repo.commit(state(2), path="a")
-        assert [entry.path for entry in repo.manifest().entries] == ["a"]
-        repo.commit(state(4), path="b")  # the removal has been carried out: it is not repeated
-        assert {entry.path for entry in repo.manifest().entries} == {"a", "b"}
-
-
-def test_a_removal_undone_beside_a_commit_does_not_happen(tmp_path: Path) -> None:
-    hook = BeforePublishing()
-    with mvc.Repository.init(tmp_path, fs=HookedFS(hook)) as repo:
-        repo.commit(states={"a": state(1), "b": state(1)})
-        repo.remove(["b"])
-        hook.waiting = [mvc.Repository.open(tmp_path).undo]
-        repo.commit(state(2), path="a")
-        assert {entry.path for entry in repo.manifest().entries} == {"a", "b"}

@@ -1,17 +1,9 @@
-"""``mvc nodes``.
-
-Each node that follows a target reports what it serves: the version and since when by its own
-clock, how far it is behind what is live, and how far its clock is off. With REMOTE what the
-nodes have reported there.
-"""
+"""``mvc live --nodes``: what each node of a fleet serves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.elsewhere import at_remote
-from mvc.cli.options import CommandOptions, argument, option
-from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns
 from mvc.names import printable
@@ -24,33 +16,11 @@ if TYPE_CHECKING:
 _COLUMNS = columns("node, target, version, since, behind, clock, silent since")
 
 
-class _NodesOptions(CommandOptions, frozen=True, kw_only=True):
-    remote: str | None = argument("[REMOTE]")
-    target: str | None = option("T", "Only nodes that follow T.")
-
-
-@verb("mvc nodes --target prod", _NodesOptions)
-def command(session: Session, args: _NodesOptions) -> int | None:
-    def tell() -> None:
-        _tell(session, session.repository.nodes(args.target))
-
-    if args.remote is not None:
-        remote = session.repository.remotes.find(args.remote)
-        if remote.is_bucket or remote.scheme in ("file", "ssh"):
-            return at_remote(session, args.remote, tell, changes=False)
-        if not remote.name:
-            with session.visiting(remote.url, nodes=True):
-                tell()
-            return None
-        with session.progress("receiving") as progress:
-            session.repository.fetch(args.remote, nodes=True, progress=progress)
-    tell()
-    return None
-
-
-def _tell(session: Session, found: tuple[NodeStatus, ...]) -> None:
+def show_nodes(session: Session, target: str | None) -> None:
+    """Prints the newest report of each node, or of those that follow ``target``."""
+    found = session.repository.nodes(target)
     if session.as_json:
-        session.out.json("mvc.nodes/1", {"nodes": found})
+        session.out.json("mvc.live.nodes/1", {"nodes": found})
         return
     session.out.table(_COLUMNS, [_row(session, each) for each in found])
     if not found:
