@@ -45,11 +45,15 @@ _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
 
 def printable(text: str) -> str:
     """``text`` with every control, format or undecodable character escaped."""
-    return "".join(
-        c
-        if c == " " or (c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF)
-        else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in text
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            c
+            if c == " " or (c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF)
+            else c.encode("unicode_escape", "surrogatepass").decode()
+            for c in text
+        )
     )
 
 

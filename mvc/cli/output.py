@@ -13,19 +13,17 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import zip_longest
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.tables import GAP, Column, Table, fitting, plain, without_empty
+from mvc.cli.tables import GAP, Column, Table, fitting, plain, shortened, without_empty
 from mvc.names import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.measure import Measurement
+    from rich.console import Console
     from rich.progress import Progress
-    from rich.text import Text
 
     from mvc.types import Progress as Callback
 
@@ -48,6 +46,7 @@ _STYLES = {
 PAGER = "MVC_PAGER"
 _SOON = 0.5  # seconds that a command works before it is shown how far it is
 _NAME = 24  # characters of what is being done
+_AT_ONCE = 100  # rows that are drawn together
 
 
 class Output:
@@ -142,12 +141,12 @@ class Output:
         """
         every = [[printable(cell) for cell in row] for row in rows]
         table = shown = without_empty(Table(columns, every[:most], styles))
+        lines: Iterable[str] = ()
         if self.width is None:
             lines = plain(table)
-        else:
-            room = self.width - len(indent)
-            shown = fitting(table, room)
-            lines = _drawn(shown, room, colored=self.colored) if shown.columns else []
+        elif table.rows:
+            shown, widths = fitting(table, self.width - len(indent))
+            lines = _drawn(shown, widths, colored=self.colored)
         for line in lines:
             self.line(indent + line)
         self.left_out(len(every) - len(table.rows))
@@ -263,58 +262,29 @@ def _console(width: int | None = None, *, colored: bool) -> Console:
     )  # fmt: skip
 
 
-def _drawn(table: Table, room: int, *, colored: bool) -> list[str]:
-    """The lines of a table in so many columns of a terminal."""
+def _drawn(table: Table, widths: Sequence[int], *, colored: bool) -> Iterator[str]:
+    """The lines of a table whose columns are so wide; what may not be shortened is folded."""
     from rich.table import Table as Grid
     from rich.text import Text
 
-    heading = any(table.titles)
-    grid = Grid(
-        box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heading, header_style=""
-    )  # fmt: skip
-    least = table.least
-    tight = sum(least) + GAP * (len(least) - 1) > room
-    for column, narrow in zip(table.columns, least, strict=True):
-        grid.add_column(
-            Text(column.title, "dim"), justify="right" if column.right else "left",
-            no_wrap=not (tight or column.give), min_width=None if tight else narrow,
-            overflow="fold",
-        )  # fmt: skip
-    for row, style in zip_longest(table.rows, table.styles):
-        cells = []
-        for column, cell in zip(table.columns, row, strict=True):
-            text = Text(cell, _STYLES.get(style or column.style or "", ""), no_wrap=False)
-            if column.give:
-                text.no_wrap, text.overflow = True, "ellipsis"
-            cells.append(_Name(text) if column.give == "middle" else text)
-        grid.add_row(*cells)
-    console = _console(room, colored=colored)
-    with console.capture() as captured:
-        console.print(grid)
-    return [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]
-
-
-class _Name:
-    """A text of which both ends are shown where there is no room, mostly the later one, because
-    there names differ.
-    """
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return self._text.__rich_measure__(console, options)
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.cells import cell_len, set_cell_size
-
-        name, room = self._text.plain, options.max_width
-        if cell_len(name) > room:
-            start = set_cell_size(name, max(0, room - 1) // 5)
-            while name and (cell_len(start + name) >= room or not cell_len(name[0])):
-                name = name[1:]
-            self._text.plain = f"{start}…{name}"
-        yield self._text
+    console = _console(sum(widths) + GAP * len(widths), colored=colored)
+    heading = [(table.titles, "dim")] if any(table.titles) else []
+    rows = [*heading, *zip(table.rows, table.styles or repeat(None), strict=False)]
+    for start in range(0, len(rows), _AT_ONCE):
+        grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=False)
+        for column, width in zip(table.columns, widths, strict=True):
+            grid.add_column(
+                width=width, justify="right" if column.right else "left", overflow="fold"
+            )
+        for cells, style in rows[start : start + _AT_ONCE]:
+            texts = []
+            for cell, width, column in zip(cells, widths, table.columns, strict=True):
+                text = shortened(cell, width, column.give) if column.give else cell
+                texts.append(Text(text, _STYLES.get(style or column.style or "", "")))
+            grid.add_row(*texts)
+        with console.capture() as captured:
+            console.print(grid)
+        yield from map(str.rstrip, captured.get().splitlines())
 
 
 def _bar(verb: str, *, counted: bool, colored: bool) -> Progress:

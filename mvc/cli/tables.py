@@ -42,15 +42,6 @@ class Table(Struct, frozen=True):
     def titles(self) -> list[str]:
         return [column.title for column in self.columns]
 
-    @property
-    def least(self) -> list[int]:
-        """How narrow each column may be."""
-        found = []
-        for i, column in enumerate(self.columns):
-            wide = max(cell_width(row[i]) for row in [self.titles, *self.rows])
-            found.append(min(wide, _NARROWEST) if column.give else wide)
-        return found
-
 
 def without_empty(table: Table) -> Table:
     """The table without the columns that are empty in every row."""
@@ -58,15 +49,39 @@ def without_empty(table: Table) -> Table:
     return table.with_only([i for i in places if any(row[i] for row in table.rows)])
 
 
-def fitting(table: Table, room: int) -> Table:
-    """The table without the columns for which there is no room."""
-    least = table.least
-    kept = []
-    for i in sorted(range(len(least)), key=lambda i: table.columns[i].rank):
-        room -= least[i] + GAP
-        if room + GAP >= 0 or not table.columns[i].rank:
+def fitting(table: Table, room: int) -> tuple[Table, list[int]]:
+    """The table without the columns for which a terminal has no room, and their widths.
+
+    The widest of those that may give are narrowed first, then any.
+    """
+    every = [table.titles, *table.rows]
+    widths = [max(map(cell_width, column)) for column in zip(*every, strict=True)]
+    least = [
+        min(width, _NARROWEST) if column.give else width
+        for column, width in zip(table.columns, widths, strict=True)
+    ]
+    kept, left = [], room + GAP
+    for i in sorted(range(len(widths)), key=lambda i: table.columns[i].rank):
+        left -= least[i] + GAP
+        if left >= 0 or not table.columns[i].rank:
             kept.append(i)
-    return table.with_only(sorted(kept))
+    kept.sort()
+    for _ in range(sum(widths[i] + GAP for i in kept) - GAP - room):
+        giving = [i for i in kept if widths[i] > least[i]] or kept
+        widest = max(giving, key=widths.__getitem__)
+        widths[widest] = max(widths[widest] - 1, 1)
+    return table.with_only(kept), [widths[i] for i in kept]
+
+
+def shortened(text: str, width: int, where: str) -> str:
+    """Keeps both ends of a name, mostly the later one, because there tensor names differ."""
+    if cell_width(text) <= width:
+        return text
+    start = text[: width - 1 if where == "end" else (width - 1) // 5]
+    end = "" if where == "end" else text[-4 * width :]
+    while cell_width(start + end) > width - 1 or (end and not cell_width(end[0])):
+        start, end = (start, end[1:]) if end else (start[:-1], end)
+    return f"{start}…{end}"
 
 
 def plain(table: Table) -> list[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mvc.cli.output import Output
@@ -45,7 +47,7 @@ def test_fits_the_terminal_and_keeps_both_ends(capsys, width: int, part: str) ->
     assert len(lines) == 2
     assert all(cell_width(line) <= width for line in lines)
     assert lines[1].startswith("enc")
-    assert "weight  1.25 MB  changed" in lines[1]
+    assert re.search("weight {2,3}1.25 MB  changed", lines[1])  # a wide one may not fit
     assert "…" in lines[1]
 
 
