@@ -19,13 +19,12 @@ from mvc.names import printable
 from mvc.repo.annotations import Annotation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
-from mvc.text import count, number, one_line, seconds, size
+from mvc.text import count, number, one_line
 from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.io.ssh_keygen import Checked
     from mvc.repo.content.relation import Relation
-    from mvc.repo.version_stats import VersionStats
 
 
 _COMMIT = (
@@ -87,24 +86,18 @@ def one_liner(
     id_ = str(entry.id) if full else entry.id.short
     notes = (
         forgotten_on(entry.forgotten_ns, absent=entry.absent),
-        related(entry.relations or (), short=True),
-        "" if entry.storage is None else _price(entry.storage),
         "" if entry.dropped is None else str(entry.dropped),
     )
     gone = "".join(out.paint(f" ({note})", "dim") for note in notes if note)
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
 
 
-def related(relations: Sequence[Relation], *, short: bool = False) -> str:
-    """``fine-tuned version (2 of 320 tensors changed)``; of several models those that changed.
-
-    ``short``: without numbers.
-    """
+def _related(relations: Sequence[Relation]) -> str:
+    """``fine-tuned version (2 of 320 tensors changed)``; of several models those that changed."""
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
-    words = {r.path: r.kind if short else str(r) for r in changed}
     if len(relations) <= 1 or changed[0].kind == "equal":
-        return "".join(words.values())
-    return ", ".join(f"{printable(path)} {word}" for path, word in words.items())
+        return "".join(map(str, changed[:1]))
+    return ", ".join(f"{printable(each.path)} {each}" for each in changed)
 
 
 def forgotten_on(time_ns: int | None, absent: bool = False) -> str:
@@ -130,12 +123,6 @@ def tell_absent(session: Session, states: int) -> None:
 def state_json(time_ns: int | None, absent: bool) -> dict[str, Any]:
     """Since when a state is forgotten, and whether it never came here, which is another thing."""
     return {**stamped("forgotten", None if absent else time_ns), "absent": absent}
-
-
-def _price(storage: VersionStats) -> str:
-    """``delta, 1.2 MB, 0.35 s: 0.47 s``: the price comes last, if a gigabyte has one."""
-    price = "" if storage.price is None else f": {seconds(storage.price)}"
-    return f"{storage.kind}, {size(sum(storage.bytes.values()))}, {seconds(storage.seconds)}{price}"
 
 
 def _code(commit: Commit, *, full: bool) -> str:
@@ -185,9 +172,8 @@ def details(
         ("Metrics", metrics or None),
         ("Params", params or None),
         *(("Note", note_line(annotation)) for annotation in entry.annotations),
-        ("Relation", related(entry.relations or ()) or None),
+        ("Relation", _related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
-        ("Price", None if entry.storage is None else _price(entry.storage)),
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", "not here" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
@@ -287,18 +273,11 @@ def _deployed(deployed: Deployed, *, precise: bool) -> str:
     return who(f"{deployed.target} at {when}{taken_back}", deployed.sent_by)
 
 
-def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
-    """One commit with the names and deployments it goes by, and ``more`` fields of the entry."""
-    stored = entry.storage
-    storage = stored and {
-        "bytes": sum(stored.bytes.values()),
-        **fields(stored, "kind seconds price"),
-    }
+def as_json(entry: LogEntry) -> dict[str, Any]:
+    """One commit with the names and deployments it goes by."""
     return {
         **fields(entry.commit, _COMMIT),
         **fields(entry, "metrics params annotations refs deployments sent_by"),
         **state_json(entry.forgotten_ns, absent=entry.absent),
         "dropped": entry.dropped,
-        **({} if storage is None else {"storage": storage}),
-        **(fields(entry, more) if more else {}),
     }

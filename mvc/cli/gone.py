@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+_RELATIONS = "'mvc diff' and 'mvc show' print how models relate"
 COMMANDS: dict[str, str] = {
     "bench": "examples/bench.py of the source tree measures pipelines on files of yours",
     "cat": "use 'mvc show REV TENSOR'",
     "data": "use 'mvc ls --data' and 'mvc import --data SOURCE'",
     "deployments": "use 'mvc deploy --list [TARGET]'",
     "env": "use 'mvc diff --environment' and 'mvc show --environment'",
-    "family": "'mvc diff' and 'mvc log --relations' print how models relate",
+    "family": _RELATIONS,
     "ls-remote": "use 'mvc remote show [NAME|URL]'",
     "nodes": "use 'mvc live --nodes'",
     "oplog": "use 'mvc undo --list'",
@@ -44,7 +45,16 @@ OPTIONS: dict[str, str] = {
     "live --model": "use 'mvc checkout --model --target TARGET -o DIR'",
     "live --output": "use 'mvc checkout --target TARGET -o FILE'",
     "live -o": "use 'mvc checkout --target TARGET -o FILE'",
-    "log --tree": "'mvc diff' and 'mvc log --relations' print how models relate",
+    "import --anyway": "import it without --deploy, then 'mvc deploy --anyway'",
+    "log --best": "use '--sort NAME -n 1'",
+    "log --price": "use 'mvc stats --versions'",
+    "log --relations": _RELATIONS,
+    "log --signatures": "'mvc verify' and 'mvc show' print who vouches",
+    "log --tree": _RELATIONS,
+    "show --force": "delete the file first",
+    "show -f": "delete the file first",
+    "show --path": "name it PATH:TENSOR",
+    "show --short": "'mvc log --oneline -n 1 REV' begins with ten digits",
     "pipeline --bench": COMMANDS["bench"],
     "ls --name-only": "--json has the paths",
     "probe --path": "commit the states as versions of their own, or call mvc.probe in Python",

@@ -146,9 +146,10 @@ class Session:
         path = os.path.relpath(self.repository.root / name, here)
         return printable(path + "/" if name.endswith("/") else path)
 
-    def check_output(self, output: str | Path, *, force: bool) -> None:
-        """Raises WouldOverwrite if the file exists, unless ``force``; WrongUsage inside .mvc, and
-        for the name of a folder.
+    def check_output(self, output: str | Path, *, force: bool | None) -> None:
+        """Raises WouldOverwrite if the file exists, unless ``force``; None: no option says so.
+
+        Raises WrongUsage inside .mvc, and for the name of a folder.
         """
         from mvc.repo.checkout.outputs import refuse_slash, refuse_store
 
@@ -159,7 +160,8 @@ class Session:
         refuse_store(self.fs, path)
         if self.fs.stat(path) is not None and not force:
             name = printable(str(path))
-            raise WouldOverwrite(f"{name} exists already", hint="add -f to replace it")
+            hint = "name another file" if force is None else "add -f to replace it"
+            raise WouldOverwrite(f"{name} exists already", hint=hint)
 
     def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
         """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mvc.adapters.python.arrays import has_dtype, make_array
-from mvc.cli.listing import missing_path
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.errors import UnknownPath
@@ -30,17 +29,13 @@ Array = np.ndarray[Any, Any]
 _MOST_IN_JSON = 10_000
 
 
-def show_tensor(
-    session: Session, rev: CommitId, key: str, *, path: str | None, output: str | None, force: bool
-) -> None:
-    """Prints the tensor ``key``, or saves it in ``output``; ``path`` is the file that has it."""
+def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) -> None:
+    """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it in ``output``."""
     out = session.out
-    names = session.names([] if path is None else [path])
-    entry = _holder(session.repository.manifest(rev), key, names)
-    found = next(t for t in entry.tensors if t.key == key)
+    entry, found = _named(session, session.repository.manifest(rev), name)
     values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
     if output is not None:
-        session.check_output(output, force=force)
+        session.check_output(output, force=None)
         file = io.BytesIO()
         np.save(file, values)
         session.fs.replace_file(
@@ -64,24 +59,26 @@ def show_tensor(
         _print(session, found, values)
 
 
-def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
-    entries = [e for e in manifest.entries if not names or e.path in names]
-    if names and not entries:
-        raise missing_path(names[0])
-    having = [e for e in entries if any(t.key == key for t in e.tensors)]
+def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, LogicalTensor]:
+    path, _, key = name.rpartition(":")
+    tensors = [(entry, tensor) for entry in manifest.entries for tensor in entry.tensors]
+    having = [each for each in tensors if each[1].key == name]
+    if not having and path:
+        (tracked,) = session.names([path])
+        having = [each for each in tensors if (each[0].path, each[1].key) == (tracked, key)]
     if len(having) == 1:
         return having[0]
     if having:
-        paths = ", ".join(printable(e.path) for e in having[:10])
+        paths = ", ".join(printable(entry.path) for entry, _ in having[:10])
         raise UnknownPath(
-            f"several files have a tensor {printable(key)}: {paths}", hint="name one with --path"
+            f"several files have a tensor {printable(name)}: {paths}", hint="name it PATH:TENSOR"
         )
-    names_ = sorted({t.key for e in entries for t in e.tensors})
-    close = get_close_matches(key, names_, n=3)
-    close = close or [name for name in names_ if key.lower() in name.lower()][:3]
+    keys = sorted({tensor.key for _, tensor in tensors})
+    close = get_close_matches(name, keys, n=3)
+    close = close or [key for key in keys if name.lower() in key.lower()][:3]
     hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
     raise UnknownPath(
-        f"the version has no tensor {printable(key)}", hint=hint or "'mvc ls' lists its tensors"
+        f"the version has no tensor {printable(name)}", hint=hint or "'mvc ls' lists its tensors"
     )
 
 

@@ -64,7 +64,7 @@ deploy
 status
 undo -n
 log
-log --relations --price -n 2
+stats --versions
 show
 show HEAD~2
 show --code

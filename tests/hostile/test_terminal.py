@@ -72,7 +72,7 @@ def forge(root: Path) -> list[CommitId]:
 
 COMMANDS = [
     "log", "log -v", "log --oneline", "log --graph", "log -n 1 --json", "show HEAD", "show HEAD --json",
-    "log --relations", "log --relations --metrics", "log --tree", "log --tree -v", "log --tree --json",
+    "stats --versions",
     "status", "branch", "branch --json", "tag", "tag --json", "deploy", "deploy --json",
     "ls", "ls HEAD -v", "ls --json", "show HEAD w", "diff HEAD~1 HEAD", "diff HEAD~1 HEAD --json",
     "fsck --full", "fsck --json", "stats", "show --id HEAD", "undo --list", "undo --list --json", "gc -n",

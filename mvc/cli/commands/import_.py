@@ -40,7 +40,6 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
         show_default=True,
     )
     deploy: str | None = option("TARGET", "Record that each went live on TARGET at its time.")
-    anyway: bool = flag("Deploy a model although a file of it is missing.", needs="deploy")
     path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
     skip_broken: bool = flag("Skip and list checkpoints that are no sound models.")
@@ -66,7 +65,7 @@ def command(session: Session, args: _ImportOptions) -> None:
                 taken=done.append,
                 left_out=left_out,
                 broken=broken if args.skip_broken else None,
-                **fields(args, "time=clock deploy anyway path message"),
+                **fields(args, "time=clock deploy path message"),
             )
     except BaseException:
         _tell_kept(session, done)

@@ -20,9 +20,6 @@ from mvc.cli.commits import (
     heading,
     live_now,
     one_liner,
-    related,
-    signature_of,
-    signed_line,
 )
 from mvc.cli.completing import complete_orders
 from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
@@ -47,18 +44,12 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     oneline: bool = flag("One line a version.")
     graph: bool = flag("Draw how versions follow each other.")
     as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
-    relations: bool = flag("Print the relation of each version to its parent.")
-    prices: bool = flag("Print how each version is stored, and its price.", "--price")
-    signatures: bool = flag("Print who vouches for each version.")
     where: str | None = option("CONDITION", "Only those: 'auc > 0.9 and lr < 1e-3'.")
     grep: str | None = option("REGEX", "Only those with it in message, notes, run or params.")
     sort: str | None = option(
         "NAME",
         "Order by a metric or param, highest first; -NAME: lowest first.",
         shell_complete=complete_orders,
-    )
-    best: str | None = option(
-        "NAME", "Only the first of --sort NAME.", shell_complete=complete_orders
     )
     target: str | None = option("T", "Only versions that were deployed to T.")
     since: str | None = option("TIME", "Not older than TIME.")
@@ -67,25 +58,18 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
 def command(session: Session, args: _LogOptions) -> None:
-    if args.best is not None and (args.sort is not None or args.limit is not None):
-        raise click.UsageError("--best shows one version: for several take --sort NAME -n N")
-    if args.graph and (args.as_table or args.sort is not None or args.best is not None):
-        raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
+    if args.graph and (args.as_table or args.sort is not None):
+        raise click.UsageError("--graph goes with neither --metrics nor --sort")
     rev, paths = _rev_and_paths(session, args.rev, args.paths)
     incomplete: list[DamagedData] = []
     entries = session.repository.log(
         rev,
-        limit=1 if args.best is not None else args.limit,
         incomplete=incomplete,
         paths=session.names(paths),
-        sort=args.sort if args.best is None else args.best,
-        **fields(args, "target since until every relations prices where grep"),
+        **fields(args, "limit sort target since until every where grep"),
     )
     if session.as_json:
-        more = "relations" if args.relations else ""
-        commits = [as_json(entry, more) for entry in entries]
-        for commit in commits if args.signatures else ():
-            commit["signature"] = signature_of(session, commit["id"])
+        commits = [as_json(entry) for entry in entries]
         session.out.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
     elif args.as_table:
         _print_table(session, entries)
@@ -122,7 +106,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     given = [Column(printable(name), give="end", rank=3) for name in params]
     message = Column("message", give="end", rank=2)
     left_out = session.out.table(
-        [*columns("version, refs, live on, date"), *measured, *given, Column("relation"), message],
+        [*columns("version, refs, live on, date"), *measured, *given, message],
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,
@@ -131,7 +115,6 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
                 format_time(entry.commit.time_ns, precise=False)[:19],
                 *(number(m[n]) if n in (m := entry.metrics) else "" for n in metrics),
                 *(printable(entry.params.get(n, "")) for n in params),
-                related(entry.relations or (), short=True),
                 one_line(entry.commit.message),
             )
             for entry in rows
@@ -156,8 +139,7 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
         if n and not oneline and not row.first:
             out.line()
         out.line(row.first + title(out, row.entry, branch, live, full=full))
-        signed = signed_line(session, row.entry.id) if args.signatures and not oneline else None
-        lines = [] if oneline else details(row.entry, now_ns, full=full, signed=signed)
+        lines = [] if oneline else details(row.entry, now_ns, full=full)
         for line in [*lines, ""] if row.first and lines else lines:
             out.line((row.rest + line).rstrip())
         for link in row.links:

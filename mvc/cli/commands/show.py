@@ -3,7 +3,8 @@
 REV is HEAD by default. The files and tensors listed are those that differ from the first
 parent; -v lists all. Predicted is what is stored as an optimizer's step; -v marks it. With a
 TENSOR its values are printed, with -v all of them; bfloat16 and float8, which numpy lacks, as
-float32, which holds them exactly. 'mvc help revisions' says how a REV is named.
+float32, which holds them exactly. Where several files have a TENSOR, it is PATH:TENSOR. 'mvc help
+revisions' says how a REV is named.
 """
 
 from __future__ import annotations
@@ -41,18 +42,15 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     at: str | None = AT
     target: str | None = TARGET
     ids: bool = flag("Print the full id, of one REV or several.", "--id")
-    short: bool = flag("With --id: ten digits instead of all 64.", needs="ids")
     code: bool = flag("Print the code that it carries and what would run.")
     environment: bool = flag("Print the environment in which it was made.")
-    path: str | None = option("PATH", "With TENSOR: the file, where several have it.")
     output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
-    force: bool = flag("Replace FILE.npy if it exists.", "-f", needs="output")
 
 
 @verb("mvc show main~2", _ShowOptions, pages=True)
 def command(session: Session, args: _ShowOptions) -> None:
     if args.ids:
-        check_alone("ids", takes="words at target short")
+        check_alone("ids", takes="words at target")
         _print_ids(session, args)
         return
     named, more = moment_or_rev(session, args.words, args.at, args.target)
@@ -66,9 +64,9 @@ def command(session: Session, args: _ShowOptions) -> None:
             raise click.UsageError("--code and --environment take no TENSOR")
         from mvc.cli.tensor import show_tensor  # needs numpy
 
-        show_tensor(session, rev, more[0], path=args.path, output=args.output, force=args.force)
-    elif args.path is not None or args.output is not None:
-        raise click.UsageError("--path and -o go with a TENSOR")
+        show_tensor(session, rev, more[0], args.output)
+    elif args.output is not None:
+        raise click.UsageError("-o goes with a TENSOR")
     elif args.code:
         _show_code(session, rev)
     elif args.environment:
@@ -96,20 +94,20 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
         session.out.json(schema, {"revisions": found})
         return
     for _, id_ in ids:
-        session.out.line(id_.short if args.short else str(id_))
+        session.out.line(str(id_))
 
 
 def _print_commit(session: Session, rev: CommitId) -> None:
     out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
-    found = repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
+    found = repository.log(rev, limit=1, reset_points=True, relations=True, incomplete=incomplete)
     entry = found[0]
     manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
     parent = _parent(session, entry, incomplete)
     files, removed = _compared(parent, manifest)
     predicted = repository.storage.predicted(rev) if entry.forgotten_ns is None else {}
     if session.as_json:
-        payload = commit_json(entry) | {"reset_point": entry.reset_point}
+        payload = commit_json(entry) | fields(entry, "reset_point relations")
         payload["files"] = [
             entry_json(file.entry)
             | {

@@ -7,12 +7,13 @@ machine that the settings count with, after 'mvc stats --calibrate' for this one
 from __future__ import annotations
 
 from mvc.cli.commits import tell_absent
-from mvc.cli.options import CommandOptions, option
+from mvc.cli.options import CommandOptions, check_alone, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers
+from mvc.cli.tables import Column, columns, numbers
 from mvc.report.stats import Stats
-from mvc.text import count, percent, seconds, size
+from mvc.text import count, one_line, percent, seconds, size
 
 _KINDS = {
     "full": "full records",
@@ -21,20 +22,56 @@ _KINDS = {
     "journal": "journal",
     "index": "index (can be rebuilt)",
 }
+_VERSIONS = (
+    *columns("version, stored"),
+    *numbers("bytes, recovery, price"),
+    Column("message", give="end"),
+)
 _COLUMNS = (Column("stored"), *numbers("bytes, share"))
 
 
 class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
+    versions: bool = flag("List how each version is stored, and its price.")
     calibrate: bool = option(None, "Measure first how fast this machine decodes.")
 
 
 @verb("mvc stats", _StatsOptions)
 def command(session: Session, args: _StatsOptions) -> None:
+    if args.versions:
+        check_alone("versions")
+        _print_versions(session)
+        return
     found = session.repository.storage.stats(calibrate=args.calibrate)
     if session.as_json:
         session.out.json("mvc.stats/1", found)
     else:
         _print(session, found)
+
+
+def _print_versions(session: Session) -> None:
+    """``price``: seconds, with what the bytes cost, if ``store.storage_weight`` says so."""
+    entries = session.repository.log(every=True, prices=True)
+    found = [(entry, entry.storage) for entry in entries if entry.storage is not None]
+    if session.as_json:
+        versions = [
+            {"version": entry.id, "bytes": sum(stored.bytes.values())}
+            | fields(stored, "kind seconds price")
+            for entry, stored in found
+        ]
+        session.out.json("mvc.stats.versions/1", {"versions": versions})
+        return
+    rows = [
+        (
+            str(entry.id) if session.verbose else entry.id.short,
+            stored.kind,
+            size(sum(stored.bytes.values())),
+            seconds(stored.seconds),
+            "" if stored.price is None else seconds(stored.price),
+            one_line(entry.commit.message),
+        )
+        for entry, stored in found
+    ]
+    session.out.table(_VERSIONS, rows)
 
 
 def _print(session: Session, found: Stats) -> None:

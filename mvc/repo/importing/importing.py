@@ -165,7 +165,7 @@ class _Line:
             raise BadModelFile(
                 f"{printable(str(checkpoint.source))}: {error.message}",
                 hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
-                "with --deploy, --anyway takes models that lack files",
+                "one that lacks files is taken without --deploy",
             ) from error
         self._options.broken.append(checkpoint.source)
 

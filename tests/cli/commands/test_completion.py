@@ -70,7 +70,7 @@ def test_completes_metrics(mvc) -> None:
     mvc.write(1)
     mvc("commit", "model.safetensors", "--metric", "acc=1", "--metric", "val_loss=2")
     assert words(mvc, "mvc log --sort a") == ["acc"]
-    assert words(mvc, "mvc log --best ") == ["-acc", "-val_loss", "acc", "val_loss"]
+    assert words(mvc, "mvc log --sort ") == ["-acc", "-val_loss", "acc", "val_loss"]
     assert words(mvc, "mvc log --sort val") == ["val_loss"]
 
 

@@ -25,7 +25,7 @@ def test_no_store_is_written_into(mvc, place: str) -> None:
     says = "lies in the store of a repository"
     untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=2, says=says)
     untouched(mvc, "checkout", "HEAD", "-f", "-o", to, code=2, says=says)
-    untouched(mvc, "show", "HEAD", "steps", "-f", "-o", to, code=2, says=says)
+    untouched(mvc, "show", "HEAD", "steps", "-o", to, code=2, says=says)
     untouched(mvc, "report", "-f", "-o", f"{to}.html", code=2, says=says)
 
 
@@ -43,7 +43,7 @@ def test_nor_into_a_folder_that_is_a_link_to_one(mvc) -> None:
     mvc.write(2)
     (mvc.folder / "link").symlink_to(".mvc", target_is_directory=True)
     says = "link lies in the store of a repository"
-    for command in (LOSSY, ("checkout", "HEAD", "-f"), ("show", "HEAD", "steps", "-f")):
+    for command in (LOSSY, ("checkout", "HEAD", "-f"), ("show", "HEAD", "steps")):
         untouched(mvc, *command, "-o", "link", code=2, says=says)
     assert (mvc.folder / "link").is_symlink()
 

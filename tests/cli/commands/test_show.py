@@ -73,7 +73,7 @@ def test_saved_values_are_the_same(mvc) -> None:
     loaded = np.load(mvc.folder / "w.npy")
     assert loaded.dtype == value.dtype
     assert loaded.tobytes() == value.tobytes()
-    assert "-f" in mvc("show", "HEAD", "w", "-o", "w.npy", code=3).err
+    assert "exists already" in mvc("show", "HEAD", "w", "-o", "w.npy", code=3).err
 
 
 def test_bfloat16_is_widened_exactly(mvc) -> None:

@@ -36,10 +36,11 @@ def test_what_was_chosen_and_its_price(mvc) -> None:
     assert "(a gigabyte is worth 1000.0 s)" in mvc("stats").out
     found = mvc("stats", "--json").json
     assert sum(found["kinds"].values()) == 3
-    listed = mvc("log", "--price", "--json").json["commits"]
-    assert abs(sum(each["storage"]["price"] for each in listed) - found["price"]) < 1e-3
-    assert f"Price:    {listed[0]['storage']['kind']}, " in mvc("log", "--price").out
-    assert f"({listed[0]['storage']['kind']}, " in mvc("log", "--price", "--oneline").out
+    listed = mvc("stats", "--versions", "--json").json["versions"]
+    assert abs(sum(each["price"] for each in listed) - found["price"]) < 1e-3
+    heading, *rows = mvc("stats", "--versions").out.splitlines()
+    assert heading.split() == ["version", "stored", "bytes", "recovery", "price", "message"]
+    assert [row.split()[1] for row in rows] == [each["kind"] for each in listed]
     out = mvc("repack", "-n").out
     assert "Plan: storage-weight 1000\n" in out
     assert "price   " in out

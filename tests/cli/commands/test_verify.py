@@ -60,12 +60,9 @@ def test_other_commands_say_who_vouches(mvc: Mvc, three: list[str], people: Peop
     signed = "by ada@example.com (ssh-ed25519 SHA256:"
     assert f"signed   {signed}" in mvc("live", "prod").out
     assert f"Signed:   {signed}" in mvc("show").out
-    assert mvc("log", "--signatures").out.count(f"Signed:   {signed}") == 3
     assert "Signed" not in mvc("log").out
     (live,) = mvc("live", "prod", "--json").json["live"]
     assert live["signature"]["signer"] == "ada@example.com"
-    logged = mvc("log", "--signatures", "--json").json["commits"]
-    assert {each["signature"]["trust"] for each in logged} == {"good"}
     mvc.write(7)
     assert mvc("commit", "-a", "-m", "x").out.rstrip().endswith(", signed")
     people.revoke("ada")

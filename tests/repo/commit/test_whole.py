@@ -229,7 +229,7 @@ def test_an_import_deploys_what_is_whole(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
         with pytest.raises(BadModelFile, match=r"checkpoint-1.*weights.bin is missing") as refused:
             repo.import_checkpoints([runs], deploy="prod")
-        assert "--anyway" in str(refused.value.hint)
+        assert "without --deploy" in str(refused.value.hint)
         broken: list[Path] = []
         (version,) = repo.import_checkpoints([runs], deploy="prod", broken=broken)
         assert broken == [runs / "checkpoint-1"]
