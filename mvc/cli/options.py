@@ -161,6 +161,8 @@ def given(options: CommandOptions, names: str) -> str | None:
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
+AT = option("TIME", "The version that was live at TIME, instead of REV.")
+TARGET = option("T", "Where it was live; without --at, what is live there now.")
 REMOTE = option("REMOTE", "Work on the repository of this remote.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
 

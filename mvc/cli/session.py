@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
 from mvc.names import printable
 from mvc.text import listed, one_line
+from mvc.times import format_time
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -86,6 +87,58 @@ class Session:
                 )
             with self.working_on(visited):
                 yield
+
+    def at_remote(
+        self, name: str | None, act: Callable[[], int | None], *, changes: bool
+    ) -> int | None:
+        """Runs ``act`` on the repository of a remote, None for the one here; returns its exit code.
+
+        One in a folder is worked on as with ``mvc -C``; behind ssh the same command runs there.
+        ``changes``: whether it changes anything.
+        """
+        if name is None:
+            return act()
+        remotes = self.repository.remotes
+        if (folder := remotes.folder(name)) is not None:
+            self.close()
+            with chdir(folder):
+                return act()
+        if remotes.find(name).scheme == "ssh":
+            return remotes.run(name, self._without_remote())
+
+        def on(repository: Repository) -> int | None:
+            with self.working_on(repository):
+                return act()
+
+        return remotes.maintain(name, on, changes=changes)
+
+    def _without_remote(self) -> list[str]:
+        """The command as it was typed, without what came before its name and ``--remote``."""
+        name = click.get_current_context().info_name or ""
+        given = iter(self.arguments[list(self.arguments).index(name) :])
+        found = []
+        for each in given:
+            if each == "--remote":
+                next(given, None)
+            elif not each.startswith("--remote="):
+                found.append(each)
+        return found
+
+    def moment_or_rev(
+        self, words: tuple[str, ...], at: str | None, target: str | None
+    ) -> tuple[str | None, tuple[str, ...]]:
+        """The revision that is named, or was live then, and the words after it; None for neither.
+
+        ``at`` and ``target`` are the options AT and TARGET.
+        """
+        if at is None and target is None:
+            return (words[0], words[1:]) if words else (None, ())
+        repository = self.repository
+        repository.find(at=at, target=target)  # says what is wrong where no target is named
+        live = repository.live(target or repository.targets()[0], at=at)
+        since = format_time(live.since_ns)
+        self.out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
+        return str(live.commit), words
 
     def _warn_of_interrupted(self, opened: Context) -> None:
         """Says which checkouts of processes that were killed the opening has ended, and how."""

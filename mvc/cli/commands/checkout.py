@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.moments import AT, TARGET, moment_or_rev
-from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
+from mvc.cli.options import AT, FORCE_WORK, TARGET, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
@@ -53,7 +52,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
 
 def _checkout(session: Session, args: _CheckoutOptions) -> None:
     repository, out = session.repository, session.out
-    rev, paths = moment_or_rev(session, args.words, args.at, args.target)
+    rev, paths = session.moment_or_rev(args.words, args.at, args.target)
     if rev is None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
     names = session.names(paths) if args.remote is None else list(paths)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     DRY_RUN,
     REMOTE,
@@ -73,7 +72,7 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
 def command(session: Session, args: _ForgetOptions) -> int | None:
     changes = not args.dry_run and not args.listed
-    return at_remote(session, args.remote, lambda: _forget(session, args), changes=changes)
+    return session.at_remote(args.remote, lambda: _forget(session, args), changes=changes)
 
 
 def _forget(session: Session, args: _ForgetOptions) -> int:

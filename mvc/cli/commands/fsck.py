@@ -13,7 +13,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.cli.commits import tell_absent
-from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import REMOTE, CommandOptions, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -55,7 +54,7 @@ def command(session: Session, args: _FsckOptions) -> int | None:
             "a bucket is checked, not repaired",
             hint="put objects that are damaged back from a copy, or push to a new bucket",
         )
-    return at_remote(session, args.remote, lambda: _fsck(session, args), changes=repairs)
+    return session.at_remote(args.remote, lambda: _fsck(session, args), changes=repairs)
 
 
 def _fsck(session: Session, args: _FsckOptions) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import DRY_RUN, REMOTE, CommandOptions, option, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -32,8 +31,8 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc gc -n --grace 3d", _GcOptions)
 def command(session: Session, args: _GcOptions) -> int | None:
     bucket = args.remote is not None and session.repository.remotes.find(args.remote).is_bucket
-    return at_remote(
-        session, args.remote, lambda: _gc(session, args, bucket=bucket), changes=not args.dry_run
+    return session.at_remote(
+        args.remote, lambda: _gc(session, args, bucket=bucket), changes=not args.dry_run
     )
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     DRY_RUN,
     REMOTE,
@@ -57,7 +56,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)
 def command(session: Session, args: _RepackOptions) -> int | None:
     change = not args.dry_run
-    return at_remote(session, args.remote, lambda: _repack(session, args), changes=change)
+    return session.at_remote(args.remote, lambda: _repack(session, args), changes=change)
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:

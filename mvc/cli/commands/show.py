@@ -9,6 +9,7 @@ revisions' says how a REV is named.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import StringIO
 
@@ -18,8 +19,7 @@ from msgspec import Struct, field
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
-from mvc.cli.moments import AT, TARGET, moment_or_rev
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import AT, TARGET, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
@@ -28,7 +28,7 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
-from mvc.repo.content.compare import renames
+from mvc.repo.content.compare import compare_files, renames
 from mvc.repo.history.log import LogEntry
 from mvc.text import count
 
@@ -53,7 +53,7 @@ def command(session: Session, args: _ShowOptions) -> None:
         check_alone("ids", takes="words at target")
         _print_ids(session, args)
         return
-    named, more = moment_or_rev(session, args.words, args.at, args.target)
+    named, more = session.moment_or_rev(args.words, args.at, args.target)
     rev = session.repository.find(named)
     if len(more) > 1:
         raise click.UsageError("name one TENSOR")
@@ -192,22 +192,19 @@ def _compared(parent: Manifest | None, manifest: Manifest) -> tuple[list[_Shown]
 def _against(entry: FileEntry, parent: Mapping[str, FileEntry], origin: str | None) -> _Shown:
     if origin is not None:
         return _Shown(entry, f"renamed (was {printable(origin)})", {}, origin)
-    before = parent.get(entry.path)
-    known = {} if before is None else {t.key: t.id for t in before.tensors}
+    file = compare_files(parent.get(entry.path), entry, entry.path)
+    kinds = Counter(tensor.kind for tensor in file.tensors)
     marks = {
-        t.key: "changed" if t.key in known else "added"
-        for t in entry.tensors
-        if known.get(t.key) != t.id
+        each.key: "added" if each.kind in {"added", "renamed"} else "changed"
+        for each in file.tensors
+        if each.kind not in {"unchanged", "removed"}
     }
-    if before is None:
-        return _Shown(entry, "new", marks)
-    if before.content_id == entry.content_id:
-        return _Shown(entry, "unchanged", marks)
-    if not entry.tensors:
-        return _Shown(entry, "changed", marks)
-    gone = len(known.keys() - {t.key for t in entry.tensors})
-    removed = f", {count(gone, 'tensor')} removed" if gone else ""
-    return _Shown(entry, f"{len(marks):,} changed{removed}", marks)
+    what = "new" if file.kind == "added" else file.kind
+    if entry.tensors and file.kind == "changed":
+        gone = kinds["removed"] + kinds["renamed"]
+        removed = f", {count(gone, 'tensor')} removed" if gone else ""
+        what = f"{len(marks):,} changed{removed}"
+    return _Shown(entry, what, marks)
 
 
 def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> Manifest | None:
