@@ -25,7 +25,7 @@ BUDGET = {
     ".": 711,
     "adapters": 2_186,
     "api": 1_030,
-    "cli": 4_549,
+    "cli": 4_521,
     "codecs": 1_502,
     "distributed": 2_906,
     "fleet": 664,

@@ -19,6 +19,11 @@ COMMANDS: dict[str, str] = {
 
 _RETRAIN = "'mvc retrain REV' stores the weights again, or proves the recipe"
 _PAGE = "'mvc report' draws all charts on its page"
+_SETTINGS = (
+    "rho", "rate", "radius", "relative", "period", "safe", "every", "barrier", "rebalance",
+    "outer-rate", "outer-momentum", "up", "down", "seed", "push", "worker-models", "resume",
+    "restarts", "timeout", "host", "port", "log",
+)  # fmt: skip
 OPTIONS: dict[str, str] = {
     **{
         f"{command} {option}": _RETRAIN
@@ -35,6 +40,10 @@ OPTIONS: dict[str, str] = {
     "commit --timeout": "leave out the replay with --no-verify; 'mvc retrain --timeout' makes it",
     "forget --live-between": "name the versions that 'mvc live --between' lists",
     "forget --target": "name the versions that 'mvc live TARGET --between' lists",
+    **{
+        f"{command} --message": "use --reason, or -m"
+        for command in ("deploy", "forget", "gc", "repack", "rollback", "undo")
+    },
     **{f"{command} --unfold": "-v lists them" for command in ("diff", "report", "show")},
     "report --layer-seconds": "use --layers SECONDS",
     "follow --exec-timeout": "CMD has 600 seconds; have it start longer work in the background",
@@ -69,6 +78,10 @@ OPTIONS: dict[str, str] = {
     "report --distance": _PAGE,
     "report --target": _PAGE,
     "status --no-untracked": "name what to leave out in .mvcignore",
+    **{
+        f"train-distributed --{name}": f"use '--option {name.replace('-', '_')}=VALUE'"
+        for name in _SETTINGS
+    },
     "undo --max-count": "the list is newest first: 'mvc undo --list | head'",
     "stats --prometheus": "'mvc serve' answers /metrics",
 }

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -22,11 +22,9 @@ from msgspec.structs import FieldInfo, fields
 from mvc.cli.completing import COMPLETIONS
 from mvc.repo.config import parse_size
 
-_O = TypeVar("_O", bound="CommandOptions")
-
 
 class CommandOptions(Struct, frozen=True, kw_only=True):
-    """The options of a command; a field that is such a struct itself stands for its fields."""
+    """The options of a command."""
 
 
 class _Declared(Struct, frozen=True):
@@ -95,32 +93,14 @@ def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
     return fields(options)  # resolves annotations, which takes long
 
 
-def _is_group(field: FieldInfo) -> bool:
-    return isinstance(field.type, type) and issubclass(field.type, CommandOptions)
-
-
-def _flat(options: type[CommandOptions]) -> Iterator[FieldInfo]:
-    """The fields of ``options``, those of its groups among them."""
-    for field in _fields(options):
-        yield from _flat(field.type) if _is_group(field) else (field,)
-
-
 def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
     """The parameters of click for the fields of ``options``, in their order."""
-    return [field.default.parameter(field.name, field.type) for field in _flat(options)]
-
-
-def filled(options: type[_O], values: Mapping[str, Any]) -> _O:
-    """The values that click has read, as ``options``."""
-    return options(**{
-        field.name: filled(field.type, values) if _is_group(field) else values[field.name]
-        for field in _fields(options)
-    })  # fmt: skip
+    return [field.default.parameter(field.name, field.type) for field in _fields(options)]
 
 
 def check_needs(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
     """Raises UsageError for an option that is set without one of those that it needs."""
-    for field in _flat(options):
+    for field in _fields(options):
         needs = field.default.needs.split()
         if needs and _is_set(values[field.name]) and not any(_is_set(values[n]) for n in needs):
             wanted = " or ".join(_spelled(name) for name in needs)
@@ -168,9 +148,9 @@ LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(mi
 
 
 def reason(needs: str = "") -> Any:
-    """``-m REASON``, for operations that are evidence."""
+    """``--reason REASON``, for operations that are evidence."""
     what = "Why: stays on record, as does who."
-    return option("REASON", what, "-m", "--message", needs=needs)
+    return option("REASON", what, "-m", "--reason", needs=needs)
 
 
 def sign(needs: str = "") -> Any:

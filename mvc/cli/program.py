@@ -19,7 +19,7 @@ from click.core import augment_usage_errors
 
 from mvc.cli import gone
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import CommandOptions, check_needs, filled, parameters
+from mvc.cli.options import CommandOptions, check_needs, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -203,7 +203,7 @@ def verb(
             if options is None:
                 return function(session)
             check_needs(options, values)
-            return function(session, filled(options, values))
+            return function(session, options(**values))
 
         return Verb(
             name, callback=callback, params=parameters(options) if options else [], json=json,

@@ -1,4 +1,4 @@
-"""What pushing costs the rounds of ``mvc train-distributed --push``, in one run.
+"""What pushing costs the rounds of ``mvc train-distributed -O push=REMOTE``, in one run.
 
     python -m tests.benchmarks.bench_pushed_rounds [--blocks 30] [--parameters 1000000]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -46,3 +47,10 @@ def test_synopsis_of_the_page_has_every_option(name: str) -> None:
         if shown and parameter.param_type_name == "option":
             named = [rf"{re.escape(option)}(?![\w-])" for option in parameter.opts]
             assert re.search("|".join(named), synopsis), f"the synopsis lacks {parameter.opts}"
+
+
+def test_options_and_arguments_are_counted() -> None:
+    """Those that every command has, and ``--json``, do not count."""
+    parameters = [p for name in COMMANDS for p in import_module(module_of(name)).command.params]
+    counted = Counter(p.param_type_name for p in parameters if p.expose_value)
+    assert counted["option"] <= 205 and counted["argument"] <= 55

@@ -49,7 +49,7 @@ from mvc.repo.recording import announce
 from mvc.training.pushing import Pusher
 
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
-_RESUME = "--resume goes on from the last round"
+_RESUME = "--option resume=true goes on from the last round"
 
 Tell = Callable[..., None]
 
@@ -310,7 +310,7 @@ class Service:
         if found is None and again:
             raise CannotDistribute(
                 f"no round of this training is left on {self._versions.target}",
-                hint="name another --target, or leave --resume out",
+                hint="name another --target, or leave resume out",
             )
         if found is None and self._job.get("resume"):
             found = self._versions.live(layout)

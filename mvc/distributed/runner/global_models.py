@@ -157,7 +157,7 @@ class GlobalModels:
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
                 f"what is live on {self.target}, {commit.short}, is no round of a training",
-                hint="name another --target, or leave --resume out",
+                hint="name another --target, or leave resume out",
             )
         return self._round(layout, commit)
 

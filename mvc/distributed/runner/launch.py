@@ -134,13 +134,13 @@ class _Run:
         if self._finished is None:
             self._failure = CannotDistribute(
                 f"{self._name(None)} has said nothing for {self._timeout:g} seconds",
-                hint="--resume goes on from the last round; --timeout allows more",
+                hint="resume=true goes on from the last round; timeout=SECONDS allows more",
             )
         else:
             self._failure = CannotDistribute(
                 f"trained to the end, but {self._names()} did not end within "
                 f"{self._timeout + START:g} seconds after it",
-                hint="--timeout allows the script more",
+                hint="timeout=SECONDS allows the script more",
             )
 
     def _name(self, worker: int | None) -> str:
@@ -224,7 +224,7 @@ class _Run:
                 self._fail(
                     CannotDistribute(
                         f"no worker is left: worker {worker} {_how(code)}",
-                        hint="--resume goes on from the last round",
+                        hint="--option resume=true goes on from the last round",
                     )
                 )
                 self._processes[None].kill()
@@ -289,7 +289,7 @@ def _how(code: int) -> str:
 
 def _advice(worker: int | None, code: int, script: str) -> str | None:
     if code < 0:
-        return "--restarts allows more"
+        return "--option restarts=N allows more"
     if worker is None:
         return None
     if code == 0:

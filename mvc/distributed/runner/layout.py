@@ -168,7 +168,7 @@ class ModelLayout(Struct, frozen=True, array_like=True):
             if there is None or tuple(there.shape) != shape or str(there.dtype) != dtype:
                 raise CannotDistribute(
                     f"the version to go on from does not fit the model: {name}",
-                    hint="train the model that it holds, or leave --resume out",
+                    hint="train the model that it holds, or leave resume out",
                 )
         flat = [tensors[name].reshape(-1) for name, _ in self.vector]
         return torch.cat(flat).numpy(), {name: tensors[name] for name, *_ in self.carried}

@@ -326,7 +326,7 @@ class Participant:
         return CannotDistribute(
             f"the coordinator at {host}:{port} {how}",
             hint="every global model until now is in its repository; "
-            "start the training again with --resume",
+            "start the training again with resume=true",
         )
 
     def _meet(self, deadline: float) -> None:

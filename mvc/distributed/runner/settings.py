@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from msgspec import ValidationError, convert
+from msgspec import Meta, ValidationError, convert
 
 from mvc.distributed.protocols.base import Protocol
 from mvc.distributed.protocols.named import (
@@ -42,19 +42,38 @@ _KINDS: dict[str, Any] = {
     "timeout": float,
     "worker_models": bool,
 }
+_OF_THE_LAUNCH: dict[str, Any] = {
+    "host": str,
+    "port": Annotated[int, Meta(ge=0, le=65535)],
+    "resume": bool,
+    "restarts": Annotated[int, Meta(ge=0)],
+}
 _YEAR = 366 * 24 * 3600.0  # seconds
 
 
-def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that are None. Raises WrongUsage for what cannot be one."""
+def from_texts(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the launch takes (host, port, resume, restarts), and the settings. Raises WrongUsage."""
+    found = checked(texts, {**_KINDS, **_OF_THE_LAUNCH}, strict=False)
+    job = {name: found.pop(name) for name in found.keys() & _OF_THE_LAUNCH}
+    return job, found
+
+
+def checked(
+    settings: Mapping[str, Any], kinds: Mapping[str, Any] = _KINDS, *, strict: bool = True
+) -> dict[str, Any]:
+    """The settings without those that are None. Raises WrongUsage for what cannot be one.
+
+    Unless ``strict``, values may be texts.
+    """
     found = {name: value for name, value in settings.items() if value is not None}
     for name, value in found.items():
-        if name not in _KINDS:
+        if name not in kinds:
             raise WrongUsage(f"there is no setting {name}")
         try:
-            convert(value, _KINDS[name])
+            converted = convert(value, kinds[name], strict=strict)
         except ValidationError:
             raise WrongUsage(f"the setting {name} cannot be {value!r}") from None
+        found[name] = value if strict else converted
     if not 0 < found.get("timeout", 1) <= _YEAR:
         raise WrongUsage(f"timeout is {found['timeout']:g}: it must be a number of seconds")
     return found
@@ -107,5 +126,5 @@ def check_worker_models(settings: Mapping[str, Any], protocol: Protocol) -> None
     if settings.get("worker_models") and protocol.rebalance is not None:
         raise WrongUsage(
             f"with {protocol.name} the coordinator does not know the models of workers",
-            hint="leave --worker-models out, or take another protocol",
+            hint="leave worker_models out, or take another protocol",
         )

@@ -27,7 +27,7 @@ ALLOWED = TIMEOUT + 30
 """Seconds from the moment at which something hangs to the end of the command."""
 
 
-FGM = ("--rho=0.3", "--rate=0.05")
+FGM = ("--option=rho=0.3", "--option=rate=0.05")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Training:
         self.mark = uuid4().hex
         command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
         command += ["train-distributed", small.__file__, "--workers=2"]
-        command += [f"--timeout={TIMEOUT}", *options, "--"]
+        command += [f"--option=timeout={TIMEOUT}", *options, "--"]
         if torchrun:
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
             command += ["--nproc-per-node=2", small.__file__]

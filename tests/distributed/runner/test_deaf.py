@@ -106,7 +106,7 @@ def test_something_hangs(tmp_path: Path, scenario: Scenario) -> None:
 
 def test_a_stopped_worker(tmp_path: Path) -> None:
     line = "trained to the end, but without worker 1: it did not answer within 4 seconds"
-    run(tmp_path, Scenario("stop", "20", 1, line, (*FGM, "--timeout=4")))
+    run(tmp_path, Scenario("stop", "20", 1, line, (*FGM, "--option=timeout=4")))
 
 
 AT_ONCE = ("stop", signal.SIGINT)
@@ -142,7 +142,7 @@ def test_peers_that_say_nothing(tmp_path: Path, kind: str, hangs: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     script = ("--hang=0:stop:30",) if hangs else ()
-    training = Training(tmp_path, *script, options=(*FGM, f"--port={port}"))
+    training = Training(tmp_path, *script, options=(*FGM, f"--option=port={port}"))
     links: list[socket.socket] = []
     training.await_line("round 0")
     for _ in range(3):

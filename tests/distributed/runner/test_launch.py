@@ -164,14 +164,14 @@ def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc)
     options = (
         "--workers",
         2,
-        "--rho",
-        0.3,
+        "--option",
+        "rho=0.3",
         "--target",
         "site",
         "--branch",
         "b",
-        "--push",
-        "origin",
+        "--option",
+        "push=origin",
     )
     script = ("--kill=1:20", "--decapitate=0:40", "--pause=0.01")
     done = mvc("train-distributed", SCRIPT, *options, "--", *script)
@@ -208,29 +208,56 @@ def test_refusals_of_the_command(mvc: Mvc) -> None:
     assert mvc("train-distributed", "no.py", "--workers", 2, code=3).err == (
         "mvc: there is no file no.py\n"
     )
-    mvc("train-distributed", SCRIPT, "--workers", 2, "--rho", "wide", code=2)
+    mvc("train-distributed", SCRIPT, "--workers", 2, "-Orho=wide", code=2)
 
 
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (("--radius", -1), 2, "the threshold is -1: it must be a positive number"),
-        (("--radius", 1, "--rho", 1), 2, "give the threshold as one of"),
-        (("--radius", 1, "--up", "int9"), 2, "int9"),
-        (("--up", "int9"), 2, "int9"),
-        (("--rho", 1, "--safe", "cube"), 2, "there is no safe function cube"),
-        (("--rho", 1, "--every", 3), 2, "no protocol takes every, threshold together"),
-        (("--barrier", 0.1, "--outer-rate", 0.1, "--every", 3), 2, "no protocol takes barrier, ev"),
-        (("--protocol", "fgm-rebalancing", "--radius", 1, "--worker-models"), 2, "does not know"),
-        (("--radius", 1, "--target", "a b"), 3, "'a b'"),
-        (("--radius", 1, "--branch", "a b"), 3, "'a b'"),
-        (("--radius", 1, "--log", "/no/such/log"), 3, "there is no folder /no/such for the log"),
-        (("--seed", -1), 2, "seed is -1: it must be at least 0"),
-        (("--timeout", "nan"), 2, "timeout is nan: it must be a number of seconds"),
-        (("--protocol", "sync", "--rho", 1), 2, "the protocol sync takes no threshold"),
-        (("--period", 0), 2, "the threshold is 0: it must be a positive number"),
-        (("--radius", 1, "--repo", "/nonexist"), 3, "/nonexist"),
-        (("--radius", 1, "--repo", ".", "--push", "ori"), 3, "mvc: there is no remote ori\nhint: "),
+        (("-Oradius=-1",), 2, "the threshold is -1: it must be a positive number"),
+        (("-Oradius=1", "-Orho=1"), 2, "give the threshold as one of"),
+        (("-Oradius=1", "-Oup=int9"), 2, "int9"),
+        (("-Oup=int9",), 2, "int9"),
+        (("-Orho=1", "-Osafe=cube"), 2, "there is no safe function cube"),
+        (
+            ("-Orho=1", "-Oevery=3"),
+            2,
+            "no protocol takes every, threshold together",
+        ),
+        (
+            ("-Obarrier=0.1", "-Oouter_rate=0.1", "-Oevery=3"),
+            2,
+            "no protocol takes barrier, ev",
+        ),
+        (
+            (
+                "--protocol",
+                "fgm-rebalancing",
+                "--option",
+                "radius=1",
+                "--option",
+                "worker_models=true",
+            ),
+            2,
+            "does not know",
+        ),
+        (("-Oradius=1", "--target", "a b"), 3, "'a b'"),
+        (("-Oradius=1", "--branch", "a b"), 3, "'a b'"),
+        (
+            ("-Oradius=1", "-Olog=/no/such/log"),
+            3,
+            "there is no folder /no/such for the log",
+        ),
+        (("-Oseed=-1",), 2, "seed is -1: it must be at least 0"),
+        (("-Otimeout=nan",), 2, "timeout is nan: it must be a number of seconds"),
+        (("--protocol", "sync", "-Orho=1"), 2, "the protocol sync takes no threshold"),
+        (("-Operiod=0",), 2, "the threshold is 0: it must be a positive number"),
+        (("-Oradius=1", "--repo", "/nonexist"), 3, "/nonexist"),
+        (
+            ("-Oradius=1", "--repo", ".", "-Opush=ori"),
+            3,
+            "mvc: there is no remote ori\nhint: ",
+        ),
     ],
 )
 def test_options_are_refused_before_the_script_runs(
@@ -261,7 +288,16 @@ def test_failing_processes(
 
 @pytest.mark.long
 def test_a_worker_that_fails_is_named_at_the_end(mvc: Mvc) -> None:
-    command = ("train-distributed", SCRIPT, "--workers", 2, "--rho", 0.3, "--rate", 0.05)
+    command = (
+        "train-distributed",
+        SCRIPT,
+        "--workers",
+        2,
+        "--option",
+        "rho=0.3",
+        "--option",
+        "rate=0.05",
+    )
     done = mvc(*command, "--json", "--", "--nan=1", code=3)
     assert done.json["kind"] == "cannot-distribute"
     assert done.json["message"].startswith(
@@ -275,9 +311,18 @@ def test_a_worker_that_fails_is_named_at_the_end(mvc: Mvc) -> None:
 def test_a_removed_worker_is_neither_awaited_nor_forgotten_by_the_next_coordinator(
     mvc: Mvc,
 ) -> None:
-    command = ("train-distributed", SCRIPT, "--workers", 3, "--rho", 0.3, "--rate", 0.05)
+    command = (
+        "train-distributed",
+        SCRIPT,
+        "--workers",
+        3,
+        "--option",
+        "rho=0.3",
+        "--option",
+        "rate=0.05",
+    )
     script = ("--nan=1", "--decapitate=0:40", "--pause=0.01")
-    done = mvc(*command, "--timeout", 500, "--", *script, code=3)
+    done = mvc(*command, "-Otimeout=500", "--", *script, code=3)
     assert "the coordinator was killed by SIGKILL; it starts again" in done.err
     assert "trained to the end, but without worker 1: worker 1: its model holds num" in done.err
     with Repository.open(mvc.folder) as repo:
@@ -295,7 +340,16 @@ def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
 def test_nothing_is_left_when_the_command_is_killed(tmp_path: Path, how: int) -> None:
     Repository.init(tmp_path).close()
     program = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
-    command = ["train-distributed", SCRIPT, "--workers", "2", "--rho", "0.3", "--rate", "0.05"]
+    command = [
+        "train-distributed",
+        SCRIPT,
+        "--workers",
+        "2",
+        "--option",
+        "rho=0.3",
+        "--option",
+        "rate=0.05",
+    ]
     process = subprocess.Popen(
         [*program, *command, "--", "--pause=0.2"],
         cwd=tmp_path,
