@@ -27,7 +27,7 @@ BUDGET = {
     "api": 1_030,
     "cli": 4_521,
     "codecs": 1_502,
-    "distributed": 2_906,
+    "distributed": 2_912,
     "fleet": 664,
     "frameworks": 2_962,
     "io": 1_401,
