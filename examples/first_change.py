@@ -61,7 +61,7 @@ def main() -> None:
     folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="mvc-change-")
     with mvc.Repository.init(Path(folder)) as repo:
         six = train(repo)
-        change = repo.first_change(predict, six, target="prod")
+        change = mvc.first_change(repo, predict, six, target="prod")
         if change is None:
             print("all versions read the same")
             return

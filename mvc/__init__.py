@@ -16,23 +16,28 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
-    from mvc.api.clone import clone, visit
-    from mvc.api.repository import Repository
+    from mvc.api import Repository, clone, visit
     from mvc.fleet.follow import follow
+    from mvc.fleet.nodes import nodes
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
-    from mvc.models.models import Architecture
+    from mvc.models.export import export_model
+    from mvc.models.models import Architecture, load_model
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import made
+    from mvc.recipes.verbs import record, retrain, retraining
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.repo.live import Live
+    from mvc.report.change import first_change
+    from mvc.report.page import write_report
     from mvc.requirements import Requirements
     from mvc.serving.follower import Follower
     from mvc.training.recorder import Recorder, Report
-    from mvc.training.resume import Loaded, Resumed
+    from mvc.training.resume import Loaded, Resumed, load, resume
+    from mvc.training.watch import watch
 
     __version__: str
 
@@ -57,11 +62,22 @@ __all__ = [
     "Resumed",
     "__version__",
     "clone",
+    "export_model",
+    "first_change",
     "follow",
+    "load",
+    "load_model",
     "made",
+    "nodes",
     "probe",
+    "record",
+    "resume",
+    "retrain",
+    "retraining",
     "root_of",
     "visit",
+    "watch",
+    "write_report",
 ]
 
 _LAZY = {
@@ -83,11 +99,22 @@ _LAZY = {
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
     "clone": "mvc.api.clone",
+    "export_model": "mvc.models.export",
+    "first_change": "mvc.report.change",
     "follow": "mvc.fleet.follow",
+    "load": "mvc.training.resume",
+    "load_model": "mvc.models.models",
     "made": "mvc.recipes.making",
+    "nodes": "mvc.fleet.nodes",
     "probe": "mvc.probing.probe",
+    "record": "mvc.recipes.verbs",
+    "resume": "mvc.training.resume",
+    "retrain": "mvc.recipes.verbs",
+    "retraining": "mvc.recipes.verbs",
     "root_of": "mvc.adapters.hashing",
     "visit": "mvc.api.clone",
+    "watch": "mvc.training.watch",
+    "write_report": "mvc.report.page",
 }
 
 
@@ -96,6 +123,10 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(_LAZY[name]), name)
+    if name == "recipes":
+        import mvc.recipes as recipes
+
+        return recipes
     if name == "__version__":
         from mvc.version import installed_version
 

@@ -20,6 +20,9 @@ DEFAULT_STATE = "model.safetensors"
 ATTACHED = ".mvc/"
 """How the paths begin that a version carries beside its files; no file can have such a path."""
 
+PATCH = "code.patch"
+"""What a version carries that its code differed by from its git commit."""
+
 RECIPE = "recipe.json"
 """What a version carries that says how its weights are made again; without it none are given up."""
 

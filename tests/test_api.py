@@ -27,12 +27,12 @@ def test_load_puts_a_version_into_a_live_module(repo: mvc.Repository) -> None:
     first = repo.commit(kept.state_dict(), deploy="prod")
     repo.commit(_net().state_dict())
     parameters = list(live.parameters())
-    loaded = repo.load(live, rev=first.id)
+    loaded = mvc.load(repo, live, rev=first.id)
     assert (loaded.missing, loaded.unexpected) == ((), ())
     assert all(a is b for a, b in zip(parameters, live.parameters(), strict=True))
     for name, value in kept.state_dict().items():
         assert torch.equal(live.state_dict()[name], value)
-    assert repo.load(_net(), target="prod") == loaded
+    assert mvc.load(repo, _net(), target="prod") == loaded
 
 
 def test_load_lists_what_does_not_fit_and_changes_nothing(repo: mvc.Repository) -> None:
@@ -40,12 +40,12 @@ def test_load_lists_what_does_not_fit_and_changes_nothing(repo: mvc.Repository) 
     live = _net(4)
     before = {name: value.clone() for name, value in live.state_dict().items()}
     with pytest.raises(DoesNotFit, match=r"0.weight: float32 \(3, 2\).*float32 \(4, 2\).*0.bias"):
-        repo.load(live, strict=False)
+        mvc.load(repo, live, strict=False)
     with pytest.raises(DoesNotFit, match=r"0\.bias: the version lacks it"):
         repo.commit({"0.weight": torch.zeros(4, 2), "more": torch.zeros(1)})
-        repo.load(live)
+        mvc.load(repo, live)
     assert all(torch.equal(before[name], value) for name, value in live.state_dict().items())
-    loaded = repo.load(live, strict=False)
+    loaded = mvc.load(repo, live, strict=False)
     assert loaded.unexpected == ("more",)
     assert "0.bias" in loaded.missing
     assert not live.state_dict()["0.weight"].any()
@@ -57,14 +57,14 @@ def test_load_names_the_parts_of_a_checkpoint(repo: mvc.Repository) -> None:
     repo.commit({"net": live.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3})
     for strict in (True, False):
         with pytest.raises(DoesNotFit, match="net, optimizer") as caught:
-            repo.load(live, strict=strict)
+            mvc.load(repo, live, strict=strict)
         assert "load_state_dict" in str(caught.value.hint)
 
 
 def test_load_takes_numpy_arrays(repo: mvc.Repository) -> None:
     repo.commit({"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)})
     live = torch.nn.Linear(2, 3)
-    repo.load(live)
+    mvc.load(repo, live)
     assert live.weight.sum().item() == 6
 
 
@@ -154,7 +154,7 @@ def test_a_recorder_opens_the_public_repository(repo: mvc.Repository) -> None:
         recorder.step(wait=True)
         opened = recorder.repo
         assert isinstance(opened, mvc.Repository)
-        assert not opened.load(model).missing
+        assert not mvc.load(opened, model).missing
 
 
 def test_names_and_versions(repo: mvc.Repository) -> None:
@@ -183,7 +183,7 @@ def test_a_report_of_versions_without_tensors(repo: mvc.Repository) -> None:
     for text in "abc":
         (repo.root / "config.json").write_text(text)
         repo.commit([repo.root / "config.json"])
-    repo.report(repo.root / "report.html")
+    mvc.write_report(repo, repo.root / "report.html")
     assert "</html>" in (repo.root / "report.html").read_text()
 
 

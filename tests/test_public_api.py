@@ -16,8 +16,7 @@ from typing import Any
 
 import mvc
 import mvc.errors
-from mvc.api import repository
-from mvc.api.recipes import Recipes
+import mvc.recipes as recipes
 from mvc.api.storage import Storage
 from mvc.training import watch
 
@@ -37,12 +36,13 @@ def _all() -> Iterator[str]:
     named = {name: getattr(mvc, name) for name in sorted(mvc.__all__)}
     for name, member in named.items():
         yield from _described(f"mvc.{name}", member)
-    named |= {"repo.recipes": Recipes, "repo.storage": Storage}
-    for name in ("repo.recipes", "repo.storage"):
+    named |= {f"mvc.recipes.{name}": getattr(recipes, name) for name in recipes.__all__}
+    named["repo.storage"] = Storage
+    for name in ("repo.storage", *(f"mvc.recipes.{name}" for name in recipes.__all__)):
         yield from _described(name, named[name])
     for value in _returned(named.values()):
         yield from _described(f"{value.__module__}.{value.__qualname__}", value)
-    for options in (watch.WatchOptions, repository.WriteOptions):
+    for options in (watch.WatchOptions,):
         yield f"keywords {options.__name__}"
         yield from (f"    {name}: {_text(kind)}" for name, kind in options.__annotations__.items())
     for name, error in sorted(vars(mvc.errors).items()):

@@ -3,3 +3,60 @@
 A method looks its arguments up and calls one verb of a lower row; no verb lives here. Lower rows
 open a repository as users do, by ``mvc.Repository``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mvc.api.absent import entered, fetches
+    from mvc.api.clone import clone, visit
+    from mvc.api.given import opened
+    from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
+    from mvc.api.repository import Repository
+    from mvc.api.storage import Storage
+    from mvc.maintenance.stats import Stats
+    from mvc.repo.deployments import Deployed
+    from mvc.repo.lookup.revisions import Rev
+
+__all__ = [
+    "Deployed",
+    "RemoteRefs",
+    "Remotes",
+    "Repository",
+    "Rev",
+    "Stats",
+    "Storage",
+    "Tracking",
+    "clone",
+    "entered",
+    "fetches",
+    "opened",
+    "refs_of",
+    "visit",
+]
+
+_IN = {
+    "Deployed": "mvc.repo.deployments",
+    "RemoteRefs": "mvc.api.remotes",
+    "Remotes": "mvc.api.remotes",
+    "Repository": "mvc.api.repository",
+    "Rev": "mvc.repo.lookup.revisions",
+    "Stats": "mvc.maintenance.stats",
+    "Storage": "mvc.api.storage",
+    "Tracking": "mvc.api.remotes",
+    "clone": "mvc.api.clone",
+    "entered": "mvc.api.absent",
+    "fetches": "mvc.api.absent",
+    "opened": "mvc.api.given",
+    "refs_of": "mvc.api.remotes",
+    "visit": "mvc.api.clone",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN:
+        from importlib import import_module
+
+        return getattr(import_module(_IN[name]), name)
+    raise AttributeError(f"module 'mvc.api' has no attribute {name!r}")

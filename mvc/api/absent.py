@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from itertools import tee
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _Class = TypeVar("_Class", bound=type)
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _OF_REMOTES = frozenset({"fetch", "pull", "push", "close"})
 """What these lack, no fetch brings."""
 
@@ -38,7 +39,12 @@ def fetching(cls: _Class) -> _Class:
     return cls
 
 
-def _fetching(function: FunctionType) -> Callable[..., Any]:
+def fetches(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function of a repository, which fetches the states that it needs as ``fetching`` does."""
+    return cast("Callable[_P, _T]", _fetching(function))
+
+
+def _fetching(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
         fetched = set[bytes]()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api.namespace import Namespace
 from mvc.errors import HistoryMissing, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.names import REMOTE
@@ -22,15 +21,16 @@ from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
+from mvc.repo.opening import open_context
 from mvc.store.journal.entries import RefValue
 from mvc.types import PathName
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
     from mvc.remote.unsent import Unsent
 
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=AbstractContextManager[Any])
 
 
 class RemoteRefs(Struct, frozen=True):
@@ -57,8 +57,12 @@ class Tracking(Struct, frozen=True):
     behind: int
 
 
-class Remotes(Namespace):
+class Remotes(Generic[_R]):
     """Names, URLs and options of remotes; ``repo.remotes``."""
+
+    def __init__(self, context: Context, repository: Callable[[Context], _R]) -> None:
+        self.context = context
+        self._repository = repository
 
     def list(self) -> list[Remote]:
         """Every remote, by name."""
@@ -114,21 +118,21 @@ class Remotes(Namespace):
         run: Callable[[Remote, Sequence[str]], int] = door_module(remote).run
         return run(remote, arguments)
 
-    def maintain(self, name: str, act: Callable[[Repository], _T], *, changes: bool = True) -> _T:
+    def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
         """Has ``act`` work on the repository of a remote: in a folder, or in a bucket.
 
         In a bucket it may be called again, after another process has changed the bucket; without
         ``changes`` it reads what the bucket itself holds, and nothing is published. Raises
         RemoteRefused for a remote that only its owner can maintain.
         """
-        remote, repository = self.find(name), type(self._repo)
+        remote = self.find(name)
         if (folder := self.folder(name)) is not None:
-            with repository.open(folder, discover=False) as opened:
+            with self._repository(open_context(folder, discover=False)) as opened:
                 return act(opened)
         if remote.is_bucket:
             with closing(door_module(remote).open_door(remote, self.context)) as door:
                 run = door.maintain if changes else door.inspect
-                done: _T = run(lambda inside: act(repository(inside)))
+                done: _T = run(lambda inside: act(self._repository(inside)))
                 return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, overload
 
 from msgspec.structs import replace
 
@@ -20,9 +20,7 @@ from mvc.errors import (
     DamagedData,
     InvalidTime,
     MvcError,
-    NoDeployment,
     NotARepository,
-    UnknownRevision,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -45,12 +43,8 @@ from mvc.times import Time, moment_of
 from mvc.types import PathName, Progress, Reason, Unpicklable
 
 if TYPE_CHECKING:
-    import torch
-
-    from mvc.api.recipes import Recipes
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
-    from mvc.fleet.nodes import NodeStatus
     from mvc.io.ssh_keygen import Checked
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
@@ -60,6 +54,7 @@ if TYPE_CHECKING:
     from mvc.remote.transfer import Transferred
     from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
+    from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.lossy_commit import LossyCommit
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest, FileOptions
@@ -67,7 +62,6 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.display import Deployments, LiveVersions, Log
-    from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
@@ -77,34 +71,11 @@ if TYPE_CHECKING:
     from mvc.repo.verification import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
-    from mvc.report.axis import By
-    from mvc.report.overview import Excerpt
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
-    from mvc.training.recorder import Recorder
-    from mvc.training.resume import Loaded, Resumed
-    from mvc.training.watch import WatchOptions
 
 
 Paths: TypeAlias = PathName | Sequence[PathName]
-
-
-class WriteOptions(TypedDict, total=False):
-    """How ``checkout`` writes files.
-
-    ``force`` overwrites and deletes files that hold uncommitted work or stand at ``to``.
-    ``everything``: training states beside their models, too. ``atomic_dir`` writes a new folder
-    and makes the symbolic link ``to`` lead to it in one step. ``delete`` removes from the folder
-    ``to`` the files that the version lacks. ``model`` adds the version's code and a ``load.py``,
-    if it carries code (else UnknownPath); nothing of it is run.
-    """
-
-    force: bool
-    everything: bool
-    atomic_dir: bool
-    delete: bool
-    model: bool
-    progress: Progress | None
 
 
 @fetching
@@ -272,31 +243,19 @@ class Repository(Unpicklable):
         """Figures, check, repair, gc, forget, repack."""
         from mvc.api.storage import Storage
 
-        return Storage(self)
+        return Storage(self.context)
 
     @cached_property
-    def recipes(self) -> Recipes:
-        """How versions were trained, their code, environment and data; training them again."""
-        from mvc.api.recipes import Recipes
-
-        return Recipes(self)
-
-    @cached_property
-    def remotes(self) -> Remotes:
+    def remotes(self) -> Remotes[Self]:
         """The repositories that this one pushes to and fetches from."""
         from mvc.api.remotes import Remotes
 
-        return Remotes(self)
+        return Remotes(self.context, type(self))
 
     @property
     def gaps(self) -> Sequence[Gap]:
         """Entries of the journal that are lost; refs, history and deployments may lack them."""
         return self.context.store.snapshot.gaps
-
-    @property
-    def on_network(self) -> bool:
-        """Whether other hosts may share the file system that the repository is on."""
-        return self.context.store.fs.is_network_filesystem(self.root)
 
     def close(self) -> None:
         """Lets go of files and memory. Everything acknowledged is durable already."""
@@ -588,7 +547,11 @@ class Repository(Unpicklable):
         target: str | None = None,
         path: str | Sequence[str] | None = None,
         to: PathName | BinaryIO,
-        **options: Unpack[WriteOptions],
+        force: bool = False,
+        everything: bool = False,
+        atomic_dir: bool = False,
+        delete: bool = False,
+        progress: Progress | None = None,
     ) -> Restored: ...
 
     def checkout(
@@ -599,7 +562,11 @@ class Repository(Unpicklable):
         target: str | None = None,
         path: str | Sequence[str] | None = None,
         to: PathName | BinaryIO | None = None,
-        **options: Unpack[WriteOptions],
+        force: bool = False,
+        everything: bool = False,
+        atomic_dir: bool = False,
+        delete: bool = False,
+        progress: Progress | None = None,
     ) -> Any:
         """A version's state in memory, or with ``to`` its files; both verified.
 
@@ -613,21 +580,30 @@ class Repository(Unpicklable):
         is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
         be a list. All files are written and verified under temporary names before the first is
         renamed. A training state beside its model is left out unless ``path`` or ``everything``
-        ask for it.
-        ``options``: ``WriteOptions``.
+        ask for it. ``force`` overwrites and deletes files that hold uncommitted work or stand at
+        ``to``. ``atomic_dir`` writes a new folder and makes the symbolic link ``to`` lead to it in
+        one step. ``delete`` removes from the folder ``to`` the files that the version lacks.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same place takes longer than a minute.
         """
         from mvc.repo import queries
+        from mvc.repo.checkout.export import WriteOptions
 
         commit_id = self.find(rev, at=at, target=target)
+        options = WriteOptions(
+            force=force,
+            everything=everything,
+            atomic_dir=atomic_dir,
+            delete=delete,
+            progress=progress,
+        )
         if to is not None:
             done: Any = self._write(
                 commit_id, rev if at is None else None, path, to, options=options
             )
-        elif given := [name for name, value in options.items() if value]:
-            raise WrongUsage(f"{min(given)} is for files", hint="say where they go with to=")
+        elif options != WriteOptions():
+            raise WrongUsage("how files are written is named", hint="say where they go with to=")
         elif not isinstance(path, str | None):
             raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:
@@ -646,37 +622,31 @@ class Repository(Unpicklable):
         options: WriteOptions,
     ) -> Restored:
         from mvc.repo.checkout import checkout
-        from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout.export import WriteOptions, export, export_to
         from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
-        force, progress = options.get("force", False), options.get("progress")
+        force, progress = options.force, options.progress
         if to == "":
             raise WrongUsage("to is empty", hint="name a file or a folder; . is this one")
-        into_folder = {name for name, value in options.items() if value} - {"force", "progress"}
+        into_folder = options != WriteOptions(force=force, progress=progress)
         if not isinstance(to, str | PathLike):
             if into_folder:
                 raise WrongUsage("a stream takes one file")
             return export_to(self.context, commit, paths, to, progress=progress)
-        if options.get("model"):
-            from mvc.models.export import export_model
-
-            return export_model(self, commit, Path(to), force=force, progress=progress)
         if self.context.store.fs.realpath(Path(to)) != self.root:
             return export(
                 self.context,
                 commit,
                 paths,
                 Path(to),
-                everything=options.get("everything", False),
+                options=options,
                 as_folder=names_folder(self.context.store.fs, to),
-                atomic_dir=options.get("atomic_dir", False),
-                delete=options.get("delete", False),
-                force=force,
-                progress=progress,
             )
         if into_folder:
-            raise WrongUsage(f"{min(into_folder)} is for another folder than the repository's")
+            raise WrongUsage(
+                "everything, atomic_dir and delete are for another folder than the repository's"
+            )
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
             return checkout.Restored(
                 commit, (), (), (), branch=lookup_refs.head(self.context).branch, moved_head=False
@@ -707,100 +677,6 @@ class Repository(Unpicklable):
         )
         queries.note(self.context, [] if done is None else [done.commit])
         return done
-
-    def load(
-        self,
-        model: torch.nn.Module,
-        rev: Rev | None = None,
-        *,
-        at: Time | None = None,
-        target: str | None = None,
-        path: str | None = None,
-        strict: bool = True,
-    ) -> Loaded:
-        """Puts a version's weights into a live module, in place; returns what did not fit.
-
-        The version is named as for ``checkout``. Parameters keep their devices. Raises
-        DoesNotFit, before anything is changed, where shapes or dtypes differ, and with
-        ``strict`` where a key is missing or unexpected.
-        """
-        from mvc.training.resume import load
-
-        return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
-
-    def load_model(
-        self,
-        rev: Rev | None = None,
-        *,
-        trust: bool | Sequence[Rev] = False,
-        at: Time | None = None,
-        target: str | None = None,
-    ) -> torch.nn.Module:
-        """Builds a version's model by the code that it carries, with its weights, and returns it.
-
-        The version is named as for ``checkout``. This runs the stored code, and so needs
-        ``trust=True``, or a list with the version in it; ``code`` and ``stored_model`` show first
-        what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
-        DoesNotFit.
-        """
-        from mvc.api.recipes import trusted_versions
-        from mvc.models.models import build, code_of, read_model
-
-        commit = self.find(rev, at=at, target=target)
-        stored = read_model(self.context, commit)
-        code = code_of(self.context, commit, stored)
-
-        def weights() -> Any:
-            return self.checkout(commit, path=stored.weights)
-
-        trusted = commit in trusted_versions(self, trust, [commit])
-        return build(stored, code, weights, version=commit.short, trust=trusted)
-
-    def resume(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        *,
-        scheduler: Any = None,
-        scaler: Any = None,
-        rev: Rev | None = None,
-        at: Time | None = None,
-        target: str | None = None,
-        path: str = DEFAULT_STATE,
-    ) -> Resumed:
-        """Sets model, optimizer, scheduler, scaler and random generators back to a version.
-
-        The version is named as for ``checkout``; ``path`` is the model's in it. Raises
-        CannotResume with the reason, before anything is changed. A Recorder of the model, open or
-        to come, goes on counting from the version, and names it.
-        """
-        from mvc.training.checks import check_objects
-        from mvc.training.resume import resume_and_note
-
-        check_objects(model, optimizer, scheduler, scaler)
-        return resume_and_note(
-            self,
-            model,
-            optimizer,
-            scheduler=scheduler,
-            scaler=scaler,
-            rev=self.find(rev, at=at, target=target),
-            name=path,
-        )
-
-    def watch(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        **options: Unpack[WatchOptions],
-    ) -> Recorder:
-        """Records a version after every step of the optimizer, without a line in the loop.
-
-        Raises WrongUsage for a scheduler or scaler, which change after the optimizer's step.
-        """
-        from mvc.training.watch import watch
-
-        return watch(self, model, optimizer, **options)
 
     # -- the working folder, existing checkpoints ------------------------------------------
 
@@ -937,37 +813,6 @@ class Repository(Unpicklable):
         )
         return queries.counted(self.context, found)
 
-    def first_change(
-        self,
-        predict: Predict,
-        sample: Any,
-        *,
-        target: str | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-    ) -> FirstChange | None:
-        """The first version that labels a sample differently; None if the label never changes.
-
-        ``predict(state, sample)`` returns the label that a version gives the sample: a comparable
-        value, or an array or tensor of one element. With ``target`` the versions are those that
-        were live there, including the one live at ``since``; without it they are HEAD and its
-        ancestors, by commit time. Every version is decoded once. Raises NoDeployment (with
-        ``target``) or UnknownRevision if no version lies in that time; errors of ``predict`` pass.
-        """
-        from mvc.repo.history.change import first_change
-
-        if target is not None and since is not None:
-            with suppress(NoDeployment):  # nothing was live then
-                since = live.live_at(self.context, self.time(since), target).time_ns
-        versions = self.iter_versions(since, until, target)
-        change, evaluated = first_change(versions, predict, sample)
-        if not evaluated:
-            kind = UnknownRevision if target is None else NoDeployment
-            raise kind(
-                "there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'"
-            )
-        return change
-
     # -- asking ------------------------------------------------------------------------------
 
     def time(self, value: Time) -> int:
@@ -1020,10 +865,7 @@ class Repository(Unpicklable):
 
         storage = None
         if prices:
-            from mvc.recipes.recipe import recipe_base
-            from mvc.report.stats import by_version
-
-            storage = by_version(self.context, recipe_base)[1]
+            storage = self.storage.by_version()[1]
         entries = log(
             self.context,
             rev,
@@ -1094,41 +936,6 @@ class Repository(Unpicklable):
 
         fs = self.context.store.fs
         return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
-
-    def report(
-        self,
-        path: PathName | None = None,
-        *,
-        since: Time | None = None,
-        until: Time | None = None,
-        by: By | None = None,
-        layer_seconds: float = 2.0,
-    ) -> str:
-        """The history as one HTML page, written to ``path`` if one is given, in one step.
-
-        Charts go from ``since`` to ``until``, both included. ``by="version"`` places versions by
-        number; None does so where they would crowd in time. At most about ``layer_seconds`` are
-        spent on the distances between layers.
-        """
-        from mvc.recipes.recipe import recipe_base
-        from mvc.repo.checkout.outputs import refuse_store
-        from mvc.report.page import page
-
-        fs = self.context.store.fs
-        if path is not None:
-            refuse_store(fs, Path(path))
-        view = self._view(since, until, by)
-        text = page(self.context, view, recipe_base, seconds=layer_seconds)
-        if path is not None:
-            data = text.encode()
-            fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
-        return text
-
-    def _view(self, since: Time | None, until: Time | None, by: By | None) -> Excerpt:
-        from mvc.report.axis import check_by
-        from mvc.report.overview import Excerpt
-
-        return Excerpt(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
@@ -1332,15 +1139,6 @@ class Repository(Unpicklable):
 
         commit = self.find(rev)
         return Annotations(self.context.fresh()).of(commit)
-
-    def nodes(self, target: str | None = None) -> tuple[NodeStatus, ...]:
-        """What each node serves, by its last report, and how far it is behind what is live.
-
-        By target and name, or of the nodes that follow one target. Raises UnknownTarget.
-        """
-        from mvc.fleet.nodes import nodes
-
-        return nodes(self.context, target)
 
     def targets(self) -> list[str]:
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from mvc.api.absent import fetching
-from mvc.api.namespace import Namespace
-from mvc.api.recipes import replay_options
+from mvc.ids import CommitId
 from mvc.repo import queries
+from mvc.repo.context import Context
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from mvc.maintenance.repack.plan import RepackCurve
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import Repaired
+    from mvc.maintenance.stats import Stats
     from mvc.repo.queries import Queries
-    from mvc.report.stats import Stats
+    from mvc.repo.version_stats import VersionStats
 
 
 @fetching
-class Storage(Namespace):
+class Storage:
     """What keeps a repository small, fast and sound; ``repo.storage``."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
 
     def stats(self, *, calibrate: bool = False) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times.
@@ -40,8 +44,8 @@ class Storage(Namespace):
         ``calibrate``: measure how fast this machine decodes, and keep that in a file of the user's
         cache. Stats and reports count with it; what is stored never depends on it.
         """
+        from mvc.maintenance import stats
         from mvc.recipes.recipe import recipe_base
-        from mvc.report import stats
 
         if calibrate:
             from mvc.store.recovery import rates
@@ -49,10 +53,16 @@ class Storage(Namespace):
             rates.calibrate(self.context.store.fs)
         return stats.stats(self.context, recipe_base)
 
+    def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
+        """As ``stats``, and how each version that is not forgotten is stored, and its price."""
+        from mvc.maintenance import stats
+        from mvc.recipes.recipe import recipe_base
+
+        return stats.by_version(self.context, recipe_base)
+
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path the tensors of a version that are stored as an optimizer's step from another."""
         from mvc.repo.history.log import predicted_tensors
-        from mvc.repo.lookup.revisions import resolve
 
         return predicted_tensors(self.context, resolve(self.context, rev))
 
@@ -219,7 +229,7 @@ class Storage(Namespace):
             "remove": remove, "add_queried": add_queried, "super_step": super_step,
         }  # fmt: skip
         given = check_aims(**aims)
-        added = [self._repo.find(rev) for rev in add or ()]
+        added = [resolve(self.context, rev) for rev in add or ()]
         for commit in added:
             if (gone := availability.dropped(self.context, commit)) is not None:
                 raise availability.dropped_error(commit, gone)
@@ -227,7 +237,9 @@ class Storage(Namespace):
         if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
             return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
         aims["add"] = None if add is None else tuple(added)
-        aims["remove"] = None if remove is None else tuple(map(self._repo.find, remove))
+        aims["remove"] = (
+            None if remove is None else tuple(resolve(self.context, rev) for rev in remove)
+        )
         return repack(
             self.context,
             goal_of(self.context, **aims),
@@ -235,40 +247,6 @@ class Storage(Namespace):
             reason=reason,
             progress=progress,
         )
-
-    def drop_weights(self, revs: Sequence[Rev], *, reason: Reason = "") -> None:
-        """Gives up the weights of versions that a proven recipe makes again; durable on return.
-
-        All that a recipe needs is read and hashed before. Raises UnknownPath for a version without
-        a recipe, CannotRetrain where no replay on this repository has proven it
-        (``recipes.retrain``) or its data are references, DamagedData; then nothing is given up.
-        """
-        from mvc.maintenance.repack.repack import unchanged
-        from mvc.recipes.weights import drop
-
-        unchanged(self.context)  # of a damaged repository nothing is given up
-        drop(self.context, [self._repo.find(rev) for rev in revs], reason=reason)
-
-    def store_weights(
-        self,
-        rev: Rev,
-        *,
-        trust: bool | Sequence[Rev] = False,
-        anyway: bool = False,
-        timeout: float | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        """Stores weights again that a version gave up: from other versions, or by a replay.
-
-        The arguments, and what is raised, are those of ``recipes.retrain``.
-        """
-        from mvc.recipes.weights import store_again
-
-        commit = self._repo.find(rev)
-        options = replay_options(
-            self._repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
-        )
-        store_again(self.context, commit, options)
 
     def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""

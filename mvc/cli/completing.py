@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+import mvc.recipes as recipes
 from mvc.cli.session import Session
 from mvc.errors import MvcError
 
@@ -144,7 +145,7 @@ complete_orders = _completing(
     lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
 )
 complete_tags = _completing(lambda session, _: _names(session.repository.tags()))
-complete_data_sets = _completing(lambda session, _: _names(session.repository.recipes.data_sets()))
+complete_data_sets = _completing(lambda session, _: _names(recipes.data_sets(session.repository)))
 
 COMPLETIONS = {
     **dict.fromkeys(("A", "B"), _completing(lambda session, _: _revisions(session), files=True)),

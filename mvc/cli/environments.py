@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns
@@ -21,7 +22,7 @@ _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 def show_environment(session: Session, rev: CommitId) -> None:
     """Prints the fields of the environment that a version carries."""
-    recorded = session.repository.recipes.environment(rev)
+    recorded = recipes.environment(session.repository, rev)
     if session.as_json:
         payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
         session.out.json("mvc.show.environment/1", payload)
@@ -35,12 +36,11 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 
     Returns whether results may differ.
     """
-    recipes = session.repository.recipes
-    recorded = recipes.environment(rev)
+    recorded = recipes.environment(session.repository, rev)
     if other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = recipes.environment(other)
+        there = recipes.environment(session.repository, other)
     compared = recorded.compare(there)
     if session.as_json:
         sections = {"environment": recorded.sections, "other": there.sections}

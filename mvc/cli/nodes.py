@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.fleet.nodes import nodes
 from mvc.names import printable
 from mvc.text import count
 from mvc.times import format_age, format_time
@@ -18,7 +19,7 @@ _COLUMNS = columns("node, target, version, since, behind, clock, silent since")
 
 def show_nodes(session: Session, target: str | None) -> None:
     """Prints the newest report of each node, or of those that follow ``target``."""
-    found = session.repository.nodes(target)
+    found = nodes(session.repository, target)
     if session.as_json:
         session.out.json("mvc.live.nodes/1", {"nodes": found})
         return

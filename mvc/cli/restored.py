@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
+from mvc.models.export import export_model
 from mvc.names import printable
 from mvc.repo.recording import deploying
 from mvc.text import count, listed
@@ -45,9 +47,9 @@ def write_model(session: Session, rev: Rev, output: str | None, *, force: bool) 
     commit = repository.find(rev)
     folder = output or f"model-{commit.short}"
     with session.progress("restoring") as progress:
-        done = repository.checkout(commit, to=folder, model=True, force=force, progress=progress)
+        done = export_model(repository, commit, folder, force=force, progress=progress)
     if session.as_json:
-        call = repository.recipes.model(commit).call
+        call = recipes.model(repository, commit).call
         return fields(done) | {"model": call, "folder": folder}
     tell(session, done)
     name = printable(folder)

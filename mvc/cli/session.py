@@ -20,7 +20,7 @@ from mvc.text import listed, one_line
 from mvc.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
     from mvc.ids import CommitId
     from mvc.io.files import FileSystem
     from mvc.model.commit import Commit
@@ -61,7 +61,7 @@ class Session:
     @cached_property
     def repository(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
-        from mvc.api.repository import Repository
+        from mvc.api import Repository
 
         repository = Repository.open(".", config=load)
         self._warn_of_interrupted(repository.context)
@@ -73,7 +73,7 @@ class Session:
 
         With ``nodes`` it has what nodes report there.
         """
-        from mvc.api.clone import visit
+        from mvc.api import visit
 
         url, options = remote, dict[str, str | bool]()
         if not {"/", ":"} & set(remote):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import FileParts, ParsedContent, SourceFile
+from mvc.adapters.served_version import NotedVersion
 from mvc.errors import (
     Busy,
     DamagedData,
@@ -43,7 +44,7 @@ from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.sources import open_file
 from mvc.repo.ownership import refuse_foreign
-from mvc.serving.note import Note, NotedVersion, folder_beside, read_note, write_note
+from mvc.serving.note import Note, folder_beside, read_note, write_note
 from mvc.serving.output import ServedOutput
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph

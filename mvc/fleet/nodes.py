@@ -7,12 +7,12 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from mvc.errors import NoDeployment, UnknownTarget
 from mvc.ids import CommitId
-from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, check_target
 from mvc.repo.live import succession
 from mvc.repo.lookup import stamping
@@ -20,6 +20,9 @@ from mvc.store.journal.entries import Deployment
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import datetime_of, nearest
+
+if TYPE_CHECKING:
+    from mvc.api import Repository
 
 CLOCK_MS = 10_000
 """A clock that differs by more is off: a report is on its way for some seconds."""
@@ -77,12 +80,15 @@ class NodeStatus(Struct, frozen=True):
         return self.reported_ns if self.now_ns - due > SILENT_NS else None
 
 
-def nodes(context: Context, target: str | None = None) -> tuple[NodeStatus, ...]:
-    """What every node serves that has reported, by target and name; of one target if it is named.
+def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]:
+    """What each node serves, by its last report, and how far it is behind what is live.
+
+    By target and name, or of the nodes that follow one target.
 
     A few look-ups for each. Raises UnknownTarget for one of which nothing is on record, DamagedData
     where lost entries may have said more.
     """
+    context = repo.context
     snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
     snapshot.check_gaps(-1, "what nodes serve")
     followed: dict[str, _Followed] = {}

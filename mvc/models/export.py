@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mvc.errors import WouldOverwrite
-from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.models import environment, models
 from mvc.names import printable
@@ -17,9 +16,9 @@ from mvc.repo import attached
 from mvc.repo.checkout.outputs import refuse_store
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository, Rev
     from mvc.repo.checkout.checkout import Restored
-    from mvc.types import Progress
+    from mvc.types import PathName, Progress
 
 
 LOADER = "load.py"
@@ -72,8 +71,8 @@ def _writer(data: bytes) -> Callable[[WriteFile], None]:
 
 def export_model(
     repo: Repository,
-    commit: CommitId,
-    output: Path,
+    rev: Rev,
+    folder: PathName,
     *,
     force: bool = False,
     progress: Progress | None = None,
@@ -82,7 +81,7 @@ def export_model(
 
     Raises UnknownPath if the version has no code, WouldOverwrite without ``force``, DamagedData.
     """
-    context = repo.context
+    context, commit, output = repo.context, repo.find(rev), Path(folder)
     fs = context.store.fs
     refuse_store(fs, output)
     model = models.read_model(context, commit)

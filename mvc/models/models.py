@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mvc.api import fetches
 from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import (
     CannotBuild,
@@ -41,6 +42,9 @@ from mvc.repo.lookup import commits
 
 if TYPE_CHECKING:
     import torch
+
+    from mvc.api import Repository, Rev
+    from mvc.times import Time
 
 
 NAME = "model.json"
@@ -322,7 +326,7 @@ def read_model(context: Context, commit: CommitId) -> StoredModel:
     if NAME not in commits.get(context, commit).attached:
         raise UnknownPath(
             f"{commit.short} has weights, but no code that builds a model",
-            hint="repo.load(model, rev) puts them into a model of yours; "
+            hint="mvc.load(repo, model, rev) puts them into a model of yours; "
             "repo.commit(model=model) records its code, too",
         )
     return StoredModel.decode(attached.read(context, commit, NAME))
@@ -367,7 +371,7 @@ def build(
     need_torch("building a model")
     import torch
 
-    from mvc.training.resume import load
+    from mvc.training.resume import load_state
     from mvc.training.state.rng import same_rng
 
     if not trust:
@@ -392,7 +396,7 @@ def build(
     if isinstance(state, Mapping):
         _take_dtypes(made, state)
     try:
-        load(made, state)
+        load_state(made, state)
     except DoesNotFit as error:
         raise DoesNotFit(
             error.message.replace("the model", printable(f"{stored.module}.{stored.name}"), 1),
@@ -422,3 +426,42 @@ def _take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
                 continue
             if tensor.is_floating_point() and dtype.is_floating_point:
                 tensor.data = tensor.data.to(dtype)
+
+
+def trusted_versions(
+    repo: Repository, trust: bool | Sequence[Rev], named: Sequence[CommitId]
+) -> frozenset[CommitId]:
+    """The versions whose stored code may run: with True those of this call, else a list's."""
+    if isinstance(trust, str | bytes):
+        raise WrongUsage("trust is True, or a list of versions")
+    if isinstance(trust, Collection):
+        return frozenset(repo.find(rev) for rev in trust)
+    return frozenset(named if trust is True else ())
+
+
+@fetches
+def load_model(
+    repo: Repository,
+    rev: Rev | None = None,
+    *,
+    trust: bool | Sequence[Rev] = False,
+    at: Time | None = None,
+    target: str | None = None,
+) -> torch.nn.Module:
+    """Builds a version's model by the code that it carries, with its weights, and returns it.
+
+    The version is named as for ``Repository.checkout``. This runs the stored code, and so needs
+    ``trust=True``, or a list with the version in it; ``mvc.recipes.code`` and ``model`` show first
+    what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
+    DoesNotFit.
+    """
+    commit = repo.find(rev, at=at, target=target)
+    stored = read_model(repo.context, commit)
+    code = code_of(repo.context, commit, stored)
+    return build(
+        stored,
+        code,
+        lambda: repo.checkout(commit, path=stored.weights),
+        version=commit.short,
+        trust=commit in trusted_versions(repo, trust, [commit]),
+    )

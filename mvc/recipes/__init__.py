@@ -1,5 +1,50 @@
 """Trainings that can be run again: recipes, data sets, replays, weights given up for them.
 
 Recipes rest on ``models``, which says what builds a model. What only compares two runs of a model
-is ``probe``.
+is ``probe``. The functions of ``verbs`` are those of the package.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mvc.recipes.verbs import (
+        add_data,
+        calls,
+        code,
+        data_set,
+        data_sets,
+        drop_weights,
+        environment,
+        model,
+        patch,
+        record,
+        retrain,
+        retraining,
+        store_weights,
+    )
+
+__all__ = [
+    "add_data",
+    "calls",
+    "code",
+    "data_set",
+    "data_sets",
+    "drop_weights",
+    "environment",
+    "model",
+    "patch",
+    "record",
+    "retrain",
+    "retraining",
+    "store_weights",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from mvc.recipes import verbs
+
+        return getattr(verbs, name)
+    raise AttributeError(f"module 'mvc.recipes' has no attribute {name!r}")

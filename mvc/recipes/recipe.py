@@ -213,7 +213,7 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
     if RECIPE not in {entry.path.partition("/")[2] for entry in found.attached}:
         raise UnknownPath(
             f"version {commit.short} has no recipe to make it again by",
-            hint="repo.recipes.record(...) records one",
+            hint="mvc.record(repo, ...) records one",
         )
     recipe = Recipe.decode(attached.read(context, commit, RECIPE))
     entry = found.by_path.get(recipe.makes.path)

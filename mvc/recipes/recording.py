@@ -1,4 +1,4 @@
-"""Records a training so that it can be run again: ``with repo.recipes.record(...) as run``.
+"""Records a training so that it can be run again: ``with mvc.record(repo, ...) as run``.
 
 What runs is a function of a module, or an object with a method ``train``: their source is recorded.
 The body of a ``with`` block has none that could be run by itself, so it only says when.
@@ -53,11 +53,11 @@ from mvc.training.state.rng import rng_state
 from mvc.types import Progress
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 class RunOptions(Struct, frozen=True):
-    """What ``repo.recipes.record`` takes by name.
+    """What ``mvc.record`` takes by name.
 
     ``deterministic``: torch uses deterministic kernels alone while the service runs.
     """
@@ -121,7 +121,7 @@ class Run:
             raise WrongUsage(
                 "weights are given up only for a recipe that a replay has proven, and verify=False "
                 "makes no replay",
-                hint="leave one of them out; repo.recipes.retrain(..., trust=True) proves "
+                hint="leave one of them out; mvc.retrain(repo, ..., trust=True) proves "
                 "recipes later",
             )
         _refuse_model(self._model)
@@ -233,7 +233,7 @@ class Run:
             raise WrongUsage(
                 f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "
                 "this training keeps its model",
-                hint="repo.recipes.record(..., path=NAME) names the file as it is tracked",
+                hint="mvc.record(repo, ..., path=NAME) names the file as it is tracked",
             )
         (change,) = changes
         entry = _file_entry(change)
@@ -248,12 +248,12 @@ class Run:
         if not self._entered:
             raise WrongUsage(
                 "nothing is recorded yet: use it in a with block",
-                hint="with repo.recipes.record(...) as run: run.train(...)",
+                hint="with mvc.record(repo, ...) as run: run.train(...)",
             )
         if self._called:
             raise WrongUsage(
                 "one block records one call of run.train",
-                hint="begin another 'with repo.recipes.record(...)' for the next version",
+                hint="begin another 'with mvc.record(repo, ...)' for the next version",
             )
         keywords = {**self._passed, **arguments}
         try:

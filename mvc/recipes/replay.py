@@ -68,7 +68,7 @@ _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again: what ``repo.recipes.retrain`` takes by name.
+    """How versions are made again: what ``mvc.retrain`` takes by name.
 
     ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
     of the base; without them a base that is not stored is trained first.

@@ -182,7 +182,7 @@ def drop(
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
-                f"repo.recipes.retrain({commit.short!r}, trust=True)",
+                f"mvc.retrain(repo, {commit.short!r}, trust=True)",
             )
         marks.append(Weights(commit, "dropped", recipe.makes.path, proof[1].milliseconds))
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 import torch
 from msgspec import convert, to_builtins
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent

@@ -8,22 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mvc.api import fetches
 from mvc.ids import CommitId
 from mvc.maintenance.repack.repack import draw_curve
 from mvc.model.commit import Commit
 from mvc.names import printable
+from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context
 from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
-from mvc.report.axis import Axis, ByteAxis
+from mvc.report.axis import Axis, By, ByteAxis, check_by
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
-from mvc.report.stats import BaseOf, by_version
 from mvc.text import number, size
 from mvc.text import seconds as duration
-from mvc.times import check_seconds, format_time
+from mvc.times import Time, check_seconds, format_time
+from mvc.types import PathName
+
+if TYPE_CHECKING:
+    from mvc.api import Repository
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
@@ -56,10 +63,38 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, view: Excerpt, base_of: BaseOf, *, seconds: float) -> str:
+@fetches
+def write_report(
+    repo: Repository,
+    path: PathName | None = None,
+    *,
+    since: Time | None = None,
+    until: Time | None = None,
+    by: By | None = None,
+    layer_seconds: float = 2.0,
+) -> str:
+    """The history as one HTML page, written to ``path`` if one is given, in one step.
+
+    Charts go from ``since`` to ``until``, both included. ``by="version"`` places versions by
+    number; None does so where they would crowd in time. At most about ``layer_seconds`` are spent
+    on the distances between layers.
+    """
+    fs = repo.context.store.fs
+    if path is not None:
+        refuse_store(fs, Path(path))
+    start, end = (None if each is None else repo.time(each) for each in (since, until))
+    text = page(repo, Excerpt(start, end, check_by(by)), seconds=layer_seconds)
+    if path is not None:
+        data = text.encode()
+        fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
+    return text
+
+
+def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers."""
     check_seconds("layer_seconds", seconds)
-    found, (total, stats) = overview(context, view), by_version(context, base_of)
+    context = repo.context
+    found, (total, stats) = overview(context, view), repo.storage.by_version()
     listed = _listed(found)
     charts = Charts(found, {commit.id for commit in listed})
     axis = charts.axis

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from mvc.api.given import opened
-from mvc.api.repository import Repository
+from mvc.api import Repository, opened
 from mvc.errors import (
     DamagedData,
     HistoryMissing,
@@ -171,7 +170,7 @@ class Follower(Unpicklable):
 
         If it cannot be served, what is served stays, ``current`` too, and the next call tries
         again. Raises StateForgotten for a version whose state was forgotten, and the errors of
-        ``live``, of ``Repository.checkout`` and ``Repository.load``, and of ``on_change``.
+        ``live``, of ``Repository.checkout`` and ``mvc.load``, and of ``on_change``.
         """
         with self._lock:
             live = self.live()
@@ -197,7 +196,9 @@ class Follower(Unpicklable):
         with ExitStack() as as_before:
             if self._model is not None and self._loaded != live.commit:
                 as_before.enter_context(self._model_kept(self._model))
-                self.repo.load(self._model, live, path=self._path)
+                from mvc.training.resume import load
+
+                load(self.repo, self._model, live, path=self._path)
                 self._loaded = live.commit
             if self._output is not None:
                 as_before.enter_context(self._output.kept())

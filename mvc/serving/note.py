@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from mvc.adapters.served_version import NotedVersion
 from mvc.errors import IoFailed
-from mvc.ids import DIGEST_SIZE
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_MANIFEST
 
 NOTE = "note"
 _MOST = 4 * MAX_MANIFEST
-_Digest = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
-
-
-class NotedVersion(Struct, frozen=True):
-    """A version that the file holds or held; ``root`` of its tensors, live since ``time_ns``."""
-
-    commit: _Digest
-    root: _Digest
-    time_ns: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 _T = TypeVar("_T", bound=NotedVersion)

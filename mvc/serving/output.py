@@ -21,7 +21,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.worktree.worktree import entry_at
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 class TakenOver(MvcWarning):

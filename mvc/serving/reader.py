@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from mvc.adapters.served_version import NotedVersion, ServedVersion, decode
 from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.serving.follower import Follower
-from mvc.serving.note import NotedVersion, read_note
-from mvc.serving.served_version import ServedVersion, decode
+from mvc.serving.note import read_note
 from mvc.types import PathName
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 HAND_OVER_SECONDS = 0.25

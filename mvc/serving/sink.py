@@ -5,11 +5,11 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
+from mvc.adapters.served_version import ServedVersion, encode
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.names import printable
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.serving.served_version import ServedVersion, encode
 
 
 class FileSink:

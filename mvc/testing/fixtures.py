@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import lmdb
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests

@@ -23,7 +23,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 DUE = 64

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, cast
 import torch
 from msgspec import Struct
 
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.accuracy import Evaluate
@@ -19,7 +20,6 @@ from mvc.repo.commit.request import CommitRequest, check_request, check_run
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from
 from mvc.requirements import Requirements, pipeline_and_bound
-from mvc.serving.served_version import ServedVersion
 from mvc.training.staging import MODES
 
 Metrics = Mapping[str, Any]

@@ -17,6 +17,7 @@ from mvc.adapters.hashing import entry_from
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state
 from mvc.adapters.replaced import ReplacedFile
+from mvc.adapters.served_version import ServedVersion, decode, encode
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
@@ -30,10 +31,9 @@ from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
-from mvc.serving.served_version import ServedVersion, decode, encode
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 _PART = 4  # of the machine's memory: what a file of decisions may take

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.log import tell
 from mvc.io.patience import Patience, warn

@@ -19,13 +19,13 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api.given import opened
+from mvc.adapters.served_version import ServedVersion
+from mvc.api import opened
 from mvc.errors import WrongUsage
 from mvc.repo.commit.inputs import refuse_empty
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.recording import announce, announce_target
-from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
 from mvc.training.pushing import Pusher, PushReport
@@ -36,7 +36,7 @@ from mvc.training.writer_thread import WriterThread
 from mvc.types import Unpicklable
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 class Report(Struct, frozen=True):
@@ -82,8 +82,8 @@ class Recorder(Unpicklable):
     remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
     gets later what it missed. ``metrics`` and
     ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
-    the number of steps done before, or what ``repo.resume`` returned; by default those of the
-    version that ``repo.resume`` set the model to, and else 0. After a resume every version names
+    the number of steps done before, or what ``mvc.resume`` returned; by default those of the
+    version that ``mvc.resume`` set the model to, and else 0. After a resume every version names
     the one that training went on from. ``message`` is put before each version's own; ``author`` is
     as for ``commit``. ``run`` names the training that the versions belong to; after a resume it is
     by default that of the version that the training went on from.
@@ -170,7 +170,7 @@ class Recorder(Unpicklable):
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
-        """With the start that ``repo.resume`` gave the model, if none is named."""
+        """With the start that ``mvc.resume`` gave the model, if none is named."""
         resumed = resumed_since(self._repo, getattr(self._source, "model", None))
         if options.start is not None or resumed is None:
             return options

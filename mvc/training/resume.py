@@ -11,12 +11,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from msgspec import Struct
 
+from mvc.api import fetches
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE, an, training_path
@@ -27,7 +28,8 @@ from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository, Rev
+    from mvc.times import Time
 
 
 _SHOWN = 10  # reasons in a message
@@ -66,16 +68,52 @@ class Resumed(Struct, frozen=True):
 _resumed: WeakKeyDictionary[torch.nn.Module, tuple[Path, Resumed]] = WeakKeyDictionary()
 
 
-def resume_and_note(
+@fetches
+def resume(
     repo: Repository,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
-    **options: Unpack[ResumeOptions],
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    rev: Rev | None = None,
+    at: Time | None = None,
+    target: str | None = None,
+    path: str = DEFAULT_STATE,
 ) -> Resumed:
-    """``resume``; a Recorder of this model and repository then counts on from the version."""
-    resumed = resume(repo, model, optimizer, **options)
+    """Sets model, optimizer, scheduler, scaler and random generators back to a version.
+
+    The version is named as for ``Repository.checkout``; ``path`` is the model's in it. Raises
+    CannotResume with the reason, before anything is changed. A Recorder of the model, open or to
+    come, goes on counting from the version, and names it.
+    """
+    check_objects(model, optimizer, scheduler, scaler)
+    commit = repo.find(rev, at=at, target=target)
+    resumed = set_back(
+        repo, model, optimizer, scheduler=scheduler, scaler=scaler, rev=commit, name=path
+    )
     _resumed[parts.unwrap(model)] = repo.root, resumed
     return resumed
+
+
+@fetches
+def load(
+    repo: Repository,
+    model: torch.nn.Module,
+    rev: Rev | None = None,
+    *,
+    at: Time | None = None,
+    target: str | None = None,
+    path: str | None = None,
+    strict: bool = True,
+) -> Loaded:
+    """Puts a version's weights into a live module, in place; returns what did not fit.
+
+    The version is named as for ``Repository.checkout``. Parameters keep their devices. Raises
+    DoesNotFit, before anything is changed, where shapes or dtypes differ, and with ``strict``
+    where a key is missing or unexpected.
+    """
+    return load_state(model, repo.checkout(rev, at=at, target=target, path=path), strict=strict)
 
 
 def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
@@ -84,16 +122,7 @@ def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | 
     return noted[1] if noted is not None and noted[0] == repo.root else None
 
 
-class ResumeOptions(TypedDict, total=False):
-    """Keyword arguments of ``resume``."""
-
-    scheduler: Any
-    scaler: Any
-    rev: str | CommitId
-    name: str
-
-
-def resume(
+def set_back(
     repo: Repository,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
@@ -181,7 +210,7 @@ def training_state(
         made = next((s for s in schemas if isinstance(s, str) and s not in own), None)
         raise CannotResume(
             f"{path} of {commit.short} is no {by.state}" + (f", but of {made}" if made else ""),
-            hint="go on with what recorded it: repo.resume, or a framework's callback"
+            hint="go on with what recorded it: mvc.resume, or a framework's callback"
             if made
             else None,
         )
@@ -215,7 +244,7 @@ def _check_production(
         raise CannotResume(
             f"{commit.short} holds production weights; its training weights lie beside them, "
             "where this way of resuming does not look",
-            hint="use repo.resume",
+            hint="use mvc.resume",
         )
 
 
@@ -332,7 +361,7 @@ class Loaded(Struct, frozen=True):
     unexpected: tuple[str, ...]
 
 
-def load(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
+def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
     """Copies ``state``, a flat mapping of tensors, into the module's parameters and buffers.
 
     Everything is compared first: where it raises, the module is as it was. Raises DoesNotFit,

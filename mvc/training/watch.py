@@ -13,7 +13,7 @@ from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 class WatchOptions(RecorderKeywords, total=False):
@@ -31,8 +31,8 @@ class Watching(Recorder):
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raises WrongUsage."""
         raise WrongUsage(
-            "this recorder's step is called by the optimizer already: repo.watch made it",
-            hint="leave the call out, or use mvc.Recorder instead of repo.watch",
+            "this recorder's step is called by the optimizer already: mvc.watch made it",
+            hint="leave the call out, or use mvc.Recorder instead of mvc.watch",
         )
 
     def batch_ended(self) -> None:

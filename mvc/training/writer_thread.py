@@ -17,6 +17,7 @@ from mvc.adapters.hashing import hash_finally
 from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.adapters.replaced import ReplacedFile
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
@@ -30,7 +31,6 @@ from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.worktree.git_code import GitCode
-from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximator
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
@@ -39,7 +39,7 @@ from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 class WriterThread(threading.Thread):

@@ -100,7 +100,7 @@ def test_what_needs_torch_says_so_in_one_line(repo: Repository) -> None:
         "comparing two runs of a model": "mvc.probe",
         "recording how a model is built": "repo.commit({'w': numpy.ones(1)}, model=object())",
         "taking part in a training": "mvc.distributed.join",
-        "recording a training": "repo.recipes.record(None, service=print)",
+        "recording a training": "mvc.record(repo, None, service=print)",
         "a tensor of the dtype complex32": "repo.checkout()",
         "torch.distributed.checkpoint": "import mvc.frameworks.dcp",
     }

@@ -168,7 +168,7 @@ def _swap(root: Path, count: int) -> None:
             outcomes = Counter(re.findall(r" send 200 (\S+) ", server.log[lines:]))
             peak = server.memory / MIB
             reports = [
-                each for each in world.repo.nodes() if each.commit == world.repo.find("HEAD")
+                each for each in mvc.nodes(world.repo) if each.commit == world.repo.find("HEAD")
             ]
     limit = int(1.02 * records + 32 * KIB)
     head(f"a version of {records:,} bytes at {count} followers", "", "for 1,000, extrapolated")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import mvc
+from mvc.maintenance.stats import by_version
 from mvc.recipes.recipe import recipe_base
-from mvc.report.stats import by_version
 from tests.benchmarks.measuring import bytes_below
 from tests.repo.commit import networks
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import mvc as library
+from mvc.recipes.verbs import record, retraining
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
 from tests.recipes.by_hand import drop
@@ -32,7 +33,7 @@ def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict(), message="base")
-        with repo.recipes.record(model, service=shift, verify=False, message="shifted") as run:
+        with record(repo, model, service=shift, verify=False, message="shifted") as run:
             run.train()
         assert run.result is not None
         repo.storage.repack(interval=1)  # no delta needs what is given up
@@ -128,7 +129,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         base = repo.commit(model.state_dict(), message="base").id
-        with repo.recipes.record(model, service=shift, verify=False) as run:
+        with record(repo, model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
         state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -155,7 +156,7 @@ def test_data_outside_keep_the_weights(mvc: Mvc) -> None:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
-        with repo.recipes.record(model, data="outside", service=nothing, verify=False) as run:
+        with record(repo, model, data="outside", service=nothing, verify=False) as run:
             run.train()
     mvc("retrain", "HEAD", "--trust-code")
     refused = mvc("forget", "--weights", "HEAD", code=3)
@@ -174,7 +175,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     with library.Repository.open(gone.folder) as repo:
         head = repo.find()
         carried = {name: attached.read(repo.context, head, name) for name in (RECIPE,)}
-        with repo.recipes.retraining(trust=True):
+        with retraining(repo, trust=True):
             state = repo.checkout()
         made = commit(
             repo.context,
@@ -215,7 +216,7 @@ def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
         repo.commit({"large": torch.randn(400_000)}, path="large.safetensors")
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
-        with repo.recipes.record(model, service=shift, verify=False) as run:
+        with record(repo, model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
         repo.commit({"model": torch.zeros(3)})
@@ -247,7 +248,7 @@ def dropped(mvc: Mvc) -> Iterator[str]:
     model = library.made(Conv, 2)
     with library.Repository.open(mvc.folder) as repo:
         repo.commit(model.state_dict())
-        with repo.recipes.record(model, service=nothing, verify=False) as run:
+        with record(repo, model, service=nothing, verify=False) as run:
             run.train()
         assert run.result is not None
         drop(repo.context, run.result.id)

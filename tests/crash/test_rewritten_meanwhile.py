@@ -18,8 +18,9 @@ from mvc.api.repository import Repository
 from mvc.maintenance import gc
 from mvc.maintenance.forget import choose, preview
 from mvc.maintenance.repack.super_steps import join
+from mvc.maintenance.stats import by_version
 from mvc.recipes.recipe import recipe_base
-from mvc.report.stats import by_version
+from mvc.report.page import write_report
 from mvc.testing import fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.images import folder_in_memory
@@ -73,7 +74,7 @@ LOOKS = [
     _looking("join", lambda world, repo: join(repo.context)),
     _looking("log", _versions),
     _looking("diff", lambda world, repo: repo.diff(*world.commits[:2])),
-    _looking("report", lambda world, repo: repo.report()),
+    _looking("report", lambda world, repo: write_report(repo)),
     _looking("oplog", lambda world, repo: list(repo.oplog())),
     _looking(
         "fsck", lambda world, repo: repo.storage.fsck(full=True).sound or pytest.fail("not sound")

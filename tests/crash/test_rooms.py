@@ -181,7 +181,7 @@ def test_a_training_is_told_and_goes_on(rooms: Rooms) -> None:
         assert durable <= len(log)
         for array, entry in zip(saved, log, strict=False):
             check_arrays({"w": repo.checkout(entry.id)["weight"].numpy()}, {"w": array})
-        resumed = repo.resume(model, optimizer)
+        resumed = mvc.resume(repo, model, optimizer)
         with mvc.Recorder(repo, model, optimizer, start=resumed) as again:
             again.step()
         assert len(list(repo.log())) == len(log) + 1

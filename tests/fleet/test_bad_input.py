@@ -12,6 +12,7 @@ import pytest
 import mvc as api
 from mvc.api.repository import Repository
 from mvc.fleet.follow import Following
+from mvc.fleet.nodes import nodes
 from mvc.io.files import FileSystem
 from tests.cli.program import Mvc
 from tests.recipes import by_hand
@@ -195,5 +196,5 @@ def test_a_node_without_the_right_to_report(
         assert "reports on prod wait" in line and "deploy:nodes/7/prod" in line
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/7/*"))
         mvc(*words(there.url, "--as", "7"))
-        (node,) = there.own(lambda repo: repo.nodes())
+        (node,) = there.own(lambda repo: nodes(repo))
         assert node.node == "7"

@@ -12,6 +12,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
+from mvc.fleet.nodes import nodes as states_of_nodes
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Slice
@@ -71,8 +72,8 @@ def test_reports_of_many_nodes_become_one_entry(folder: Path, url: str, tmp_path
         assert list(pool.map(send, nodes)) == [0] * len(nodes)
     assert entries(folder) == before + 1
     with Repository.open(folder / "models") as repo:
-        assert [each.node for each in repo.nodes()] == [str(number) for number in range(8)]
-        assert {each.commit for each in repo.nodes()} == {first}
+        assert [each.node for each in states_of_nodes(repo)] == [str(number) for number in range(8)]
+        assert {each.commit for each in states_of_nodes(repo)} == {first}
 
 
 def test_what_one_node_may_not_say_holds_no_other_back(
@@ -124,7 +125,7 @@ def test_a_node_dates_no_report_of_another(folder: Path, url: str, tmp_path: Pat
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda act: act(), (forge, send)))
     with Repository.open(folder / "models") as repo:
-        seven, eight = repo.nodes()
+        seven, eight = states_of_nodes(repo)
     for each in (seven, eight):
         assert now < each.reported_ns < now + 60 * 10**9
     assert seven.ahead_ms is not None and abs(seven.ahead_ms - 20 * 3600 * 1000) < 60_000

@@ -103,16 +103,16 @@ def test_nodes_of_a_remote(
 def test_reports_do_not_travel_unless_asked(fleet: Fleet) -> None:
     fleet.report("7", fleet.versions[0])
     with mvc.clone(fleet.remote.url, fleet.folder / "plain") as plain:
-        assert not plain.nodes()
+        assert not mvc.nodes(plain)
         plain.fetch("origin")
-        assert not plain.nodes()
+        assert not mvc.nodes(plain)
         assert plain.fetch("origin", nodes=True).operations
-        assert [each.node for each in plain.nodes()] == ["7"]
+        assert [each.node for each in mvc.nodes(plain)] == ["7"]
         fleet.report("8", fleet.versions[1])
         plain.fetch("origin")
-        assert [each.node for each in plain.nodes()] == ["7"]
+        assert [each.node for each in mvc.nodes(plain)] == ["7"]
         plain.fetch("origin", nodes=True)
-        assert [(n.node, n.commit) for n in plain.nodes()] == [
+        assert [(n.node, n.commit) for n in mvc.nodes(plain)] == [
             ("7", fleet.versions[0]), ("8", fleet.versions[1]),
         ]  # fmt: skip
         assert plain.fetch("origin", nodes=True).operations == 0
@@ -121,9 +121,9 @@ def test_reports_do_not_travel_unless_asked(fleet: Fleet) -> None:
         plain.remotes.add("other", fleet.folder / "other")
         plain.push("other")
     with Repository.open(fleet.folder / "other") as other:
-        assert not other.nodes() and other.targets() == ["prod"]
+        assert not mvc.nodes(other) and other.targets() == ["prod"]
     with mvc.clone(fleet.remote.url, fleet.folder / "full", nodes=True) as full:
-        assert [each.node for each in full.nodes()] == ["7", "8"]
+        assert [each.node for each in mvc.nodes(full)] == ["7", "8"]
 
 
 def test_a_node_that_has_not_reported(folder_fleet: Fleet) -> None:
@@ -149,7 +149,7 @@ def test_reports_count_nowhere_else(folder_fleet: Fleet) -> None:
         with pytest.raises(InvalidName):
             repo.rollback("nodes/7/prod")
         with pytest.raises(UnknownTarget):
-            repo.nodes("nowhere")
+            mvc.nodes(repo, "nowhere")
 
     fleet.remote.own(check)
 
@@ -186,7 +186,7 @@ def test_reports_stay_through_a_collection(folder_fleet: Fleet) -> None:
         fleet.report("7", version)
 
     def served(repo: Repository) -> object:
-        return [(d.time_ns, d.commit) for d in repo.deployments("nodes/7/prod")], repo.nodes()[
+        return [(d.time_ns, d.commit) for d in repo.deployments("nodes/7/prod")], mvc.nodes(repo)[
             0
         ].commit
 
@@ -202,7 +202,7 @@ def test_who_is_behind_for_long_is_silent(folder_fleet: Fleet) -> None:
     fleet.report("8", fleet.versions[2])
 
     def later(repo: Repository) -> dict[str, bool]:
-        return {each.node: each.silent_since_ns is not None for each in repo.nodes()}
+        return {each.node: each.silent_since_ns is not None for each in mvc.nodes(repo)}
 
     assert fleet.remote.own(later, reads=True) == {"7": False, "8": False}
     assert fleet.remote.root is not None
@@ -216,7 +216,7 @@ def test_a_retracted_report_does_not_count(folder_fleet: Fleet) -> None:
     fleet.report("7", fleet.versions[0])
     fleet.report("7", fleet.versions[1])
     fleet.remote.own(lambda repo: repo.retract(fleet.versions[1], "nodes/7/prod"))
-    served = fleet.remote.own(lambda repo: repo.nodes()[0].commit, reads=True)
+    served = fleet.remote.own(lambda repo: mvc.nodes(repo)[0].commit, reads=True)
     assert served == fleet.versions[0]
 
 
@@ -231,5 +231,5 @@ def test_a_follower_reports(kind: str, tmp_path: Path) -> None:
             fleet.remote.own(lambda repo: repo.rollback("prod"))
         made = fleet.remote.own(lambda repo: repo.deployments("nodes/7/prod"), reads=True)
         assert [each.commit for each in made] == fleet.versions[:0:-1]
-        (status,) = fleet.remote.own(lambda repo: repo.nodes(), reads=True)
+        (status,) = fleet.remote.own(lambda repo: mvc.nodes(repo), reads=True)
         assert (status.commit, status.behind) == (fleet.versions[1], 1)

@@ -10,6 +10,7 @@ import pytest
 from blake3 import blake3
 
 from mvc.errors import HistoryMissing, InvalidName, RemoteRefused, UnknownTarget
+from mvc.fleet.nodes import nodes
 from mvc.fleet.reports import QUEUE, Reports
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -89,7 +90,7 @@ def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
     with server.door() as door:
         reports.send(door)
     with closing(open_repository(server.root)) as repo:
-        (status,) = repo.nodes()
+        (status,) = nodes(repo)
         assert (status.node, status.target, status.commit) == ("7", "prod", server.versions[1])
         assert (status.live, status.behind) == (server.versions[2], 1)
         assert repo.targets() == ["prod"]

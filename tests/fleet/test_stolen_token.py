@@ -57,7 +57,7 @@ class World:
             ids = [id_ for id_ in known(repo) if id_ in self._others]
             said = {k: v for k, v in answers(repo).items() if OWN not in k}
             said["nodes"] = [
-                (n.node, n.target, n.commit, n.since_ns) for n in repo.nodes() if n.node != "7"
+                (n.node, n.target, n.commit, n.since_ns) for n in mvc.nodes(repo) if n.node != "7"
             ]
             return {
                 "refs": refs, "states": states(repo, ids), "said": said,

@@ -123,8 +123,8 @@ def test_resumes_without_accelerate(tmp_path: Path, repo: mvc.Repository) -> Non
     again = Run(seed=9)
     parts = again.net, again.optimizer.optimizer
     with pytest.raises(CannotResume, match="scheduler"):
-        repo.resume(*parts)
-    repo.resume(*parts, scheduler=again.scheduler)
+        mvc.resume(repo, *parts)
+    mvc.resume(repo, *parts, scheduler=again.scheduler)
     assert {k: v for k, v in again.bits().items() if k != "count"} == expected
 
 
@@ -177,7 +177,7 @@ def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> N
         attached.load()
     assert other.bits() == before
     with pytest.raises(CannotResume, match=named):
-        repo.resume(other.net, other.optimizer.optimizer, scheduler=other.scheduler)
+        mvc.resume(repo, other.net, other.optimizer.optimizer, scheduler=other.scheduler)
 
 
 OTHERS = {

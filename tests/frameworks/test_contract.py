@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import mvc
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import CannotResume, NotARepository, StorageFull, WrongUsage
-from mvc.serving.served_version import ServedVersion
 from tests.frameworks.trainings import (
     MODEL,
     NAMES,
@@ -286,7 +286,7 @@ def test_versions_of_a_plain_recorder_are_others(
         recorder.step()
     with pytest.raises(CannotResume, match=r"not (recorded|saved)|no state of") as caught:
         framework.train(tmp_path, 2, framework.recorder(repo), resume="HEAD")
-    assert "repo.resume" in (caught.value.hint or "") or framework.LOGS
+    assert "mvc.resume" in (caught.value.hint or "") or framework.LOGS
     assert steps(repo) == [1]
 
 

@@ -229,9 +229,9 @@ def test_versions_of_others_are_told_apart(repo: mvc.Repository) -> None:
     fit(model, MVCCallback(repo, every="epoch", pipeline=PIPELINE, keep_training=True), epochs=1)
     net = torch.nn.Linear(2, 2)
     with pytest.raises(CannotResume, match=r"is no training state.* of mvc\.keras/1"):
-        repo.resume(net)
+        mvc.resume(repo, net)
     with mvc.Recorder(repo, net, pipeline=PIPELINE, keep_training=True) as recorder:
         recorder.step()
     with pytest.raises(CannotResume, match="no state of a Keras training"):
         fit(model, MVCCallback(repo, resume="HEAD"))
-    repo.resume(net)
+    mvc.resume(repo, net)

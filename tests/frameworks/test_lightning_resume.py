@@ -193,7 +193,7 @@ def test_goes_on_outside_of_lightning(tmp_path: Path) -> None:
     fresh = Net()
     made = fresh.configure_optimizers()
     scheduler = made["lr_scheduler"]["scheduler"]
-    resumed = callback.repo.resume(fresh, made["optimizer"], scheduler=scheduler)
+    resumed = mvc.resume(callback.repo, fresh, made["optimizer"], scheduler=scheduler)
     assert resumed.step == BATCHES
     assert resumed.batch == {"epoch": 1, "batch": 0, "global_step": BATCHES}
     trainer.strategy.optimizers = [made["optimizer"]]

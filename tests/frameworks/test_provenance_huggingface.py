@@ -28,13 +28,13 @@ def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(
         model = mvc.made(tiny)
         start = repo.commit(model.state_dict())
         # The first of the two replays proves the recipe, and the weights are given up.
-        with repo.recipes.record(
-            model, data=tmp_path / "lines.txt", service=finetune, drop_weights=True
+        with mvc.record(
+            repo, model, data=tmp_path / "lines.txt", service=finetune, drop_weights=True
         ) as run:
             run.train(steps=4)
         repo.storage.gc(grace="0")
         assert run.result.root != start.root
         assert {"transformers", "torch"} <= run.recipe.packages.keys()
-        again = repo.recipes.retrain(run.result.id, trust=True)
+        again = mvc.retrain(repo, run.result.id, trust=True)
         there = model.state_dict()
         assert all(torch.equal(again.state[name], there[name]) for name in there)

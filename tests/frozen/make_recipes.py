@@ -54,7 +54,8 @@ def recipes(root: Path) -> None:
         repo.commit(model.state_dict())
         made = []
         for epochs in (1, 2, 3):
-            with repo.recipes.record(
+            with mvc.record(
+                repo,
                 model,
                 optimizer,
                 data=root.parent / "numbers.txt",
@@ -67,10 +68,10 @@ def recipes(root: Path) -> None:
         repo.storage.repack(interval=1)  # no delta needs what is given up
         trust = list(map(str, made))
         for id_ in made[:2]:
-            repo.recipes.retrain(id_, trust=trust)
+            mvc.retrain(repo, id_, trust=trust)
         drop(repo.context, made[:2])
         repo.storage.gc(grace="0")
-        repo.storage.store_weights(made[1], trust=trust)
+        mvc.recipes.store_weights(repo, made[1], trust=trust)
         state = {name: value + 1 for name, value in model.state_dict().items()}
         repo.commit(state)
         repo.storage.gc(grace="0")

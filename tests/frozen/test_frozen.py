@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import mvc
+import mvc.recipes as recipes
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, WeightsDropped
 from mvc.names import RECIPE
@@ -207,10 +208,10 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         for there in (last, third, second, base):
             assert set(repo.checkout(there)) == {"weight", "bias"}
         recipe = recipe_of(repo.context, first)
-        data = repo.recipes.data_set("numbers.txt").version
+        data = recipes.data_set(repo, "numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
         assert recipe.encoded() == attached.read(repo.context, first, RECIPE)
-        assert any(b"def train(" in text for text in repo.recipes.code(first).values())
+        assert any(b"def train(" in text for text in recipes.code(repo, first).values())
         with pytest.raises(RefConflict, match="is needed to train"):
             repo.storage.forget(base)
         assert repo.diff(base, first).unmeasured

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import NotTrusted
 from tests.cli.program import Mvc
 from tests.models.project import Project
@@ -67,17 +68,17 @@ def test_no_command_runs_it(trapped: tuple[Mvc, Path]) -> None:
     assert not any("trapped" in name for name in sys.modules)
     with mvc.Repository.open(program.folder) as repo:
         repo.checkout()
-        repo.load(nn.ModuleDict({"line": nn.Linear(2, 2)}))
-        assert (repo.recipes.model().call, *repo.recipes.code()) == (
+        mvc.load(repo, nn.ModuleDict({"line": nn.Linear(2, 2)}))
+        assert (recipes.model(repo).call, *recipes.code(repo)) == (
             "trapped.Net()",
             "code/trapped.py",
         )
-        repo.recipes.environment()
+        recipes.environment(repo)
         assert not marker.exists()
         with pytest.raises(NotTrusted):
-            repo.load_model()
+            mvc.load_model(repo)
         assert not marker.exists()
-        repo.load_model(trust=True)
+        mvc.load_model(repo, trust=True)
         assert marker.exists()
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import (
     CannotBuild,
     CannotRecord,
@@ -46,15 +47,15 @@ def test_a_model_is_built_where_its_project_is_not(
     x = torch.randn(2, 3)
     expected = made(x).detach()
     assert done.commit.attached == ("code", "environment.json", "model.json")
-    assert repo.recipes.model().call == "nets.net.Plain()"
-    assert repo.recipes.model().packages == {"torch": str(torch.__version__)}
+    assert recipes.model(repo).call == "nets.net.Plain()"
+    assert recipes.model(repo).packages == {"torch": str(torch.__version__)}
     project.forget()
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir(empty)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    loaded = repo.load_model("HEAD", trust=True)
+    loaded = mvc.load_model(repo, "HEAD", trust=True)
     assert torch.equal(before, torch.get_rng_state())
     assert same(made, loaded) and torch.equal(loaded(x), expected)
     assert os.listdir(empty) == []
@@ -68,11 +69,11 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     assert repo.head().commit is None
     arguments = {"width": 4, "depth": 2, "dropout": 0.5}
     repo.commit(model=mvc.Architecture(made, arguments))
-    loaded = repo.load_model(trust=True)
+    loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.drop.p == 0.5
     made.mvc_arguments = arguments
     repo.commit(model=made)
-    assert repo.recipes.model().arguments == arguments
+    assert recipes.model(repo).arguments == arguments
     with pytest.raises(CannotRecord, match=r"do not fit Net: missing a required argument: 'width'"):
         repo.commit(model=mvc.Architecture(made, {}))
     with pytest.raises(CannotRecord, match=r"Net makes another model than .*: blocks\.1\.line\.w"):
@@ -89,13 +90,13 @@ def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Proje
     with pytest.raises(WrongUsage, match="model says how a state is built, and none is given"):
         repo.commit(model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     repo.commit(made.state_dict(), model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
-    assert repo.recipes.model().arguments == {"sizes": (2, 3, 4)}
-    assert same(made, repo.load_model(trust=True))
+    assert recipes.model(repo).arguments == {"sizes": (2, 3, 4)}
+    assert same(made, mvc.load_model(repo, trust=True))
     small = project.load("nets.net").Net.small
     made = small(3)
     repo.commit(made.state_dict(), model=mvc.Architecture(small, {"width": 3}))
-    assert repo.recipes.model().call == "nets.net.Net.small(width=3)"
-    assert same(made, repo.load_model(trust=True))
+    assert recipes.model(repo).call == "nets.net.Net.small(width=3)"
+    assert same(made, mvc.load_model(repo, trust=True))
 
 
 PLAIN: dict[str, Any] = {
@@ -119,7 +120,7 @@ def test_arguments_are_plain_data(repo: mvc.Repository, project: Project, case: 
     assert repo.head().commit is None
     kept = {"a": [0, {"b": (1, "x", None, True, 2.5, {})}]}
     repo.commit(model=mvc.Architecture(made, kept))
-    assert repo.recipes.model().arguments == kept
+    assert recipes.model(repo).arguments == kept
 
 
 def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
@@ -143,25 +144,25 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
 def test_a_class_of_an_installed_package(repo: mvc.Repository) -> None:
     made = nn.DataParallel(nn.Linear(2, 3))
     repo.commit(model=mvc.Architecture(made, {"in_features": 2, "out_features": 3}))
-    assert repo.recipes.code() == {}
+    assert recipes.code(repo) == {}
     with pytest.raises(NotTrusted, match=r"would run torch\.nn\.modules\.linear\.Linear\(in_fe"):
-        repo.load_model()
-    assert type(repo.load_model(trust=True)) is nn.Linear
+        mvc.load_model(repo)
+    assert type(mvc.load_model(repo, trust=True)) is nn.Linear
 
 
 def test_a_loaded_model_is_committed_again(repo: mvc.Repository, project: Project) -> None:
     net = project.load("nets.net")
     first = repo.commit(model=mvc.Architecture(net.Net(2), {"width": 2}))
     project.forget()
-    loaded = repo.load_model(first, trust=True)
+    loaded = mvc.load_model(repo, first, trust=True)
     with torch.no_grad():
         next(loaded.parameters()).add_(1)
     second = repo.commit(model=loaded)
-    assert repo.recipes.model(second) == repo.recipes.model(first)
-    assert repo.recipes.code(second) == repo.recipes.code(first)
-    again = repo.load_model(second, trust=True)
+    assert recipes.model(repo, second) == recipes.model(repo, first)
+    assert recipes.code(repo, second) == recipes.code(repo, first)
+    again = mvc.load_model(repo, second, trust=True)
     assert same(again, loaded) and type(again) is type(loaded)
-    made = repo.load_model(first, trust=True)
+    made = mvc.load_model(repo, first, trust=True)
     assert not same(made, loaded)
 
 
@@ -177,7 +178,7 @@ def test_two_versions_of_the_code_side_by_side(repo: mvc.Repository, project: Pr
         sys.modules.pop("versioned", None)
         made = project.load("versioned").Net()
         ids.append(repo.commit(model=made).id)
-    one, three = (repo.load_model(id_, trust=True) for id_ in ids)
+    one, three = (mvc.load_model(repo, id_, trust=True) for id_ in ids)
     three.load_state_dict(one.state_dict())
     x = torch.ones(1, 2)
     assert torch.equal(one(x) * 3, three(x))
@@ -197,12 +198,12 @@ def test_other_dtypes_and_tied_weights(repo: mvc.Repository, project: Project) -
     """})  # fmt: skip
     made = project.load("tied").Tied().bfloat16()
     repo.commit(model=made)
-    loaded = repo.load_model(trust=True)
+    loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.scale.dtype == torch.bfloat16
     assert loaded.a.weight is loaded.b.weight and loaded.a.weight.requires_grad
     made.a.float()
     repo.commit(model=made)
-    loaded = repo.load_model(trust=True)
+    loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.b.bias.dtype == torch.bfloat16
     assert loaded.scale.dtype == torch.float32
 
@@ -213,22 +214,22 @@ def test_without_trust_the_files_are_named_and_nothing_runs(
     repo.commit(model=project.load("nets.net").Plain())
     modules = set(sys.modules)
     with pytest.raises(NotTrusted) as caught:
-        repo.load_model()
+        mvc.load_model(repo)
     assert "nets.net.Plain() from code/nets/__init__.py, code/nets/blocks.py, " in str(caught.value)
     assert f"mvc show --code {repo.head().commit.short}" in str(caught.value.hint)
     for almost in (1, "yes"):
         with pytest.raises((NotTrusted, UnknownRevision)):
-            repo.load_model(trust=almost)
+            mvc.load_model(repo, trust=almost)
     assert {m for m in set(sys.modules) - modules if m.startswith("mvc_stored")} == set()
 
 
 def test_a_version_without_code(repo: mvc.Repository) -> None:
     repo.commit({"w": torch.zeros(2)})
     with pytest.raises(UnknownPath, match="has weights, but no code that builds a model"):
-        repo.load_model(trust=True)
+        mvc.load_model(repo, trust=True)
     with pytest.raises(UnknownPath, match="does not carry the environment"):
-        repo.recipes.environment()
-    assert repo.recipes.code() == {}
+        recipes.environment(repo)
+    assert recipes.code(repo) == {}
 
 
 def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
@@ -277,7 +278,7 @@ def test_bad_code_is_one_clear_line(repo: mvc.Repository, case: str) -> None:
     code, record, error, message = BAD[case]
     rev = _committed(repo, code, record)
     with pytest.raises(error, match=message) as caught:
-        repo.load_model(rev, trust=True)
+        mvc.load_model(repo, rev, trust=True)
     assert "\n" not in str(caught.value)
 
 
@@ -293,15 +294,15 @@ def test_a_folder_that_a_stranger_can_use(
     repo.commit(model=made)
     project.forget()
     folder = tmp_path / "whole"
-    done = repo.checkout(to=folder, model=True)
+    done = mvc.export_model(repo, "HEAD", folder)
     names = {str(Path(name).relative_to(folder)) for name in done.written}
     assert names == {
         "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py",
         "code/nets/scale.py", "environment.json", "load.py", "model.json", "model.safetensors",
     }  # fmt: skip
     with pytest.raises(WouldOverwrite, match="exists already"):
-        repo.checkout(to=folder, model=True)
-    repo.checkout(to=folder, model=True, force=True)
+        mvc.export_model(repo, "HEAD", folder)
+    mvc.export_model(repo, "HEAD", folder, force=True)
     used = (
         "import sys; sys.modules['mvc'] = None; from load import load_model; "
         "print(sum(p.sum().item() for p in load_model().parameters()))"
@@ -321,7 +322,7 @@ def test_a_folder_is_not_left_through_links(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "code").symlink_to(tmp_path / "aim")
     with pytest.raises(mvc.MvcError):
-        repo.checkout(to=tmp_path / "out", model=True, force=True)
+        mvc.export_model(repo, "HEAD", tmp_path / "out", force=True)
     assert os.listdir(tmp_path / "aim") == []
 
 
@@ -350,9 +351,9 @@ def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Pro
 def test_a_lossy_pipeline_and_another_path(repo: mvc.Repository, project: Project) -> None:
     made = project.load("nets.net").Plain()
     repo.commit(model=made, path="nets/plain.safetensors", states={"more": {"x": torch.ones(1)}})
-    assert same(repo.load_model(trust=True), made)
+    assert same(mvc.load_model(repo, trust=True), made)
     done = repo.commit(model=made, pipeline="vsol-0-fast", path="nets/plain.safetensors")
-    loaded = repo.load_model(trust=True).state_dict()
+    loaded = mvc.load_model(repo, trust=True).state_dict()
     assert all(torch.equal(loaded[name], done.state[name]) for name in loaded)
 
 
@@ -381,9 +382,9 @@ def test_a_module_imported_by_a_call_is_the_recorded_one(
     model = project.load("plugged").Plugged()
     given = mvc.Architecture(model, {}, sources=["helpers.plug"])
     repo.commit(model=given)
-    assert "code/helpers/plug.py" in repo.recipes.code()
+    assert "code/helpers/plug.py" in recipes.code(repo)
     sys.modules["helpers.plug"].FACTOR = 2  # the live module, edited meanwhile
     project.write({"helpers/plug.py": "FACTOR = 2\n"})
-    assert repo.load_model(trust=True).factor == 1
+    assert mvc.load_model(repo, trust=True).factor == 1
     project.forget()
-    assert repo.load_model(trust=True).factor == 1
+    assert mvc.load_model(repo, trust=True).factor == 1

@@ -290,7 +290,7 @@ class Net(nn.Module):
 if __name__ == "__main__":
     with mvc.Repository.open_or_init("models") as repo:
         done = repo.commit(model=Net())
-        print(repo.recipes.model(done).call, *repo.recipes.code(done))
+        print(mvc.recipes.model(repo, done).call, *mvc.recipes.code(repo, done))
 """
 
 
@@ -319,7 +319,8 @@ def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
         + SCRIPT.format(middle="").split("if __name")[0]
         + "\ndef work(_):\n    with mvc.Repository.open('models') as repo:\n"
         "        done = repo.commit(model=Net())\n"
-        "        print(repo.recipes.model(done).call, *repo.recipes.code(done), flush=True)\n"
+        "        print(mvc.recipes.model(repo, done).call, "
+        "*mvc.recipes.code(repo, done), flush=True)\n"
         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=1)\n"
     )
     (tmp_path / "spawned.py").write_text(spawned)

@@ -23,7 +23,7 @@ def recorded(
     **arguments: Any,
 ) -> Run:
     """One training with these arguments, which is recorded and committed."""
-    record = repo.recipes.record(model, optimizer, data=data, service=service, verify=verify)
+    record = mvc.record(repo, model, optimizer, data=data, service=service, verify=verify)
     with record as run:
         run.train(**arguments)
     assert run.result is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,
@@ -41,21 +42,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def placed(repo: mvc.Repository, name: str, folder: Path, file: str = "") -> Path:
-    return place(repo.context, Data(name, repo.recipes.data_set(name).version, file), folder)
+    return place(repo.context, Data(name, recipes.data_set(repo, name).version, file), folder)
 
 
 def test_a_data_set_is_stored_once_and_each_version_has_its_files(
     repo: mvc.Repository, folder: Path, tmp_path: Path
 ) -> None:
-    first = repo.recipes.add_data(folder)
+    first = recipes.add_data(repo, folder)
     assert first.files == ("labels.csv", "train/a.txt", "train/b.txt")
-    assert repo.recipes.add_data(folder) == first  # nothing changed, nothing is stored
+    assert recipes.add_data(repo, folder) == first  # nothing changed, nothing is stored
     (folder / "train/b.txt").unlink()
     (folder / "train/c.txt").write_text("cake")
-    second = repo.recipes.add_data(folder, message="bread is out")
+    second = recipes.add_data(repo, folder, message="bread is out")
     assert second.files == ("labels.csv", "train/a.txt", "train/c.txt")
     assert repo.version("data/food").parents == (first.version,)
-    assert [each.name for each in repo.recipes.data_sets()] == ["food"]
+    assert [each.name for each in recipes.data_sets(repo)] == ["food"]
     assert repo.head().commit is None  # no branch has moved
     written = place(repo.context, Data("food", first.version, ""), tmp_path / "out")
     assert (written / "train/b.txt").read_text() == "bread " * 1000
@@ -67,7 +68,7 @@ def test_a_data_set_is_stored_once_and_each_version_has_its_files(
 def test_a_reference_is_compared_file_by_file(
     repo: mvc.Repository, folder: Path, tmp_path: Path
 ) -> None:
-    found = repo.recipes.add_data(folder, name="outside", reference=True)
+    found = recipes.add_data(repo, folder, name="outside", reference=True)
     assert found.source == str(folder)
     assert found.nbytes == sum(f.stat().st_size for f in folder.rglob("*.*"))
     assert placed(repo, "outside", tmp_path / "x") == folder
@@ -107,8 +108,8 @@ def test_a_url_is_referred_to_and_fetched_for_a_replay(
     repo: mvc.Repository, folder: Path, tmp_path: Path, url: str
 ) -> None:
     with pytest.raises(WrongUsage, match="by reference"):
-        repo.recipes.add_data(f"{url}/labels.csv")
-    found = repo.recipes.add_data(f"{url}/labels.csv", name="labels", reference=True)
+        recipes.add_data(repo, f"{url}/labels.csv")
+    found = recipes.add_data(repo, f"{url}/labels.csv", name="labels", reference=True)
     assert found.files == ("labels.csv",)
     fetched = placed(repo, "labels", tmp_path / "x", "labels.csv")
     assert fetched.read_text() == "a,1\nb,2\n"
@@ -124,11 +125,11 @@ def test_names_and_sources_that_are_none_are_refused(
     repo: mvc.Repository, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidName):
-        repo.recipes.add_data(folder, name="a/b")
+        recipes.add_data(repo, folder, name="a/b")
     with pytest.raises(UnknownPath):
-        repo.recipes.add_data(tmp_path / "nothing")
+        recipes.add_data(repo, tmp_path / "nothing")
     with pytest.raises(UnknownPath, match="no data set none"):
-        repo.recipes.data_set("none")
+        recipes.data_set(repo, "none")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_hostile_references_are_refused(
     (tmp_path / "reference.json").write_text(json.dumps(document))
     forged(repo.context, tmp_path / "reference.json")
     with pytest.raises(DamagedData, match="no reference to a data set"):
-        repo.recipes.data_set("forged")
+        recipes.data_set(repo, "forged")
 
 
 def forged(context: Context, path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
     many = {f"set{n}": folder / "labels.csv" for n in range(1024)}
     with pytest.raises(CannotRecord, match="at most 1023 data sets"):
         used(repo.context, many)
-    assert not repo.recipes.data_sets()
+    assert not recipes.data_sets(repo)
     ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
     with pytest.raises(WrongUsage, match="needs at most 1024 others"):
         commit(repo.context, CommitRequest([], needs=ids))

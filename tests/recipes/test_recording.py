@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import CannotRecord, DamagedData, WrongUsage
 from mvc.recipes.recipe import Recipe, recipe_of
 from tests.recipes import trainings
@@ -72,13 +73,13 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     assert recipe.steps == 4
     commit = repo.version()
     assert commit.needs == tuple(
-        sorted([repo.find("HEAD~1"), repo.recipes.data_set("pictures").version])
+        sorted([repo.find("HEAD~1"), recipes.data_set(repo, "pictures").version])
     )
     assert set(commit.attached) == {
         "code", "environment.json", "model.json", "recipe.json", "service",
     }  # fmt: skip
     assert "code/tests/recipes/trainings.py" in recipe.code
-    assert isinstance(repo.load_model(trust=True), nn.Module)
+    assert isinstance(mvc.load_model(repo, trust=True), nn.Module)
 
 
 def test_a_recipe_is_read_back_as_it_was_written(
@@ -150,14 +151,14 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
         recorded(repo, model, service=trainings.make_images, epochs=3)
     with (
         pytest.raises(WrongUsage, match=r"nothing was trained"),
-        repo.recipes.record(model, service=nothing),
+        mvc.record(repo, model, service=nothing),
     ):
         pass
 
 
 def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
     with pytest.raises(WrongUsage, match="use it in a with block"):
-        repo.recipes.record(model, service=nothing).train()
+        mvc.record(repo, model, service=nothing).train()
 
 
 def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
@@ -182,7 +183,7 @@ def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
 ) -> None:
     with (
         pytest.raises(CannotRecord, match=r"changed after run.train"),
-        repo.recipes.record(model, service=nothing, verify=False) as run,
+        mvc.record(repo, model, service=nothing, verify=False) as run,
     ):
         run.train()
         nn.init.ones_(model.net[0].weight)
@@ -247,7 +248,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     }
     with (
         pytest.raises(WrongUsage, match=r"one block records one call"),
-        repo.recipes.record(given, service=nothing, verify=False) as run,
+        mvc.record(repo, given, service=nothing, verify=False) as run,
     ):
         run.train()
         run.train()

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import (
     CannotRetrain,
     DamagedData,
@@ -108,12 +109,12 @@ def test_a_conv_net_with_dropout_augmentation_and_shuffling(
             generator=generator,
         )
     calls: list[tuple[int, int, str]] = []
-    done = repo.recipes.retrain(trust=True, progress=lambda *a: calls.append(a))
+    done = mvc.retrain(repo, trust=True, progress=lambda *a: calls.append(a))
     assert same(done.state, model)
     assert (done.steps, done.differences) == (4, ())
     assert any("s left" in text for _, _, text in calls)
     assert {total for _, total, _ in calls} == {4}
-    assert same(repo.recipes.retrain(trust=True).state, model)
+    assert same(mvc.retrain(repo, trust=True).state, model)
     assert not left_behind(repo)
 
 
@@ -138,7 +139,7 @@ def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
         verify=True,
         rng=np.random.default_rng(5),
     )
-    assert same(repo.recipes.retrain(trust=True).state, model)
+    assert same(mvc.retrain(repo, trust=True).state, model)
 
 
 @pytest.mark.usefixtures("prepared")
@@ -152,7 +153,7 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     loader = mvc.made(DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True)
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
     recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
-    assert same(repo.recipes.retrain(trust=True).state, model)
+    assert same(mvc.retrain(repo, trust=True).state, model)
 
 
 @pytest.mark.usefixtures("prepared")
@@ -163,7 +164,7 @@ def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> N
     )
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
     recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=2)
-    assert same(repo.recipes.retrain(trust=True).state, model)
+    assert same(mvc.retrain(repo, trust=True).state, model)
 
 
 TORCHRUN = """
@@ -179,11 +180,11 @@ model = mvc.made(Conv, 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 with mvc.Repository.open(sys.argv[1]) as repo:
     repo.commit(model.state_dict())
-    with repo.recipes.record(model, optimizer, data=Path(sys.argv[2]), service=train_images) as run:
+    with mvc.record(repo, model, optimizer, data=Path(sys.argv[2]), service=train_images) as run:
         run.train()
     torch.distributed.init_process_group("gloo")
     try:
-        with repo.recipes.record(model, optimizer, data=Path(sys.argv[2]), service=train_images):
+        with mvc.record(repo, model, optimizer, data=Path(sys.argv[2]), service=train_images):
             raise AssertionError
     except CannotRecord as error:
         print(error)
@@ -208,7 +209,7 @@ def test_one_process_of_torchrun_and_no_process_group(
     assert "belongs to a process group of torch.distributed" in done.stdout
     recorded = repo.find("HEAD")
     assert recipe_of(repo.context, recorded).steps == 2
-    assert repo.recipes.retrain(trust=True).replayed == (recorded,)  # also without torchrun
+    assert mvc.retrain(repo, trust=True).replayed == (recorded,)  # also without torchrun
 
 
 def test_nothing_runs_without_trust_and_without_a_recipe(
@@ -216,13 +217,11 @@ def test_nothing_runs_without_trust_and_without_a_recipe(
 ) -> None:
     model, optimizer = conv(repo)
     with pytest.raises(UnknownPath, match="has no recipe"):
-        repo.recipes.retrain(trust=True)
-    with repo.recipes.record(
-        model, optimizer, data=images, service=train_images, verify=False
-    ) as run:
+        mvc.retrain(repo, trust=True)
+    with mvc.record(repo, model, optimizer, data=images, service=train_images, verify=False) as run:
         run.train()
     with pytest.raises(NotTrusted, match=r"would run: .*code/tests/recipes/trainings\.py"):
-        repo.recipes.retrain()
+        mvc.retrain(repo)
 
 
 def test_what_runs_of_installed_code_is_shown_before(
@@ -239,10 +238,10 @@ def test_what_runs_of_installed_code_is_shown_before(
     forged = altered(repo, run.result.id, recipe_json=json.dumps(recipe).encode())
     call = f"model = os:mkdir('{marker}')"
     with pytest.raises(NotTrusted) as caught:
-        repo.recipes.retrain(forged)
+        mvc.retrain(repo, forged)
     assert call in caught.value.message
-    assert [each.stored for each in repo.recipes.calls(forged)] == [False, False, True]
-    assert repo.recipes.calls("HEAD~2") == []
+    assert [each.stored for each in recipes.calls(repo, forged)] == [False, False, True]
+    assert recipes.calls(repo, "HEAD~2") == []
     monkeypatch.chdir(repo.root)
     program = Mvc(repo.root, capsys)
     lines = program("show", "--code", forged.hex()).out.splitlines()
@@ -267,15 +266,15 @@ def test_variables_that_lead_to_other_code_are_not_set(
     ):  # fmt: skip
         there["variables"] = {name: str(tmp_path)}
         other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
-        assert name not in variables(repo.recipes.environment(other), {})
+        assert name not in variables(recipes.environment(repo, other), {})
     there["variables"] = {"PYTHONPATH": str(tmp_path)}
     other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match=r"variables\.PYTHONPATH"):
-        repo.recipes.retrain(other, trust=True)
+        mvc.retrain(repo, other, trust=True)
     there["variables"] = {"OMP_WAIT_POLICY": "x" * (1 << 20)}  # more than a process can be given
     other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match="no process can be started"):
-        repo.recipes.retrain(other, trust=True)
+        mvc.retrain(repo, other, trust=True)
     assert not (tmp_path / "ran").exists()
 
 
@@ -286,7 +285,7 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
     model, _ = conv(repo)
     left = tmp_path / "left"
     recorded(repo, model, service=division, pid=os.getpid(), left=str(left))
-    repo.recipes.retrain(trust=True)
+    mvc.retrain(repo, trust=True)
     child = int(left.read_text())
     try:
         assert alive(child)
@@ -297,38 +296,38 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
 @pytest.mark.usefixtures("prepared")
 def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
-    repo.recipes.add_data(images, reference=True)
+    recipes.add_data(repo, images, reference=True)
     run = recorded(repo, model, optimizer, data=images, service=train_images)
     good = run.result.id
     # another number of threads
     with pytest.raises(CannotRetrain, match=r"another environment: threads\.torch: 1, here 2"):
-        repo.recipes.retrain(trust=True, threads=2)
+        mvc.retrain(repo, trust=True, threads=2)
     # another version of a library
     there = json.loads(attached.read(repo.context, good, "environment.json"))
     there["torch"]["version"] = "1.13.1"
     other = altered(repo, good, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match=r"torch\.version: 1\.13\.1, here 2"):
-        repo.recipes.retrain(other, trust=True)
+        mvc.retrain(repo, other, trust=True)
     # other code
-    code = repo.recipes.code(good)["code/tests/recipes/trainings.py"].replace(b"epochs", b"rounds")
+    code = recipes.code(repo, good)["code/tests/recipes/trainings.py"].replace(b"epochs", b"rounds")
     other = altered(repo, good, code_tests_recipes_trainings_py=code)
     with pytest.raises(CannotRetrain, match=r"code/tests/recipes/trainings\.py of .* not the"):
-        repo.recipes.retrain(other, trust=True)
+        mvc.retrain(repo, other, trust=True)
     # other versions than the commit needs: nothing would keep them
     other = altered(repo, good, needs=repo.version(good).needs[:1])
     with pytest.raises(DamagedData, match="needs other versions than its commit says"):
-        repo.recipes.retrain(other, trust=True)
+        mvc.retrain(repo, other, trust=True)
     # other data
     before = (images / "labels.npy").read_bytes()
     np.save(images / "labels.npy", np.zeros(16, np.int64))
     with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is another"):
-        repo.recipes.retrain(good, trust=True)
+        mvc.retrain(repo, good, trust=True)
     (images / "labels.npy").unlink()
     with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is gone"):
-        repo.recipes.retrain(good, trust=True)
+        mvc.retrain(repo, good, trust=True)
     (images / "labels.npy").write_bytes(before)
     with pytest.raises(CannotRetrain, match=r"threads\.torch"):  # the data are as they were
-        repo.recipes.retrain(good, trust=True, threads=3)
+        mvc.retrain(repo, good, trust=True, threads=3)
     assert not left_behind(repo)
 
 
@@ -337,7 +336,7 @@ def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Rep
     model, optimizer = conv(repo)
     with (
         pytest.raises(RetrainingDiffers, match=r"of 9 tensors differ: .*net\.") as caught,
-        repo.recipes.record(model, optimizer, service=careless) as run,
+        mvc.record(repo, model, optimizer, service=careless) as run,
     ):
         run.train()
     assert "of it, by at most" in caught.value.message
@@ -358,7 +357,7 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     program = (
         "import sys, mvc\n"
         "tell = lambda done, total, text: print(done, text, flush=True)\n"
-        "mvc.Repository.open(sys.argv[1]).recipes.retrain(trust=True, progress=tell)\n"
+        "mvc.retrain(mvc.Repository.open(sys.argv[1]), trust=True, progress=tell)\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(repo.root)], stdout=subprocess.PIPE, text=True
@@ -378,7 +377,7 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     assert not any(map(alive, workers))
     assert left_behind(repo)
     if begins:
-        assert same(repo.recipes.retrain(trust=True).state, model)
+        assert same(mvc.retrain(repo, trust=True).state, model)
     else:
         repo.storage.gc()
     assert not left_behind(repo)
@@ -390,12 +389,12 @@ def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
     recorded(repo, model, service=deaf, pid=os.getpid())
     texts: list[str] = []
     with pytest.raises(CannotRetrain, match="was not made again within 8 s: its process was ended"):
-        repo.recipes.retrain(trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
+        mvc.retrain(repo, trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
     (said, *_) = [text for text in texts if "waits for process" in text]
     assert not alive(int(said.partition("process ")[2].partition(",")[0]))
     assert not left_behind(repo)
     with pytest.raises(WrongUsage, match="timeout is a number of seconds"):
-        repo.recipes.retrain(trust=True, timeout=-1)
+        mvc.retrain(repo, trust=True, timeout=-1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux")
@@ -404,7 +403,7 @@ def test_a_process_that_keeps_the_lock_of_python_ends_with_its_parent(
 ) -> None:
     model, _ = conv(repo)
     recorded(repo, model, service=deaf, pid=os.getpid(), begun=str(tmp_path / "begun"))
-    program = "import sys, mvc\nmvc.Repository.open(sys.argv[1]).recipes.retrain(trust=True)\n"
+    program = "import sys, mvc\nmvc.retrain(mvc.Repository.open(sys.argv[1]), trust=True)\n"
     child = subprocess.Popen([sys.executable, "-c", program, str(repo.root)])
     deadline = time.monotonic() + 120
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
@@ -445,7 +444,7 @@ def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) ->
     model, _ = conv(repo)
     recorded(repo, model, service=fails_elsewhere, pid=os.getpid())
     with pytest.raises(CannotRetrain, match="cannot be made again: ValueError: another process"):
-        repo.recipes.retrain(trust=True)
+        mvc.retrain(repo, trust=True)
 
 
 def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> None:
@@ -455,4 +454,4 @@ def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> Non
     assert repo.version().needs == recipe.needs
     assert recipe.base.version == repo.find("HEAD~1")
     with pytest.raises(MvcError):
-        repo.recipes.retrain("HEAD~1", trust=True)
+        mvc.retrain(repo, "HEAD~1", trust=True)

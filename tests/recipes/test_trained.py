@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import CannotRecord, RetrainingDiffers, WeightsDropped, WrongUsage
 from tests.recipes.trainings import Conv, shift
 
@@ -36,7 +37,7 @@ def shifted(model: nn.Module, by: float) -> dict[str, torch.Tensor]:
 def test_a_file_is_committed_as_what_the_service_made(repo: mvc.Repository, model: Conv) -> None:
     file = repo.root / "model.safetensors"
     save_file(shifted(model, 1.0), file)
-    with repo.recipes.record(model, service=shift, drop_weights=True) as run:
+    with mvc.record(repo, model, service=shift, drop_weights=True) as run:
         run.trained(file)
     assert run.result is not None
     (newest, *_) = repo.log()
@@ -45,10 +46,10 @@ def test_a_file_is_committed_as_what_the_service_made(repo: mvc.Repository, mode
     repo.storage.gc(grace="0")
     with pytest.raises(WeightsDropped):
         repo.checkout()
-    with repo.recipes.retraining(trust=True):
+    with mvc.retraining(repo, trust=True):
         again = repo.checkout()
     assert all(torch.equal(again[n], v) for n, v in shifted(model, 1.0).items())
-    repo.storage.store_weights("HEAD", trust=True)
+    recipes.store_weights(repo, "HEAD", trust=True)
     assert repo.storage.fsck(full=True).sound
     data = file.read_bytes()
     file.unlink()
@@ -63,7 +64,7 @@ def test_a_file_that_the_service_does_not_make_keeps_its_weights(
     save_file(shifted(model, 2.0), file)
     with (
         pytest.raises(RetrainingDiffers, match=r"by at most 1\).* committed and keeps its weights"),
-        repo.recipes.record(model, service=shift, drop_weights=True) as run,
+        mvc.record(repo, model, service=shift, drop_weights=True) as run,
     ):
         run.trained(file)
     assert next(iter(repo.log())).dropped is None
@@ -78,13 +79,13 @@ def test_files_at_other_paths_and_of_other_models_are_refused(
     save_file(shifted(model, 1.0), other)
     with (
         pytest.raises(WrongUsage, match=r"other\.safetensors is not at model\.safetensors"),
-        repo.recipes.record(model, service=shift) as run,
+        mvc.record(repo, model, service=shift) as run,
     ):
         run.trained(other)
     save_file({"x": torch.zeros(3)}, other)
     with (
         pytest.raises(CannotRecord, match=r"other\.safetensors lacks net\.0\.bias"),
-        repo.recipes.record(model, service=shift, path="other.safetensors") as run,
+        mvc.record(repo, model, service=shift, path="other.safetensors") as run,
     ):
         run.trained(other)
     assert len(list(repo.log())) == 1

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import CannotRetrain, NotTrusted, WrongUsage
 from mvc.ids import CommitId
 from tests.cli.program import Mvc
 from tests.models.project import Project
-from tests.recipes import by_hand as recipes
+from tests.recipes import by_hand
 from tests.recipes.recorded import recorded
 
 pytestmark = pytest.mark.usefixtures("prepared")
@@ -67,7 +68,7 @@ class Foreign:
         return model
 
     def trained_on(self, **options: Any) -> CommitId:
-        with self.repo.recipes.record(self.model(), service=self.own.train, **options) as run:
+        with mvc.record(self.repo, self.model(), service=self.own.train, **options) as run:
             run.train()
         return run.result.id
 
@@ -82,7 +83,7 @@ def foreign(
     start = repo.commit(model.state_dict()).id
     run = recorded(repo, model, service=theirs.train)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    recipes.drop(repo.context, run.result.id)
+    by_hand.drop(repo.context, run.result.id)
     repo.commit({"other": torch.zeros(3)})
     repo.storage.gc(grace="0")
     marker = tmp_path / "ran"
@@ -110,24 +111,24 @@ def test_a_base_is_trained_again_only_if_it_is_named(foreign: Foreign) -> None:
     foreign.marker.unlink()
     for trust in (False, True, [newest], []):
         with pytest.raises(NotTrusted) as caught:
-            repo.recipes.retrain(newest, trust=trust)
+            mvc.retrain(repo, newest, trust=trust)
         unnamed = caught.value.versions
         assert unnamed == ((foreign.id,) if trust in (True, [newest]) else (foreign.id, newest))
         hint = str(caught.value.hint)
         assert all(f"mvc show --code {each.short}" in hint for each in unnamed)
         assert f"--trust {foreign.id.short} --trust {newest.short}" in hint
-        with pytest.raises(NotTrusted), repo.recipes.retraining(newest, trust=trust):
+        with pytest.raises(NotTrusted), mvc.retraining(repo, newest, trust=trust):
             pass
         with pytest.raises(NotTrusted):
-            repo.storage.store_weights(newest, trust=trust)
-    with pytest.raises(WrongUsage, match="True or False or a list of revisions"):
-        repo.recipes.retrain(newest, trust=str(foreign.id))  # type: ignore[arg-type]
+            recipes.store_weights(repo, newest, trust=trust)
+    with pytest.raises(WrongUsage, match="trust is True, or a list of versions"):
+        mvc.retrain(repo, newest, trust=str(foreign.id))  # type: ignore[arg-type]
     assert foreign.ran == []
-    done = repo.recipes.retrain(newest, trust=[foreign.id.short, newest])
+    done = mvc.retrain(repo, newest, trust=[foreign.id.short, newest])
     assert done.replayed == (foreign.id, newest)
     assert set(foreign.ran) == {"foreign", "own"}
     for version in (foreign.id, newest):
-        repo.storage.store_weights(version, trust=True)
+        recipes.store_weights(repo, version, trust=True)
     assert repo.storage.fsck(full=True).sound
 
 
@@ -169,9 +170,9 @@ def test_a_model_is_built_only_from_a_version_that_is_named(foreign: Foreign) ->
     first, second = (repo.commit(model=net, path="net").id, repo.find("HEAD~1"))
     for trust in (False, [], [second]):
         with pytest.raises(NotTrusted):
-            repo.load_model(first, trust=trust)
+            mvc.load_model(repo, first, trust=trust)
     assert foreign.ran == []
-    assert isinstance(repo.load_model(first, trust=[second, first]), torch.nn.Module)
+    assert isinstance(mvc.load_model(repo, first, trust=[second, first]), torch.nn.Module)
     assert foreign.ran == ["own"]
 
 
@@ -183,7 +184,7 @@ def test_weights_that_are_not_finite_are_proven_bit_for_bit_and_said(foreign: Fo
     foreign.repo.commit({"other": torch.ones(3)})
     foreign.repo.storage.gc(grace="0")
     with pytest.warns(RuntimeWarning):
-        done = foreign.repo.recipes.retrain(newest, trust=True)  # the base is stored
+        done = mvc.retrain(foreign.repo, newest, trust=True)  # the base is stored
     assert done.not_finite == ("line.bias",)
     assert done.state["line.bias"].isnan().tolist() == [True, False]
 
@@ -191,11 +192,11 @@ def test_weights_that_are_not_finite_are_proven_bit_for_bit_and_said(foreign: Fo
 def test_a_replay_with_other_threads_is_no_proof(foreign: Foreign) -> None:
     newest = foreign.trained_on(verify=False)
     named = [foreign.id, newest]
-    foreign.repo.recipes.retrain(newest, trust=named, anyway=True, threads=2)
+    mvc.retrain(foreign.repo, newest, trust=named, anyway=True, threads=2)
     with pytest.raises(CannotRetrain, match="is not proven"):
-        foreign.repo.storage.drop_weights([newest])
-    foreign.repo.recipes.retrain(newest, trust=named)
-    foreign.repo.storage.drop_weights([newest])
+        recipes.drop_weights(foreign.repo, [newest])
+    mvc.retrain(foreign.repo, newest, trust=named)
+    recipes.drop_weights(foreign.repo, [newest])
 
 
 def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Foreign) -> None:
@@ -203,5 +204,5 @@ def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Forei
         foreign.trained_on(verify=False, drop_weights=True)
     newest = foreign.trained_on(verify=False)
     with pytest.raises(CannotRetrain, match="is not proven"):
-        foreign.repo.storage.drop_weights([newest])
+        recipes.drop_weights(foreign.repo, [newest])
     assert foreign.repo.storage.stats().dropped == 1  # the foreign one

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.api import CheckpointException
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,
@@ -59,8 +60,8 @@ class Chain:
 
     def train(self, data: Path, **flags: Any) -> None:
         """Records the next version, also if its proof fails."""
-        run = self.repo.recipes.record(
-            self.model, self.optimizer, data=data, service=train_images, **flags
+        run = mvc.record(
+            self.repo, self.model, self.optimizer, data=data, service=train_images, **flags
         )
         try:
             with run:
@@ -95,26 +96,26 @@ def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
 def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     with pytest.raises(UnknownPath, match="has no recipe"):
-        repo.storage.drop_weights([start])
+        recipes.drop_weights(repo, [start])
     with pytest.raises(CannotRetrain, match="is not proven"):
-        repo.storage.drop_weights([first])
-    repo.recipes.retrain(first, trust=True)
-    repo.storage.drop_weights([first])
+        recipes.drop_weights(repo, [first])
+    mvc.retrain(repo, first, trust=True)
+    recipes.drop_weights(repo, [first])
     repo.storage.gc(grace="0")
     dropped = chain.dropped(first)
     assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
     with pytest.raises(WeightsDropped, match="were given up") as caught:
         repo.checkout(first)
     assert f"mvc retrain {first.short} --trust-code" in str(caught.value.hint)
-    with repo.recipes.retraining(first, trust=True):
+    with mvc.retraining(repo, first, trust=True):
         assert chain.is_right(1)
     with pytest.raises(WeightsDropped):
         repo.checkout(first)
     with pytest.raises(WeightsDropped):
         repo.storage.repack(add=[first])
     with pytest.raises(NotTrusted):
-        repo.storage.store_weights(first)
-    repo.storage.store_weights(first, trust=True)
+        recipes.store_weights(repo, first)
+    recipes.store_weights(repo, first, trust=True)
     assert chain.is_right(1)
     assert repo.storage.fsck(full=True).sound
     assert chain.dropped(first) is None
@@ -133,11 +134,11 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     assert not report.lost
     assert sum("recoverable by retraining" in note for note in report.notes) == 2
     with pytest.raises(NotTrusted) as caught:
-        repo.recipes.retrain(second)
+        mvc.retrain(repo, second)
     assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
     assert f"--trust {first.short} --trust {second.short}" in str(caught.value.hint)
     assert caught.value.versions == (first, second)
-    done = repo.recipes.retrain(second, trust=caught.value.versions)
+    done = mvc.retrain(repo, second, trust=caught.value.versions)
     assert done.replayed == (first, second)
     assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
     assert repo.storage.fsck().sound
@@ -147,14 +148,14 @@ def test_report_leaves_out_changes_of_versions_without_weights(chain: Chain) -> 
     repo, (start, first, _) = chain.repo, chain.ids
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
     chain.lose(first)
-    page = repo.report()
+    page = mvc.write_report(repo)
     assert start.short in page and re.search(r"Of \d such changes 1 are shown", page)
 
 
 def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     chain.lose(first, second)
-    with repo.recipes.retraining(second, trust=[first, second]) as done:
+    with mvc.retraining(repo, second, trust=[first, second]) as done:
         assert done.replayed == (first, second)
         assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
     for id_ in (first, second):
@@ -166,17 +167,15 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     chain.lose(second)
     for read in (
-        lambda: repo.load_model(second, trust=True),
+        lambda: mvc.load_model(repo, second, trust=True),
         lambda: repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors"),
         lambda: repo.switch("side", create=True, start=second, force=True),
     ):
         with pytest.raises(WeightsDropped, match="were given up") as caught:
             read()
-        assert f"with repo.recipes.retraining('{second.short}', trust=True)" in str(
-            caught.value.hint
-        )
-    with repo.recipes.retraining(second, trust=True):
-        model = repo.load_model(second, trust=True)
+        assert f"with mvc.retraining(repo, '{second.short}', trust=True)" in str(caught.value.hint)
+    with mvc.retraining(repo, second, trust=True):
+        model = mvc.load_model(repo, second, trust=True)
         assert all(torch.equal(v, chain.states[2][n]) for n, v in model.state_dict().items())
         repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors")
         written = load_file(repo.root.parent / "elsewhere.safetensors")
@@ -189,7 +188,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     drop(repo.context, first)
-    data = repo.recipes.data_set("images").version
+    data = recipes.data_set(repo, "images").version
     for needed in (start, data):
         with pytest.raises(RefConflict, match=r"is needed to train .* again"):
             repo.storage.forget(needed)
@@ -203,7 +202,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
 def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     chain.lose(second)
-    assert repo.recipes.code(second)
+    assert recipes.code(repo, second)
     assert repo.manifest(second).root == repo.version(second).root
     found = repo.diff(first, second)  # by how much they differ is not known without them
     assert "were given up" in found.unmeasured["model.safetensors"]
@@ -240,7 +239,7 @@ def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(ch
     chain.lose(second)
     with pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
-    with repo.recipes.retraining(second, trust=True), pytest.raises(WeightsDropped):
+    with mvc.retraining(repo, second, trust=True), pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")  # readable, but not stored
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
     assert repo.storage.fsck(full=True).sound
@@ -251,7 +250,7 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo.commit(chain.states[2], message="the same again")
     chain.lose(second)
     assert chain.is_right(2)
-    repo.storage.store_weights(second)  # nothing is trained: they are there
+    recipes.store_weights(repo, second)  # nothing is trained: they are there
     assert chain.dropped(second) is None
 
 
@@ -261,14 +260,14 @@ def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> Non
     assert "still stored" not in str(chain.dropped(second))
     repo.commit(chain.states[2])
     assert str(chain.dropped(second)).endswith("), still stored")
-    repo.storage.store_weights(second)  # trains nothing
+    recipes.store_weights(repo, second)  # trains nothing
     assert chain.dropped(second) is None
 
 
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     drop(repo.context, first, second)
-    repo.storage.store_weights(second)
+    recipes.store_weights(repo, second)
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
     marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
@@ -348,18 +347,18 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
         repo.storage.gc(grace="0")
         with pytest.raises(WeightsDropped):
             repo.checkout(second)
-    with repo.recipes.retraining(newest, trust=True) as trained:
+    with mvc.retraining(repo, newest, trust=True) as trained:
         assert trained is None  # stored deltas and full records lead there
     state = repo.checkout(newest)
     assert all(torch.equal(state[name], value) for name, value in moved.items())
-    with repo.recipes.retraining(second, trust=[first, second]) as trained:
+    with mvc.retraining(repo, second, trust=[first, second]) as trained:
         assert (trained is not None) == collected
         assert chain.is_right(2)
 
 
 def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    repo.recipes.retrain(first, trust=True)
+    mvc.retrain(repo, first, trust=True)
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.context.root) as chain.repo:
         planned = chain.repo.storage.repack(dry_run=True).plan
@@ -415,7 +414,7 @@ def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> N
         "data": "images.npy",
         "base": "model.safetensors",
     }[what]
-    version = {"data": repo.recipes.data_set("images").version, "base": first}.get(what, second)
+    version = {"data": recipes.data_set(repo, "images").version, "base": first}.get(what, second)
     repo.storage.repack(interval=1)  # everything in full: nothing else is damaged with it
     spoil(repo, version, path)
     with mvc.Repository.open(repo.root) as chain.repo:
@@ -441,7 +440,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
         return found
 
     monkeypatch.setattr(availability, "is_stored", racing)
-    repo.storage.store_weights(second, trust=True)
+    recipes.store_weights(repo, second, trust=True)
     assert collected
     assert chain.is_right(2)
     assert repo.storage.fsck(full=True).sound
@@ -449,7 +448,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
 
 def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     repo, (start, first, second) = chain.repo, chain.ids
-    repo.recipes.retrain(first, trust=True)
+    mvc.retrain(repo, first, trust=True)
     repo.switch("side", create=True, start=start, force=True)
     repo.delete_branch("main", force=True)
     drop(repo.context, second)
@@ -476,11 +475,11 @@ def test_data_outside_of_the_repository_keep_the_weights(
     model = mvc.made(Conv, 4, dropout=0.5)
     repo.commit(model.state_dict())
     images = make_images(tmp_path / "images", 16)
-    repo.recipes.add_data(images, reference=True)
+    recipes.add_data(repo, images, reference=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     with (
         pytest.raises(CannotRecord, match="the data lie outside of mvc: images"),
-        repo.recipes.record(model, optimizer, data=images, service=train_images, drop_weights=True),
+        mvc.record(repo, model, optimizer, data=images, service=train_images, drop_weights=True),
     ):
         pass
     recorded(repo, model, optimizer, data=images, service=train_images, verify=True)
@@ -488,7 +487,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
     with mvc.Repository.open(repo.root) as opened:
         assert not opened.storage.repack().plan.given_up
         with pytest.raises(CannotRetrain, match="lie outside of mvc: images"):
-            opened.storage.drop_weights(["HEAD"])
+            recipes.drop_weights(opened, ["HEAD"])
         assert opened.storage.stats().dropped == 0
 
 
@@ -498,10 +497,10 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
         marks = (Weights(version, "dropped", path, 5),)
         repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
     with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
-        repo.storage.store_weights(first, trust=True)
+        recipes.store_weights(repo, first, trust=True)
     with (
         pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"),
-        repo.recipes.retraining(first, trust=True),
+        mvc.retraining(repo, first, trust=True),
     ):
         pass
     report = repo.storage.fsck()
@@ -520,9 +519,9 @@ def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
 def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     give_up_unproven(repo, first)
-    repo.recipes.retrain(second, trust=True)
+    mvc.retrain(repo, second, trust=True)
     with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
-        repo.storage.drop_weights([second])
+        recipes.drop_weights(repo, [second])
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.root) as chain.repo:
         assert not chain.repo.storage.repack().plan.given_up
@@ -559,14 +558,14 @@ def _story(
     chain = Chain(repo, images.parent, 1)
     first = chain.ids[1]
     if base == "given up":
-        repo.recipes.retrain(first, trust=True)
-        repo.storage.drop_weights([first])
+        mvc.retrain(repo, first, trust=True)
+        recipes.drop_weights(repo, [first])
     elif base == "unproven":
         give_up_unproven(repo, first)
     if price is not None:
         weigh(repo, price)
     if outside:
-        repo.recipes.add_data(images, reference=True)
+        recipes.add_data(repo, images, reference=True)
     with mvc.Repository.open(repo.root) as chain.repo:
         repo = chain.repo
         with suppress(MvcError):
@@ -582,9 +581,9 @@ def _story(
         repo = chain.repo
         for trust in (False, [newest], True, chain.ids):
             with suppress(MvcError):
-                repo.recipes.retrain(newest, trust=trust)
+                mvc.retrain(repo, newest, trust=trust)
             with suppress(MvcError):
-                repo.storage.drop_weights([newest])
+                recipes.drop_weights(repo, [newest])
             with suppress(MvcError):
                 repo.storage.repack()
         if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):
@@ -595,5 +594,5 @@ def _story(
         with suppress(DamagedData):  # what is spoiled is kept
             repo.storage.gc(grace="0")
         for number, version in enumerate(chain.ids):
-            with repo.recipes.retraining(version, trust=chain.ids):
+            with mvc.retraining(repo, version, trust=chain.ids):
                 assert chain.is_right(number), (number, flags)

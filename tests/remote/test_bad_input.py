@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mvc
+import mvc.recipes as recipes
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, RemoteRefused, StorageFull, UnsupportedFormat
 from mvc.store.format import write_features
@@ -120,7 +121,7 @@ def test_a_data_set_of_one_name_with_two_contents(
     with mvc.clone(server, tmp_path / "bob") as bob:
         for repo, text in ((ada, "one"), (bob, "two")):
             (tmp_path / "digits.csv").write_text(text)
-            repo.recipes.add_data(tmp_path / "digits.csv", name="digits")
+            recipes.add_data(repo, tmp_path / "digits.csv", name="digits")
         ada.push(refs=["data/digits"])
         with pytest.raises(RefConflict, match=r"data/digits \(fetch first\)") as caught:
             bob.push(refs=["data/digits"])
@@ -140,11 +141,11 @@ def test_a_data_set_that_moves_on_is_followed(
     ada: Repository, server: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "digits.csv").write_text("one")
-    ada.recipes.add_data(tmp_path / "digits.csv", name="digits")
+    recipes.add_data(ada, tmp_path / "digits.csv", name="digits")
     ada.push(every=True)
     with mvc.clone(server, tmp_path / "bob") as bob:
         (tmp_path / "digits.csv").write_text("two")
-        ada.recipes.add_data(tmp_path / "digits.csv", name="digits")
+        recipes.add_data(ada, tmp_path / "digits.csv", name="digits")
         ada.push(refs=["data/digits"])
         assert [u.change for u in bob.fetch().updates] == ["forward"]
         assert bob.find("data/digits") == ada.find("data/digits")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import mvc
+import mvc.recipes as recipes
 from mvc.api.repository import Repository
 from mvc.errors import (
     CannotRetrain,
@@ -49,8 +50,13 @@ class Story:
         self.state = {n: v.clone() for n, v in self.model.state_dict().items()}
 
     def train(self) -> CommitId:
-        record = self.author.recipes.record(
-            self.model, self.optimizer, data=self.images, service=train_images, verify=False
+        record = mvc.record(
+            self.author,
+            self.model,
+            self.optimizer,
+            data=self.images,
+            service=train_images,
+            verify=False,
         )
         with record as run:
             run.train(batch=256)
@@ -59,7 +65,7 @@ class Story:
 
     @property
     def data(self) -> CommitId:
-        return self.author.recipes.data_set("images").version
+        return recipes.data_set(self.author, "images").version
 
     def keep_data_at_home(self) -> None:
         self.author.remotes.add("origin", self.url, force=True, data="false")
@@ -111,25 +117,25 @@ def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
         with pytest.raises(WeightsDropped, match="were given up"):
             repo.checkout(story.trained)
         assert sound(repo)
-    assert set(third.recipes.code(story.trained)) == set(story.author.recipes.code(story.trained))
+    assert set(recipes.code(third, story.trained)) == set(recipes.code(story.author, story.trained))
     with pytest.raises(NotTrusted):
-        third.recipes.retrain(story.trained)
-    done = third.recipes.retrain(story.trained, trust=True)
+        mvc.retrain(third, story.trained)
+    done = mvc.retrain(third, story.trained, trust=True)
     assert story.is_right(done.state)
-    third.storage.store_weights(story.trained, trust=True)
+    recipes.store_weights(third, story.trained, trust=True)
     assert story.is_right(third.checkout(story.trained))
     assert sound(third)
 
 
 def test_proofs_do_not_travel(story: Story) -> None:
-    story.author.recipes.retrain(story.trained, trust=True)
+    mvc.retrain(story.author, story.trained, trust=True)
     story.author.push()
     third = story.clone("third")
     assert story.is_right(third.checkout(story.trained))
     with pytest.raises(CannotRetrain, match="is not proven"):
-        third.storage.drop_weights([story.trained])
-    third.recipes.retrain(story.trained, trust=True)
-    third.storage.drop_weights([story.trained])
+        recipes.drop_weights(third, [story.trained])
+    mvc.retrain(third, story.trained, trust=True)
+    recipes.drop_weights(third, [story.trained])
     third.storage.gc(grace="0")
     assert dropped(third, story.trained) is not None and sound(third)
 
@@ -182,12 +188,12 @@ def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
         assert ada.find("origin/main") == third and story.is_right(ada.checkout(third))
         assert sound(ada)
     with pytest.raises(StateForgotten) as error:
-        ada.recipes.retrain(second, trust=True)
+        mvc.retrain(ada, second, trust=True)
     assert f"'mvc fetch origin {second.short}' brings it" in str(error.value.hint)
     ada.storage.gc(grace="0")
     ada.fetch(versions=[second])
     assert dropped(ada, second) is not None and ada.forgotten_ns(story.trained) is None
-    assert ada.recipes.retrain(second, trust=True).state and sound(ada)
+    assert mvc.retrain(ada, second, trust=True).state and sound(ada)
 
 
 def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story) -> None:
@@ -195,12 +201,12 @@ def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story
     story.author.push()
     few = story.clone("few", states="last:1")
     assert few.forgotten_ns(story.base) is None and few.forgotten_ns(story.data) is None
-    assert story.is_right(few.recipes.retrain(story.trained, trust=True).state)
+    assert story.is_right(mvc.retrain(few, story.trained, trust=True).state)
     none = story.clone("none", states="none")
     assert none.forgotten_ns(story.base) is not None
     none.fetch(versions=[story.trained])
     assert none.forgotten_ns(story.base) is None and dropped(none, story.trained) is not None
-    assert story.is_right(none.recipes.retrain(story.trained, trust=True).state)
+    assert story.is_right(mvc.retrain(none, story.trained, trust=True).state)
     assert sound(few) and sound(none)
 
 
@@ -214,13 +220,13 @@ def test_data_that_stay_at_home(story: Story) -> None:
     for repo in (story.server, third):
         assert repo.forgotten_ns(story.data) is not None and sound(repo)
         with pytest.raises(StateForgotten, match=story.data.short):
-            repo.recipes.retrain(story.trained, trust=True)
+            mvc.retrain(repo, story.trained, trust=True)
         with pytest.raises(StateForgotten, match=story.data.short):
-            repo.storage.drop_weights([story.trained])
-    assert story.is_right(story.author.recipes.retrain(story.trained, trust=True).state)
+            recipes.drop_weights(repo, [story.trained])
+    assert story.is_right(mvc.retrain(story.author, story.trained, trust=True).state)
     story.author.push(states=[story.data])  # once it is named, it goes
     third.fetch(versions=[story.data])
-    assert story.is_right(third.recipes.retrain(story.trained, trust=True).state)
+    assert story.is_right(mvc.retrain(third, story.trained, trust=True).state)
 
 
 def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
@@ -232,7 +238,7 @@ def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
         assert story.data.short in str(error.value)
         assert f"mvc retrain {story.trained.short}" in str(error.value.hint)
     assert not story.server.branches()
-    story.author.storage.store_weights(story.trained, trust=True)
+    recipes.store_weights(story.author, story.trained, trust=True)
     story.author.push()
     assert story.is_right(story.server.checkout(story.trained))
 
@@ -254,18 +260,18 @@ def test_a_base_that_did_not_come_along(story: Story) -> None:
     few = story.clone("few", states="last:1")
     assert story.is_right(few.checkout(story.trained))
     with pytest.raises(StateForgotten, match=story.base.short) as error:
-        few.recipes.retrain(story.trained, trust=True)
+        mvc.retrain(few, story.trained, trust=True)
     assert f"'mvc fetch origin {story.base.short}' brings it" in str(error.value.hint)
     assert few.forgotten_ns(story.data) is None  # the newest of its tag
     few.fetch(versions=[story.base])
-    assert story.is_right(few.recipes.retrain(story.trained, trust=True).state)
+    assert story.is_right(mvc.retrain(few, story.trained, trust=True).state)
 
 
 def test_a_data_set_by_reference(story: Story) -> None:
     """Only the reference goes; a push names what can be trained only where the data lie."""
     author = story.author
     folder = make_images(story.root / "outside", 16, seed=3)
-    author.recipes.add_data(folder, name="outside", reference=True)
+    recipes.add_data(author, folder, name="outside", reference=True)
     story.images = folder
     second = story.train()
     state = {n: v.clone() for n, v in story.model.state_dict().items()}
@@ -276,16 +282,16 @@ def test_a_data_set_by_reference(story: Story) -> None:
     assert pushed.outside == (third,)
     elsewhere = story.clone("elsewhere")
     assert all(torch.equal(elsewhere.checkout(second)[n], v) for n, v in state.items())
-    assert elsewhere.recipes.data_set("outside").source == str(folder)
+    assert recipes.data_set(elsewhere, "outside").source == str(folder)
     folder.rename(story.root / "gone")
     with pytest.raises(CannotRetrain, match="data set outside is gone"):
-        elsewhere.recipes.retrain(third, trust=True)
+        mvc.retrain(elsewhere, third, trust=True)
     (story.root / "gone").rename(folder)
-    assert elsewhere.recipes.retrain(third, trust=True).state
+    assert mvc.retrain(elsewhere, third, trust=True).state
 
 
 def drop_outside(repo: Repository, id_: CommitId) -> None:
-    repo.recipes.retrain(id_, trust=True)
+    mvc.retrain(repo, id_, trust=True)
     weights.drop(repo.context, [id_], outside_data=True)
 
 
@@ -295,4 +301,4 @@ def test_a_data_set_travels_once(story: Story) -> None:
     again = story.author.push().bytes
     size = sum(file.stat().st_size for file in story.images.iterdir())
     assert first > size > again
-    assert story.server.recipes.data_set("images").version == story.data
+    assert recipes.data_set(story.server, "images").version == story.data

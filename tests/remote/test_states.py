@@ -129,7 +129,7 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Team) -> None:
     assert repo.diff(line.ids[0], line.ids[1]).files
     assert kept(repo, line) == [0, 1, 2]
     repo.log(relations=True, limit=7)
-    repo.report()
+    mvc.write_report(repo)
     assert kept(repo, line) == [0, 1, 2]  # what can do without a state fetches none
     repo.switch("side", create=True, start=line.ids[4])
     assert kept(repo, line) == [0, 1, 2, 4]
@@ -288,4 +288,4 @@ def test_what_never_came_is_not_counted_as_forgotten(line: Team) -> None:
     assert (after.forgotten, after.absent) == (2, 2)
     here.storage.forget(line.ids[3])
     assert here.storage.stats().absent == here.storage.fsck().absent == 1
-    assert "1 of them without their state, which is not here" in here.report()
+    assert "1 of them without their state, which is not here" in mvc.write_report(here)

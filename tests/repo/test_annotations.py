@@ -231,6 +231,6 @@ def test_live_report_and_tables_have_what_was_found_out_later(history: History) 
             "auc": 0.75
         }
         assert "auc=0.75" in repr(repo.log()) and "by=eval" in repr(repo.log())
-        page = repo.report()
+        page = mvc.write_report(repo)
         assert "auc" in page and "by=eval" in page
         assert ">highest 0.75</text>" in page and ">lowest 0.5</text>" in page

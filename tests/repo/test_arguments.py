@@ -84,10 +84,10 @@ OTHERS: dict[str, Callable[[Any], object]] = {
         lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
     ),
     "layer_seconds is a number of seconds, 0 or more, not nan": (
-        lambda repo: repo.report(layer_seconds=float("nan"))
+        lambda repo: mvc.write_report(repo, layer_seconds=float("nan"))
     ),
     "layer_seconds is a number of seconds, 0 or more, not inf": (
-        lambda repo: repo.report(layer_seconds=float("inf"))
+        lambda repo: mvc.write_report(repo, layer_seconds=float("inf"))
     ),
     "metrics is of type int: it must be a mapping": lambda repo: record(repo, 5),
     "metrics is of type list: it must be a mapping": (
@@ -313,7 +313,7 @@ def test_an_error_of_writing_names_the_file_that_was_asked_for(repo: Any, verb: 
         mvc.Repository.open(repo.root, fs=HookedFS(refuse)) as other,
         pytest.raises(MvcError) as caught,
     ):
-        other.report(output) if verb == "report" else other.checkout(to=output)
+        mvc.write_report(other, output) if verb == "report" else other.checkout(to=output)
     assert caught.value.message == f"cannot write {output}: Permission denied"
     assert isinstance(caught.value, ReadOnly) and caught.value.hint == "check the permissions"
 

@@ -57,7 +57,7 @@ def test_weights_collected_meanwhile_are_not_said_to_be_stored(repo: mvc.Reposit
     recipes.drop(repo.context, made)
     before_publishing(repo, lambda: collect(repo.root))
     with pytest.raises(NotTrusted):  # nothing but a replay makes them
-        repo.storage.store_weights(made)
+        mvc.recipes.store_weights(repo, made)
     assert next(e for e in repo.log() if e.id == made).dropped is not None
     assert repo.storage.fsck(full=True).sound
     recipes.store_again(repo.context, made, make)

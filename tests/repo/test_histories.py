@@ -12,9 +12,9 @@ import pytest
 
 import mvc
 from mvc.maintenance.gc import plan_collection
+from mvc.maintenance.stats import stats
 from mvc.model.manifest import Manifest
 from mvc.recipes.recipe import recipe_base
-from mvc.report.stats import stats
 from mvc.store import snapshot
 from mvc.store.index.reader import IndexThresholds
 from mvc.store.journal import frames

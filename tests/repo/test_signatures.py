@@ -460,7 +460,7 @@ def test_a_recorder_signs_what_it_deploys(repo: Repository) -> None:
 
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with repo.watch(model, optimizer, deploy="lab"):
+    with mvc.watch(repo, model, optimizer, deploy="lab"):
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(1, 2)).sum().backward()

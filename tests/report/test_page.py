@@ -100,7 +100,7 @@ def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
 
 
 def test_the_page_is_whole_and_loads_nothing(repo: mvc.Repository, tmp_path: Path) -> None:
-    html = repo.report(tmp_path / "report.html", layer_seconds=600)
+    html = mvc.write_report(repo, tmp_path / "report.html", layer_seconds=600)
     assert (tmp_path / "report.html").read_text() == html
     page = Page(html)
     assert page.tags["script"] == page.tags["img"] == page.tags["iframe"] == 0
@@ -115,7 +115,7 @@ def test_the_page_is_whole_and_loads_nothing(repo: mvc.Repository, tmp_path: Pat
 
 
 def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
-    page = Page(repo.report(layer_seconds=600))
+    page = Page(mvc.write_report(repo, layer_seconds=600))
     for entry in repo.log():
         assert page.ids[f"v{entry.id.short}"] == 1
     for expected in ("12 versions, 1 of them forgotten", "tag: v1", "forgotten", "in full", "now"):
@@ -134,8 +134,8 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
 
 
 def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
+    from mvc.maintenance.stats import by_version
     from mvc.recipes.recipe import recipe_base
-    from mvc.report.stats import by_version
 
     total, stats = by_version(repo.context, recipe_base)
     assert total.bytes == repo.storage.stats().bytes
@@ -152,15 +152,15 @@ def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
 
 def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "a") as repo:
-        page = Page(repo.report())
+        page = Page(mvc.write_report(repo))
         assert "0 versions" in page.text and "No version has a metric" in page.text
         assert "there are no two versions after each other" in page.text
         repo.commit({"w": np.zeros(2)})
-        assert "1 version, 1 of them stored in full" in Page(repo.report()).text
+        assert "1 version, 1 of them stored in full" in Page(mvc.write_report(repo)).text
 
 
 def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
-    page = Page(repo.report(layer_seconds=0))
+    page = Page(mvc.write_report(repo, layer_seconds=0))
     assert "No distances: for want of time." in page.text
     assert page.tags["table"] == 2
 
@@ -174,7 +174,7 @@ def test_a_version_that_is_committed_meanwhile_does_no_harm(repo: mvc.Repository
 
 def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
     with pytest.raises(MvcError):
-        repo.report(repo.root / ".mvc" / "report.html")
+        mvc.write_report(repo, repo.root / ".mvc" / "report.html")
 
 
 def test_pictures_do_not_grow_with_the_history() -> None:
@@ -250,9 +250,9 @@ def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Reposit
     lanes = spread.live(spread.found.spans)
     assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
     assert spread.axis.share(lanes.targets["prod"][-1].end) == 1.0  # live now
-    assert "placed by number" in Page(burst.report()).text
+    assert "placed by number" in Page(mvc.write_report(burst)).text
     with pytest.raises(MvcError, match="an axis is one of time, version"):
-        burst.report(by="weight")  # type: ignore[arg-type]
+        mvc.write_report(burst, by="weight")  # type: ignore[arg-type]
 
 
 def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
@@ -260,7 +260,7 @@ def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
     charts = charts_of(burst, since=times[5], until=times[14])
     assert (charts.axis.low, charts.axis.high) == (times[5], times[14])
     assert {x for curve in charts.metric("acc").curves for x, _ in curve.points} == {*times[5:15]}
-    page = Page(burst.report(since=times[5], until=times[14]))
+    page = Page(mvc.write_report(burst, since=times[5], until=times[14]))
     assert "10 versions, " in page.text and "30 outside of the chosen time" in page.text
     assert sum(id_.startswith("v") for id_ in page.ids) - 1 == 10  # and the section's own
 
@@ -272,7 +272,7 @@ def test_every_branch_is_a_line_that_begins_where_it_forks(burst: mvc.Repository
     first = by_name["main"].points[0]
     assert first == (burst.version(fork).time_ns, burst.version(fork).metrics["acc"])
     assert [legend.names for legend in charts_of(burst).legend] == [["wide", "main"]]
-    assert ">wide</text>" in burst.report()
+    assert ">wide</text>" in mvc.write_report(burst)
 
 
 def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
                 repo.commit({"w": np.full(2, step)}, metrics={"acc": step}, options=options)
         curves = charts_of(repo).metric("acc").curves
         assert {c.name: len(c.points) for c in curves} == {"tuesday": 3, "monday": 3}
-        assert {"monday", "tuesday"} <= set(Page(repo.report()).texts)
+        assert {"monday", "tuesday"} <= set(Page(mvc.write_report(repo)).texts)
 
 
 def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
@@ -291,20 +291,20 @@ def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
     assert best["acc"].commit == burst.log(every=True, sort="acc")[0].id
     assert best["val_loss"].commit == burst.log(every=True, sort="-val_loss")[0].id
     assert (best["acc"].kind, best["val_loss"].kind) == ("highest", "lowest")
-    page = burst.report()
+    page = mvc.write_report(burst)
     assert f"best {best['acc'].commit.short}</text>" in page
     assert f'<a href="#v{best["acc"].commit.short}"><circle class="best"' in page
 
 
 def test_rows_of_optimizers_are_folded_away(burst: mvc.Repository) -> None:
-    folded = Page(burst.report())
+    folded = Page(mvc.write_report(burst))
     assert "optimizer.m" not in folded.texts and "w" in folded.texts
     assert "Not shown: 1 tensor of optimizers" in folded.text
 
 
 def test_counts_of_the_page_agree(burst: mvc.Repository) -> None:
     burst.undo()  # one version that no name leads to
-    page = Page(burst.report())
+    page = Page(mvc.write_report(burst))
     listed = sum(id_.startswith("v") and id_ != "versions" for id_ in page.ids)
     assert (listed, burst.storage.stats().versions) == (39, 40)
     assert f"{listed} versions, {listed} of them stored in full, 1 more that no" in page.text
@@ -333,7 +333,7 @@ def test_a_real_browser_shows_it_without_a_word_on_the_console(
     from matplotlib.image import imread
 
     page = tmp_path / "report.html"
-    repo.report(page, layer_seconds=600)
+    mvc.write_report(repo, page, layer_seconds=600)
     dumped = browse(page, "--dump-dom")
     assert "CONSOLE" not in dumped.stderr
     assert f"v{repo.find('HEAD').short}" in dumped.stdout

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.maintenance.stats import by_version
 from mvc.recipes.recipe import recipe_base
 from mvc.repo.commit.request import CommitOptions
-from mvc.report.stats import by_version
 from mvc.store.recovery.rates import Rates
 from tests.repo.working import write_model
 

@@ -12,9 +12,9 @@ import sys
 
 import numpy as np
 
+from mvc.adapters.served_version import ServedVersion
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
-from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
 
 SIZE = 200_000

@@ -18,6 +18,7 @@ import torch
 from safetensors.numpy import load_file
 
 import mvc
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import (
     BadModelFile,
     DamagedData,
@@ -30,7 +31,6 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.serving import reader as reader_module
 from mvc.serving.reader import FileReader
-from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
 from mvc.testing import FixedClock
 from tests.seeds import draw

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.serving.served_version import ServedVersion
+from mvc.adapters.served_version import ServedVersion
 from mvc.training import approximator
 from tests.training.child import digest
 
@@ -39,7 +39,7 @@ def main() -> None:
     if repo is None:
         repo = mvc.Repository.init(folder)
     elif list(repo.log(limit=1)):
-        done = repo.resume(trained, optimizer)
+        done = mvc.resume(repo, trained, optimizer)
 
     def told(version: ServedVersion) -> None:
         os.write(1, f"saved {version.commit} {digest(dict(version.state))}\n".encode())

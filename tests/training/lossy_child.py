@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.serving.served_version import ServedVersion
+from mvc.adapters.served_version import ServedVersion
 from mvc.serving.sink import FileSink
 from tests.training.child import digest
 

@@ -54,7 +54,7 @@ def test_a_branch_may_be_named(tmp_path: Path) -> None:
         assert messages(repo, "training") == ["step 1", "first"]
         assert messages(repo, "HEAD") == ["first"] and repo.head().branch == "main"
         network, optimizer = model(), None
-        resumed = repo.resume(network, optimizer, rev="training")
+        resumed = mvc.resume(repo, network, optimizer, rev="training")
         assert resumed.commit == repo.find("training")
 
 

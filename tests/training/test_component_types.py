@@ -74,11 +74,11 @@ def test_another_scheduler_is_refused(tmp_path: Path, then: Any, now: Any) -> No
         scheduler = now(optimizer)
         before = scheduler.state_dict(), model.weight.clone()
         with pytest.raises(CannotResume, match=r"the scheduler was torch.*, not torch") as caught:
-            repo.resume(model, optimizer, scheduler=scheduler)
+            mvc.resume(repo, model, optimizer, scheduler=scheduler)
         assert "of the kind that was recorded" in str(caught.value.hint)
         assert (scheduler.state_dict(), True) == (before[0], torch.equal(before[1], model.weight))
         again = then(optimizer)
-        assert repo.resume(model, optimizer, scheduler=again).differs == ()
+        assert mvc.resume(repo, model, optimizer, scheduler=again).differs == ()
 
 
 def test_another_scaler_is_refused(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_another_scaler_is_refused(tmp_path: Path) -> None:
         recorded(repo, cosine, torch.amp.GradScaler("cpu"))
         model, optimizer = made()
         with pytest.raises(CannotResume, match=r"scaler was torch.*GradScaler, not .*\.Scaler"):
-            repo.resume(model, optimizer, scheduler=cosine(optimizer), scaler=Scaler())
+            mvc.resume(repo, model, optimizer, scheduler=cosine(optimizer), scaler=Scaler())
 
 
 def test_another_function_differs() -> None:
@@ -112,4 +112,4 @@ def test_a_version_that_does_not_say_its_kinds_still_resumes(tmp_path: Path) -> 
         del kept["kinds"]
         repo.commit(kept, path="model.training.safetensors")
         scheduler = cosine(optimizer)
-        assert repo.resume(model, optimizer, scheduler=scheduler).step == 1
+        assert mvc.resume(repo, model, optimizer, scheduler=scheduler).step == 1

@@ -76,6 +76,6 @@ def test_a_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
         losses = [train(model, optimizer, STEPS + step) for step in range(STEPS)]
         again = network()
         other = torch.optim.Adam(again.parameters(), lr=1e-2)
-        repo.resume(again, other)
+        mvc.resume(repo, again, other)
         assert [train(again, other, STEPS + step) for step in range(STEPS)] == losses
         assert on_host(again.state_dict()) == on_host(model.state_dict())

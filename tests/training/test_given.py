@@ -70,9 +70,9 @@ def test_wrong_objects_are_named(tmp_path: Path) -> None:
             with pytest.raises(WrongUsage, match=match):
                 mvc.Recorder(*given, **options)
         with pytest.raises(WrongUsage, match="model is of type OrderedDict"):
-            repo.resume(model.state_dict())
+            mvc.resume(repo, model.state_dict())
         with pytest.raises(WrongUsage, match="optimizer is of type Linear"):
-            repo.resume(model, model)
+            mvc.resume(repo, model, model)
         assert threading.active_count() == before
 
 
@@ -158,7 +158,7 @@ def test_params_of_every_version_and_of_one(tmp_path: Path) -> None:
             {"data": "october", "layers": "[2, 2]"},
             {"data": "november", "layers": "[2, 2]", "seed": "7"},
         ]
-        with repo.watch(model, optimizer, params=rate):  # asked for at each step
+        with mvc.watch(repo, model, optimizer, params=rate):  # asked for at each step
             for value in (0.25, 0.5):
                 optimizer.param_groups[0]["lr"] = value
                 optimizer.step()
@@ -181,7 +181,7 @@ def test_numbering_goes_on_and_the_origin_is_kept(tmp_path: Path) -> None:
         with mvc.Recorder(repo, model) as recorder:
             for _ in range(4):
                 recorder.step()
-        resumed = repo.resume(model, rev="HEAD~2")
+        resumed = mvc.resume(repo, model, rev="HEAD~2")
         with mvc.Recorder(repo, model, start=resumed) as recorder:
             for _ in range(2):
                 recorder.step()
@@ -192,14 +192,14 @@ def test_numbering_goes_on_and_the_origin_is_kept(tmp_path: Path) -> None:
             kept = repo.checkout(rev, path="model.training.safetensors")
             assert kept["origin"] == str(resumed.commit)
         assert "origin" not in repo.checkout("HEAD~2", path="model.training.safetensors")
-        assert repo.resume(model).step == 4
+        assert mvc.resume(repo, model).step == 4
 
 
 def test_a_step_beside_watch_is_refused(tmp_path: Path) -> None:
     model = small()
     optimizer = adam(model)
     with mvc.Repository.init(tmp_path) as repo:
-        recorder = repo.watch(model, optimizer)
+        recorder = mvc.watch(repo, model, optimizer)
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         with pytest.raises(WrongUsage, match="called by the optimizer already"):
@@ -222,13 +222,13 @@ def test_hints_of_refusals(tmp_path: Path) -> None:
             ((model, torch.optim.Adam([model.weight])), "other param", "groups that it had"),
         ):
             with pytest.raises(CannotResume, match=match) as caught:
-                repo.resume(*given)
+                mvc.resume(repo, *given)
             (note,) = caught.value.__notes__
             assert note == f"hint: {caught.value.hint}"
             assert hint.replace("\\", "") in note
         repo.commit({"schema": "mvc.keras/1"}, path="model.training.safetensors")
         with pytest.raises(CannotResume, match=r"of a Recorder, but of mvc\.keras/1") as caught:
-            repo.resume(model)
+            mvc.resume(repo, model)
         assert "callback" in str(caught.value.hint)
 
 

@@ -57,7 +57,7 @@ def resumes(repo: mvc.Repository, versions: int) -> None:
     )
     optimizer = torch.optim.Adam(model.parameters())
     if versions:
-        assert repo.resume(model, optimizer).batch == versions
+        assert mvc.resume(repo, model, optimizer).batch == versions
 
 
 @pytest.mark.parametrize("at", [1, 20, 60])

@@ -39,7 +39,7 @@ def check(folder: Path, saved: dict[str, str]) -> int:
         assert {name: found[name] for name in saved} == saved
         if log:
             trained = model()
-            resumed = repo.resume(trained, torch.optim.Adam(trained.parameters()))
+            resumed = mvc.resume(repo, trained, torch.optim.Adam(trained.parameters()))
             assert resumed.step == len(log) and resumed.batch == len(log) - 1
             assert digest(trained.state_dict()) == found[log[0]]
     return len(log)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import mvc
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy import reducer
 from mvc.maintenance.repack.super_steps import SuperStep
-from mvc.serving.served_version import ServedVersion
 from mvc.testing import fresh_process, open_quietly
 from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
@@ -70,7 +70,7 @@ def test_resuming_gives_an_approximate_state_and_exact_counters(tmp_path: Path, 
         check(repo, served)
         expected = torch.get_rng_state(), np.random.get_state()[1].tobytes()
         other = make()
-        resumed = repo.resume(other.model, other.optimizer, **other.parts)
+        resumed = mvc.resume(repo, other.model, other.optimizer, **other.parts)
         assert (resumed.step, resumed.batch) == (12, 11)
         assert "state: approximated by lc:x=3, not exact" in resumed.differs
         assert torch.equal(torch.get_rng_state(), expected[0])
@@ -110,7 +110,7 @@ def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         served = record(repo, adam(), 5)
         other = adam()
-        resumed = repo.resume(other.model, other.optimizer, **other.parts)
+        resumed = mvc.resume(repo, other.model, other.optimizer, **other.parts)
         served |= record(repo, other, 5, start=resumed)
         check(repo, served)
         messages = [entry.commit.message for entry in repo.log()]
@@ -245,7 +245,7 @@ def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path)
         assert bool((slot["exp_avg"][1] > 0).all()) and not bool(slot["exp_avg_sq"][1].any())
         other = torch.nn.Embedding(2, 4)
         again = torch.optim.Adam(other.parameters(), 1e-3)
-        repo.resume(other, again)
+        mvc.resume(repo, other, again)
     before = other.weight.detach().clone()
     other.weight.grad = torch.zeros_like(other.weight)
     again.step()

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import mvc
+from mvc.adapters.served_version import ServedVersion
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.lossy.guard import GuardStage
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
-from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
 from mvc.training.resume import training_state, training_weights
 from tests.repo.lc.histories import start
@@ -328,7 +328,7 @@ def test_resume_is_bit_equal_or_refused(tmp_path: Path) -> None:
         production = repo.checkout(path="model.safetensors")
         assert tensor_bits(production) != tensor_bits(trained.model.state_dict())
         again = run()
-        resumed = repo.resume(again.model, again.optimizer)
+        resumed = mvc.resume(repo, again.model, again.optimizer)
         again.position = resumed.batch
         assert tensor_bits(again.model.state_dict()) == tensor_bits(trained.model.state_dict())
         for _ in range(3):
@@ -341,7 +341,7 @@ def test_resume_is_bit_equal_or_refused(tmp_path: Path) -> None:
         before = run()
         bits = before.bits()
         with pytest.raises(CannotResume, match="vsol-0-fast") as caught:
-            repo.resume(before.model, before.optimizer)
+            mvc.resume(repo, before.model, before.optimizer)
         assert "keep_training" in (caught.value.hint or "")
         assert before.bits() == bits
         before.model.load_state_dict(repo.checkout(path="model.safetensors"))
@@ -356,7 +356,7 @@ def test_other_ways_of_resuming_do_not_take_production_weights(tmp_path: Path) -
         head, name = repo.find("HEAD"), "model.safetensors"
         with pytest.raises(CannotResume, match="production weights") as caught:
             training_state(repo, head, name)
-        assert "repo.resume" in (caught.value.hint or "")
+        assert "mvc.resume" in (caught.value.hint or "")
         kept = training_state(repo, head, name, production=True)
         weights = training_weights(repo, head, name, kept)
         assert tensor_bits(weights) == tensor_bits(model.state_dict())
@@ -444,7 +444,7 @@ def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None
             train(recorder, 3.0, 10)
         assert recorder.report.durable == 1
         if resumed:  # as of the drift: the record of what came later does not count
-            start = repo.resume(model, optimizer)
+            start = mvc.resume(repo, model, optimizer)
             with mvc.Recorder(repo, model, optimizer, start=start, **options) as recorder:
                 train(recorder, 3.0, 10)
             assert recorder.report.durable == 0

@@ -244,7 +244,7 @@ def test_arguments(repo: mvc.Repository) -> None:
 def test_watch_passes_it_on(repo: mvc.Repository) -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recorder = repo.watch(model, optimizer, push="origin")
+    recorder = mvc.watch(repo, model, optimizer, push="origin")
     for _ in range(2):
         model(torch.ones(3)).sum().backward()
         optimizer.step()

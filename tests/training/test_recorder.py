@@ -424,7 +424,7 @@ def test_watch_records_every_step_of_the_optimizer(tmp_path: Path) -> None:
         optimizer.step()
 
     with mvc.Repository.init(tmp_path) as repo:
-        recorder = repo.watch(model, optimizer, deploy="prod")
+        recorder = mvc.watch(repo, model, optimizer, deploy="prod")
         for _ in range(4):
             batch()
             expected.append(tensor_bits(model.state_dict()))
@@ -432,11 +432,11 @@ def test_watch_records_every_step_of_the_optimizer(tmp_path: Path) -> None:
         batch()  # the hook is gone
         assert versions(repo) == expected
         again = small()
-        assert repo.resume(again, torch.optim.Adam(again.parameters())).step == 4
+        assert mvc.resume(repo, again, torch.optim.Adam(again.parameters())).step == 4
         assert tensor_bits(again.state_dict()) == expected[-1]
         scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
         with pytest.raises(WrongUsage, match="cannot keep a scheduler"):
-            repo.watch(model, optimizer, scheduler=scheduler)
+            mvc.watch(repo, model, optimizer, scheduler=scheduler)
 
 
 SCRIPT = """
@@ -444,7 +444,7 @@ import sys, torch, mvc
 repo = mvc.Repository.init(sys.argv[1])
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-repo.watch(model, optimizer)
+mvc.watch(repo, model, optimizer)
 for _ in range(5):
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -472,5 +472,5 @@ def test_a_script_that_just_ends_has_recorded_everything(tmp_path: Path) -> None
 
 
 def test_import_mvc_loads_no_torch() -> None:
-    code = "import sys, mvc; mvc.Repository.watch; assert 'torch' not in sys.modules"
+    code = "import sys, mvc; mvc.Repository.commit; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)

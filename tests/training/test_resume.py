@@ -86,7 +86,7 @@ def test_goes_on_bit_for_bit(tmp_path: Path, case: str) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         record(repo, first)
         again = Run(*CASES[case], seed=99)
-        resumed = repo.resume(again.model, again.optimizer, **again.parts)
+        resumed = mvc.resume(repo, again.model, again.optimizer, **again.parts)
         assert (resumed.step, resumed.batch, resumed.differs) == (STEPS, STEPS, ())
         again.position = resumed.batch
         assert again.bits() == first.bits()
@@ -106,8 +106,8 @@ def test_from_any_version(tmp_path: Path) -> None:
                 seen.append(whole.bits())
         for back in range(STEPS):
             run = Run(adam, cosine, seed=5)
-            resumed = repo.resume(
-                run.model, run.optimizer, scheduler=run.scheduler, rev=f"HEAD~{back}"
+            resumed = mvc.resume(
+                repo, run.model, run.optimizer, scheduler=run.scheduler, rev=f"HEAD~{back}"
             )
             assert run.bits() == seen[STEPS - 1 - back]
             assert resumed.batch == {"epoch": 0, "index": STEPS - back}
@@ -138,7 +138,7 @@ def test_nested_optimizer_state(tmp_path: Path) -> None:
             for _ in range(2):
                 train(first)
                 recorder.step(batch=first.position)
-        again.position = repo.resume(again.model, again.optimizer).batch
+        again.position = mvc.resume(repo, again.model, again.optimizer).batch
     for _ in range(2):
         train(again)
     assert again.bits() == whole.bits()
@@ -158,7 +158,7 @@ def test_order_of_parameters_does_not_matter(tmp_path: Path, optimizer: Any) -> 
     with mvc.Repository.init(tmp_path) as repo:
         record(repo, first)
         again = Run(swapped, seed=4)
-        again.position = repo.resume(again.model, again.optimizer).batch
+        again.position = mvc.resume(repo, again.model, again.optimizer).batch
     assert again.bits() == first.bits()
     for _ in range(STEPS):
         again.train()
@@ -189,12 +189,12 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
         assert recorder.report.peak_bytes < 2 * one_copy + 20_000
         again = Tied()
         fresh = torch.optim.Adam(again.parameters())
-        repo.resume(again, fresh)
+        mvc.resume(repo, again, fresh)
         assert again.head.weight is again.embed.weight
         assert bits_of(again.head.weight) == bits_of(model.head.weight)
         apart = Tied(tie=False)
         with pytest.raises(CannotResume, match=r"ties no parameters.*head\.weight"):
-            repo.resume(apart, torch.optim.Adam([apart.embed.weight]))
+            mvc.resume(repo, apart, torch.optim.Adam([apart.embed.weight]))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
@@ -217,7 +217,7 @@ def test_short_floats(tmp_path: Path, dtype: str) -> None:
         with mvc.Recorder(repo, model, optimizer) as recorder:
             recorder.step()
         again, fresh = make(1)
-        repo.resume(again, fresh)
+        mvc.resume(repo, again, fresh)
     for old, new in zip(model.parameters(), again.parameters(), strict=True):
         assert new.dtype == getattr(torch, dtype)
         assert bits_of(old) == bits_of(new)
@@ -231,7 +231,7 @@ def test_strided_parameters(tmp_path: Path) -> None:
         with mvc.Recorder(repo, model) as recorder:
             recorder.step()
         again = nn.Conv2d(3, 4, 3)
-        repo.resume(again)
+        mvc.resume(repo, again)
     assert bits_of(again.weight) == bits_of(model.weight)
 
 
@@ -245,7 +245,7 @@ def refused(repo: mvc.Repository, run: Run, match: str, **options: Any) -> None:
     """Says why, and nothing has changed."""
     before, rng = run.bits(), torch.get_rng_state()
     with pytest.raises(CannotResume, match=match):
-        repo.resume(run.model, run.optimizer, **{**run.parts, **options})
+        mvc.resume(repo, run.model, run.optimizer, **{**run.parts, **options})
     assert run.bits() == before
     assert torch.equal(torch.get_rng_state(), rng)
 
@@ -275,12 +275,12 @@ def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
         refused(repo, run, r"frozen\.weight was in none")
         meta = Net().to("meta")
         with pytest.raises(CannotResume, match="no data"):
-            repo.resume(meta, adam(meta), scheduler=Run(adam, cosine).scheduler)
+            mvc.resume(repo, meta, adam(meta), scheduler=Run(adam, cosine).scheduler)
         repo.commit(Net().state_dict())
         refused(repo, Run(adam, cosine), "belongs to another version of model.safetensors")
         run = Run(adam, cosine)
         repo.commit({"x": 1}, path="else.safetensors")
-        repo.resume(run.model, run.optimizer, scheduler=run.scheduler, rev="HEAD~2")
+        mvc.resume(repo, run.model, run.optimizer, scheduler=run.scheduler, rev="HEAD~2")
     with kept(tmp_path / "b", include=["model", "optimizer", "scheduler"]) as repo:
         refused(repo, Run(adam, cosine), "without the state of the random generators")
     with kept(tmp_path / "c", include=["optimizer", "rng"]) as repo:
@@ -308,7 +308,7 @@ def test_says_what_else_the_bits_depend_on(tmp_path: Path) -> None:
         before = torch.get_num_threads()
         torch.set_num_threads(before + 1)
         try:
-            resumed = repo.resume(run.model, run.optimizer, scheduler=run.scheduler)
+            resumed = mvc.resume(repo, run.model, run.optimizer, scheduler=run.scheduler)
         finally:
             torch.set_num_threads(before)
         assert resumed.differs == (f"threads: {before + 1}, not {before}",)
@@ -336,7 +336,7 @@ def test_a_recorder_counts_on_from_what_was_resumed(repo: mvc.Repository) -> Non
     record(repo, first, 3)
     for rounds, given in enumerate([{}, {"start": None}], start=1):
         run = Run(adam, seed=9)
-        resumed = repo.resume(torch.nn.DataParallel(run.model), run.optimizer)
+        resumed = mvc.resume(repo, torch.nn.DataParallel(run.model), run.optimizer)
         assert resumed.step == 3 * rounds
         assert str(resumed) == f"{resumed.commit.short}: {resumed.step} steps done"
         record(repo, run, 3, **given)
@@ -355,7 +355,7 @@ def test_a_resume_in_the_middle_sets_the_count_back(repo: mvc.Repository) -> Non
         for _ in range(3):
             recorder.step(loss=run.train(), batch=run.position)
         recorder.flush()
-        back = repo.resume(run.model, run.optimizer, rev="HEAD~2")
+        back = mvc.resume(repo, run.model, run.optimizer, rev="HEAD~2")
         recorder.step()
         recorder.step()
         report = recorder.report
@@ -367,14 +367,14 @@ def test_only_the_model_that_was_resumed_counts_on(repo: mvc.Repository, tmp_pat
     """Once; not another model, nor in another repository, nor where ``start`` says otherwise."""
     record(repo, Run(sgd), 2)
     run = Run(sgd)
-    repo.resume(run.model, run.optimizer)
+    mvc.resume(repo, run.model, run.optimizer)
     record(repo, Run(sgd), 1)
     assert messages(repo)[-1] == "step 1"
     with mvc.Repository.init(tmp_path / "other") as other:
         record(other, run, 1)
         assert messages(other) == ["step 1"]
     for start in (0, 7):
-        repo.resume(run.model, run.optimizer)
+        mvc.resume(repo, run.model, run.optimizer)
         record(repo, run, 1, start=start)
         assert messages(repo)[-1] == f"step {start + 1}"
         record(repo, run, 1)
@@ -386,9 +386,9 @@ def test_a_run_goes_on_after_a_resume(repo: mvc.Repository) -> None:
     first, second = Run(sgd), Run(sgd, seed=2)
     record(repo, first, 2, run="a")
     record(repo, second, 1, run="b")
-    repo.resume(second.model, second.optimizer, rev="HEAD~1")
+    mvc.resume(repo, second.model, second.optimizer, rev="HEAD~1")
     record(repo, second, 1)
-    repo.resume(second.model, second.optimizer)
+    mvc.resume(repo, second.model, second.optimizer)
     record(repo, second, 1, run="c")
     record(repo, Run(sgd), 1)
     runs = [entry.commit.run for entry in repo.log()][::-1]

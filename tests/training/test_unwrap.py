@@ -48,7 +48,7 @@ def test_names_are_the_modules_own(tmp_path: Path, wrapper: str) -> None:
             fresh = plain()
             again = around(fresh)
             adam = torch.optim.Adam(again.parameters())
-            assert repo.resume(again, adam).step == 1
+            assert mvc.resume(repo, again, adam).step == 1
             assert tensor_bits(fresh.state_dict()) == tensor_bits(inside.state_dict())
             assert torch.equal(
                 adam.state[fresh.first.weight]["exp_avg"],
@@ -62,7 +62,7 @@ def test_a_version_with_a_wrappers_names_fits_that_wrapper(tmp_path: Path) -> No
         with mvc.Recorder(repo, nn.ModuleDict({"module": model.module})) as recorder:
             recorder.step()
         again = nn.DataParallel(plain())
-        repo.resume(again)
+        mvc.resume(repo, again)
         assert tensor_bits(again.state_dict()) == tensor_bits(model.state_dict())
 
 
@@ -73,10 +73,10 @@ def test_a_layer_that_is_compiled_is_hinted_at(tmp_path: Path) -> None:
         with mvc.Recorder(repo, model) as recorder:
             recorder.step()
         with pytest.raises(CannotResume, match=r"has no first\.weight") as caught:
-            repo.resume(plain())
+            mvc.resume(repo, plain())
         assert "wrap the same layers" in str(caught.value.hint)
         other = plain()
         other.more = nn.Linear(1, 1)
         with pytest.raises(CannotResume) as caught:
-            repo.resume(other)
+            mvc.resume(repo, other)
         assert "as it was when the version was recorded" in str(caught.value.hint)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import mvc
+import mvc.recipes as recipes
 from mvc import CommitOptions, Environment, Repository, made, root_of
 from mvc.errors import CannotRetrain, DamagedData, WrongUsage
 from mvc.ids import CommitId
@@ -135,7 +136,7 @@ class StoredWeights:
             _check_environment(repo, commit)
         if self.with_code:
             with steps.step("recover"):
-                network = repo.load_model(commit, trust=True)
+                network = mvc.load_model(repo, commit, trust=True)
             return _checked(repo, commit, network, steps)
         return _recovered(repo, commit, architecture, state, steps)
 
@@ -165,7 +166,8 @@ class Provenance:
         steps = Steps()
         with (
             steps.step("persist"),
-            repo.recipes.record(
+            mvc.record(
+                repo,
                 network,
                 service=service,
                 data={"images": folder},
@@ -188,12 +190,12 @@ class Provenance:
 
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
         """Trains the version again, and before it each base that is not stored; proves it."""
-        if not repo.recipes.calls(commit):
+        if not recipes.calls(repo, commit):
             return _UPDATE.recover(repo, commit, architecture)
         steps = Steps()
         with steps.step("retrain"):
             own = [entry.id for entry in repo.log(every=True)]  # its bases are trained, too
-            state = repo.recipes.retrain(commit, trust=own).state
+            state = mvc.retrain(repo, commit, trust=own).state
         return _recovered(repo, commit, architecture, state, steps)
 
 
@@ -241,7 +243,7 @@ def _checked(repo: Repository, commit: CommitId, network: nn.Module, steps: Step
 
 def _check_environment(repo: Repository, commit: CommitId) -> None:
     """Compares every field, as a replay does before it trains."""
-    compared = repo.recipes.environment(commit).compare(Environment.current())
+    compared = recipes.environment(repo, commit).compare(Environment.current())
     if compared.verdict == "different":
         first, *_ = compared.differences
         raise CannotRetrain(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+import mvc.recipes as recipes
 from mvc import CommitOptions, Environment, Repository, root_of
 from mvc.errors import BadModelFile, DamagedData
 from mvc.ids import CommitId
@@ -112,7 +113,7 @@ def warm_up(experiment: Experiment, folder: Path) -> int:
             )
             root_of(repo.checkout())
             if number:
-                repo.recipes.environment().compare(Environment.current())
+                recipes.environment(repo).compare(Environment.current())
         grown.append(_sizes(folder)[1] - before)
     return grown[1] - grown[0]
 

@@ -24,6 +24,7 @@ from torch.nn import functional
 from mvc import Deployed, LogEntry, Recorder, Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.ids import CommitId
+from mvc.training.resume import resume
 
 from ..networks import tensors_of
 from ..workspace import Progress, lock, write
@@ -174,7 +175,7 @@ def _go_on(repo: Repository, model: nn.Module, optimizer: torch.optim.Optimizer)
     """Epochs and batches that are done: from the newest version that has a whole state."""
     for entry in _log(repo):
         try:
-            position = repo.resume(model, optimizer, rev=entry.id).batch
+            position = resume(repo, model, optimizer, rev=entry.id).batch
         except CannotResume:  # weights alone
             continue
         return position["epoch"], position["batch"]

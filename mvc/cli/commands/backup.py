@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load

@@ -224,6 +224,8 @@ def _record(
 ) -> tuple[Run, MvcError | None]:
     """Commits a file with its recipe, and proves that; an error that comes after the commit."""
     from mvc.recipes.making import made
+    from mvc.recipes.verbs import record
+    from mvc.training.resume import load
 
     repository, (path,) = session.repository, args.paths
     (name,) = session.names([path])
@@ -240,9 +242,10 @@ def _record(
         if not callable(make):
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = made(make), script.get("optimizer")
-        repository.load(model, "HEAD", path=name if name in base else None)
+        load(repository, model, "HEAD", path=name if name in base else None)
         with session.training() as progress:
-            run = repository.recipes.record(
+            run = record(
+                repository,
                 model,
                 None if optimizer is None else optimizer(list(model.parameters())),
                 service=service,

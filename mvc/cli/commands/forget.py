@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import mvc.recipes as recipes
 from mvc.cli.commits import forgotten_on
 from mvc.cli.options import (
     DRY_RUN,
@@ -125,7 +126,7 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     if not args.rev:
         raise click.UsageError("name the versions whose weights go")
     gone = [session.repository.find(rev) for rev in args.rev]
-    session.repository.storage.drop_weights(gone, reason=args.reason or "")
+    recipes.drop_weights(session.repository, gone, reason=args.reason or "")
     if session.as_json:
         session.out.json("mvc.forget.weights/1", {"versions": gone})
     names = listed([id_.short for id_ in gone], None if session.verbose else _FIRST)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+import mvc.recipes as recipes
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -109,7 +110,8 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
     if len(args.sources) > 1:
         raise click.UsageError("--data stores one file or folder")
     with session.progress("storing") as progress:
-        found = session.repository.recipes.add_data(
+        found = recipes.add_data(
+            session.repository,
             args.sources[0],
             message=args.message or "",
             progress=progress,

@@ -25,13 +25,14 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc init models", _InitOptions)
 def command(session: Session, args: _InitOptions) -> None:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
     with Repository.init(
         args.folder, branch=args.branch, bare=args.bare, shared=args.shared, config=load
     ) as repository:
         where = str(repository.root / ".mvc")
-        first, networked = repository.head().branch, repository.on_network
+        first = repository.head().branch
+        networked = session.fs.is_network_filesystem(repository.root)
     if networked:
         session.out.warn(
             f"{printable(where)} is on a network file system: locks and durable writes hold "

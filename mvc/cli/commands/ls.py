@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import mvc.recipes as recipes
 from mvc.cli.completing import complete_data_sets
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
 from mvc.cli.options import CommandOptions, argument, check_alone, option
@@ -53,8 +54,8 @@ def command(session: Session, args: _LsOptions) -> None:
 
 
 def _print_data(session: Session, name: str) -> None:
-    recipes, out = session.repository.recipes, session.out
-    found = [recipes.data_set(name)] if name else recipes.data_sets()
+    repository, out = session.repository, session.out
+    found = [recipes.data_set(repository, name)] if name else recipes.data_sets(repository)
     if session.as_json:
         out.json("mvc.ls.data/1", {"data_sets": found})
     elif name:

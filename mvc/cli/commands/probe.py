@@ -81,8 +81,10 @@ def command(session: Session, args: _ProbeOptions) -> int:
     def make() -> Any:
         made = _made(script)
         if args.rev is not None:
+            from mvc.training.resume import load
+
             module = made[0] if isinstance(made, tuple) else made
-            session.repository.load(module, args.rev)
+            load(session.repository, module, args.rev)
         return made
 
     given = None if args.shape is None else _tensor(args.shape)

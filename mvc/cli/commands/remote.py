@@ -80,7 +80,7 @@ def _show(session: Session, name: str | None = None) -> None:
     except NotARepository:
         if name is None:
             raise
-        from mvc.api.remotes import refs_of
+        from mvc.api import refs_of
 
         remote, found = None, refs_of(name)
     else:

@@ -22,6 +22,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.names import printable
 from mvc.repo.worktree.worktree import is_report
+from mvc.report.page import write_report
 from mvc.text import size
 
 
@@ -44,12 +45,12 @@ def command(session: Session, args: _ReportOptions) -> None:
         raise click.UsageError("--json and the page cannot both go to stdout")
     settings = fields(args, "layer_seconds=layers since until by")
     if args.output == "-":
-        session.out.line(session.repository.report(**settings).rstrip("\n"))
+        session.out.line(write_report(session.repository, **settings).rstrip("\n"))
         return
     file = args.output or "report.html"
     replaced = is_report(session.fs, Path(file))  # its own earlier page
     session.check_output(file, force=args.force or replaced)
-    page = session.repository.report(file, **settings)
+    page = write_report(session.repository, file, **settings)
     length = len(page.encode())
     if session.as_json:
         session.out.json("mvc.report/1", {"file": file, "bytes": length})

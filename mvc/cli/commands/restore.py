@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.session import Session

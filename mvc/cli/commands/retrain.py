@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+import mvc.recipes as recipes
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -36,9 +37,16 @@ def command(session: Session, args: _RetrainOptions) -> None:
     found = []
     for commit in commits:
         gone = repository.log(commit, limit=1)[0].dropped is not None
-        make = repository.storage.store_weights if gone else repository.recipes.retrain
+        make = recipes.store_weights if gone else recipes.retrain
         with session.training() as progress:
-            make(commit, trust=trust, anyway=args.anyway, timeout=args.timeout, progress=progress)
+            make(
+                repository,
+                commit,
+                trust=trust,
+                anyway=args.anyway,
+                timeout=args.timeout,
+                progress=progress,
+            )
         found.append({"version": commit, "made": "stored" if gone else "proven"})
         what = "stored the weights of" if gone else "proved the recipe of"
         session.out.note(f"{what} {commit.short}")

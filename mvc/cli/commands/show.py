@@ -16,6 +16,7 @@ from io import StringIO
 import click
 from msgspec import Struct, field
 
+import mvc.recipes as recipes
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
@@ -253,11 +254,12 @@ def _show_code(session: Session, rev: CommitId) -> None:
     """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
     repository, out = session.repository, session.out
     files = {
-        name: data.decode("utf-8", "replace") for name, data in repository.recipes.code(rev).items()
+        name: data.decode("utf-8", "replace")
+        for name, data in recipes.code(repository, rev).items()
     }
     carries_model = "model.json" in repository.version(rev).attached
-    call = repository.recipes.model(rev).call if carries_model else None
-    calls = repository.recipes.calls(rev)
+    call = recipes.model(repository, rev).call if carries_model else None
+    calls = recipes.calls(repository, rev)
     if session.as_json:
         shown = [fields(each, "text stored") for each in calls]
         out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})

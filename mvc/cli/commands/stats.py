@@ -6,13 +6,13 @@ machine that the settings count with, after 'mvc stats --calibrate' for this one
 
 from __future__ import annotations
 
+from mvc.api import Stats
 from mvc.cli.commits import tell_absent
 from mvc.cli.options import CommandOptions, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, numbers
-from mvc.report.stats import Stats
 from mvc.text import count, one_line, percent, seconds, size
 
 _KINDS = {

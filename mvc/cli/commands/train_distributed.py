@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.cli.options import CommandOptions, argument, option, pairs
 from mvc.cli.program import verb
 from mvc.cli.session import Session

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.runner.connection import (

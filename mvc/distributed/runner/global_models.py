@@ -21,7 +21,7 @@ from mvc.repo.recording import deploying_notice
 from mvc.training.pushing import Pusher
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
+    from mvc.api import Repository
 
 
 _OWN = "model.coordinator.safetensors"

@@ -16,7 +16,7 @@ from accelerate.state import PartialState
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
 from mvc.frameworks.common import data
@@ -174,7 +174,7 @@ class Attached:
         if saved is None:
             raise CannotResume(
                 f"{commit.short} was not saved by accelerate",
-                hint="for a Recorder's version use repo.resume",
+                hint="for a Recorder's version use mvc.resume",
             )
         weights = resume.training_weights(self.repo, commit, name, kept)
         differs = self._restore(commit, kept, weights)

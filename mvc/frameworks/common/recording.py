@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId

@@ -9,8 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from mvc.api.given import opened
-from mvc.api.repository import Repository
+from mvc.api import Repository, opened
 
 AnyRepository = Repository | str | PathLike[str]
 """An open repository, or the folder of one."""

@@ -35,7 +35,7 @@ from msgspec import Struct
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import (
     BadModelFile,
     InvalidName,

@@ -34,7 +34,7 @@ from safetensors.torch import save
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.dynamic_module_utils import custom_object_save
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
@@ -45,7 +45,7 @@ from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
-from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
+from mvc.training.resume import Resumed, check_model, set_back, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
 
@@ -194,7 +194,7 @@ class MVCCallback(TrainerCallback):
         model, optimizer, name = parts.model, parts.optimizer, self._recording.options.name
         differs = source.differences(commit, kept)
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
-        resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
+        resumed = set_back(self.repo, model, optimizer, **others, rev=commit, name=name)
         data.set_order_seed(source.loader, kept["order_seed"])
         self._epoch_rng = kept["epoch_rng"]
         self._drawing = data.Drawing(seen=kept["data_draws"])

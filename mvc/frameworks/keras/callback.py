@@ -17,7 +17,7 @@ except ImportError as error:
         hint=f"{how_to_install('keras')}, and set KERAS_BACKEND=torch",
     ) from error
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data
 from mvc.frameworks.common.recording import Recording

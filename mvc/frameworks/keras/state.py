@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.common.data import changed, refuse_middle, unlike
 from mvc.frameworks.keras import variables

@@ -24,7 +24,7 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import stage_by_data, stage_by_loss
 from mvc.frameworks.common.recording import Recording

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import NoSuchFile

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.common import resume as common
 from mvc.frameworks.lightning.loops import BATCH, EPOCH, Order, begin, check_draws, checkpoint_of
@@ -104,7 +104,7 @@ class Resume:
         if "lightning" not in kept:
             raise CannotResume(
                 f"{commit.short} was not recorded by a Lightning callback",
-                hint="use repo.resume in a loop of your own",
+                hint="use mvc.resume in a loop of your own",
             )
         if kept["rng"] is None:
             raise resume.without(commit, "rng")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
@@ -33,33 +34,39 @@ _CHUNK = 1 << 20
 _GOING = ".old"  # the end of the name of a folder that is being deleted
 
 
+class WriteOptions(Struct, frozen=True, kw_only=True):
+    """How ``Repository.checkout`` writes files."""
+
+    force: bool = False
+    everything: bool = False
+    atomic_dir: bool = False
+    delete: bool = False
+    progress: Progress | None = None
+
+
 def export(
     context: Context,
     commit: CommitId,
     paths: Sequence[str],
     output: Path,
+    options: WriteOptions,
     *,
-    everything: bool = False,
     as_folder: bool,
-    atomic_dir: bool = False,
-    delete: bool = False,
-    force: bool = False,
-    progress: Progress | None = None,
 ) -> Restored:
     """Writes to ``output``, a folder or a file.
 
-    Without ``paths`` and ``everything``, training states beside their models are left out. The
-    remaining arguments: ``Repository.checkout``.
+    Without ``paths`` and ``everything``, training states beside their models are left out.
     """
+    force, delete, progress = options.force, options.delete, options.progress
     fs = context.store.fs
     refuse_store(fs, output)
     with checking_out(context, output):
-        entries, left_out = chosen(context, commit, paths, everything)
+        entries, left_out = chosen(context, commit, paths, options.everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
         branch = head_if_known(context).branch
         done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
-        if atomic_dir:
+        if options.atomic_dir:
             _swap(context, commit, entries, output, force=force, progress=progress)
             return replace(done, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)

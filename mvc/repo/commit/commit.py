@@ -22,6 +22,7 @@ from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForg
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.names import PATCH
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
 from mvc.repo.commit.request import Change, CommitRequest, check_request
@@ -39,7 +40,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
 from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import publish, signing
-from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
+from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region

@@ -39,7 +39,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``new_branch``: then this version may be its first, without a parent.
 
     ``run`` names the training that the version belongs to. ``patch``: whether the version carries
-    what its code differs by from the git commit around the repository (``repo.recipes.patch``), by
+    what its code differs by from the git commit around the repository (``mvc.recipes.patch``), by
     default as the setting ``commit.patch`` says. True raises WrongUsage, IoFailed or NotInstalled
     if the patch cannot be had; the setting warns.
 

@@ -200,5 +200,5 @@ def dropped_error(commit: CommitId, gone: Dropped) -> WeightsDropped:
         + (f" of about {gone.seconds:.3g} s" if gone.seconds else "")
         + " makes them again",
         hint=f"'mvc retrain {commit.short} --trust-code' trains and stores them again; in Python, "
-        f"'with repo.recipes.retraining({commit.short!r}, trust=True):' reads them once",
+        f"'with mvc.retraining(repo, {commit.short!r}, trust=True):' reads them once",
     )

@@ -17,7 +17,6 @@ from mvc.errors import IoFailed, MvcError, NotInstalled, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ATTACHED_BYTES
 
-PATCH = "code.patch"
 """What a version carries the patch of its code as."""
 
 _MAX_REF = 4096

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+import mvc.recipes as recipes
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -150,10 +151,10 @@ def _recipes(repo: Repository, root: Path) -> None:
     data = root.parent / f"{root.name}-data"
     data.mkdir()
     (data / "numbers.txt").write_text("1.5\n2.5\n")
-    repo.recipes.add_data(data, name="digits")
+    recipes.add_data(repo, data, name="digits")
     (data / "more.txt").write_text("3.5\n")
-    stored = repo.recipes.add_data(data, name="digits")
-    repo.recipes.add_data(data, name="outside", reference=True)
+    stored = recipes.add_data(repo, data, name="digits")
+    recipes.add_data(repo, data, name="outside", reference=True)
     repo.switch("trained", create=True, force=True)
     base = repo.commit(model(3), options=AUTHOR).id
     first = by_hand.trained(repo.context, made, {"seed": 11}, base, stored.version)

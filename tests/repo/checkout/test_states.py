@@ -72,7 +72,7 @@ def test_load_takes_the_folder(repo: mvc.Repository) -> None:
     whole = sharded(repo.root / "base")
     commit(repo, "base")
     model = Net()
-    repo.load(model, "HEAD", path="base")
+    mvc.load(repo, model, "HEAD", path="base")
     assert same(dict(model.state_dict()), whole)
 
 

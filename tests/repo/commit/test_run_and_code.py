@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mvc
+import mvc.recipes as recipes
 from mvc.errors import InvalidName, IoFailed, NotInstalled, UnknownPath, WrongUsage
 from mvc.repo.commit.commit import PatchMissing
 from mvc.repo.worktree import git_code
@@ -67,7 +68,7 @@ def test_code_that_differs_from_its_commit_is_marked(repo: mvc.Repository) -> No
     later = repo.commit(weights(5)).commit
     assert not later.dirty and later.code != clean.code
     with pytest.raises(UnknownPath, match=r"carries no code.patch"):
-        repo.recipes.patch()
+        recipes.patch(repo)
 
 
 @needs_git
@@ -77,12 +78,12 @@ def test_a_patch_gives_the_code_back(repo: mvc.Repository, tmp_path: Path) -> No
     done = repo.commit(weights(1), options=mvc.CommitOptions(patch=True))
     assert done.commit.attached == ("code.patch",)
     git(repo.root, "checkout", "train.py")
-    (tmp_path / "p").write_bytes(repo.recipes.patch())
+    (tmp_path / "p").write_bytes(recipes.patch(repo))
     git(repo.root, "apply", str(tmp_path / "p"))
     assert (repo.root / "train.py").read_text() == text
     git(repo.root, "commit", "-am", "second")
     assert repo.commit(weights(2), options=mvc.CommitOptions(patch=True)).commit.attached == ()
-    assert repo.recipes.patch("HEAD~1")
+    assert recipes.patch(repo, "HEAD~1")
     assert repo.storage.fsck(full=True).sound
 
 
@@ -134,7 +135,7 @@ def test_the_setting_keeps_the_patch_and_fails_no_commit(
     mvc.Repository.init(tmp_path / "models").close()
     (tmp_path / "models" / ".mvc" / "config.yaml").write_text("commit:\n  patch: true\n")
     with mvc.Repository.open(tmp_path / "models") as repo:
-        assert b"+lr = 0.2" in repo.recipes.patch(repo.commit(weights(1)).id)
+        assert b"+lr = 0.2" in recipes.patch(repo, repo.commit(weights(1)).id)
         without = repo.commit(weights(2), options=mvc.CommitOptions(patch=False))
         assert without.commit.dirty and not without.commit.attached
         monkeypatch.setattr("mvc.repo.worktree.git_code.MAX_ATTACHED_BYTES", 3)

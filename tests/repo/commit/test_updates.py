@@ -18,12 +18,12 @@ import torch
 
 import mvc
 from mvc.ids import BlobId, CommitId
+from mvc.maintenance.stats import by_version
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import LogicalTensor, State
 from mvc.model.merkle import compare
 from mvc.model.tensor import TensorSpec
 from mvc.recipes.recipe import recipe_base
-from mvc.report.stats import by_version
 from mvc.testing import FixedClock, WrappedFS
 from mvc.testing.files import Handle
 from tests.counters import count

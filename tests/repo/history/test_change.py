@@ -40,7 +40,7 @@ def ids(repo):
 
 
 def test_the_first_version_that_says_otherwise(repo):
-    change = repo.first_change(above(6), 2)
+    change = mvc.first_change(repo, above(6), 2)
     versions = ids(repo)
     assert change.commit == versions[5]
     assert change.previous == versions[4]
@@ -49,7 +49,7 @@ def test_the_first_version_that_says_otherwise(repo):
 
 
 def test_on_one_target(repo):
-    change = repo.first_change(above(4.5), 0, target="a")
+    change = mvc.first_change(repo, above(4.5), 0, target="a")
     assert (change.commit, change.previous) == (ids(repo)[6], ids(repo)[4])
     assert change.time_ns == 106 * SECOND
     assert change.evaluated == 4
@@ -57,28 +57,28 @@ def test_on_one_target(repo):
 
 def test_the_version_that_was_live_when_the_time_begins_counts(repo):
     since = 105 * SECOND  # version 4 is live on 'a' until second 106
-    change = repo.first_change(above(4.5), 0, target="a", since=since)
+    change = mvc.first_change(repo, above(4.5), 0, target="a", since=since)
     assert (change.commit, change.evaluated) == (ids(repo)[6], 2)
-    assert repo.first_change(above(4.5), 0, target="a", since=106 * SECOND) is None
-    assert repo.first_change(above(4.5), 0, target="a", since=1) == repo.first_change(
-        above(4.5), 0, target="a"
+    assert mvc.first_change(repo, above(4.5), 0, target="a", since=106 * SECOND) is None
+    assert mvc.first_change(repo, above(4.5), 0, target="a", since=1) == mvc.first_change(
+        repo, above(4.5), 0, target="a"
     )
 
 
 def test_until(repo):
-    assert repo.first_change(above(6), 2, until=104 * SECOND) is None
-    assert repo.first_change(above(6), 2, until=105 * SECOND).time_ns == 105 * SECOND
+    assert mvc.first_change(repo, above(6), 2, until=104 * SECOND) is None
+    assert mvc.first_change(repo, above(6), 2, until=105 * SECOND).time_ns == 105 * SECOND
 
 
 def test_no_change_is_none(repo):
-    assert repo.first_change(above(100), 0) is None
+    assert mvc.first_change(repo, above(100), 0) is None
 
 
 def test_there_and_back_is_the_first_of_both(repo):
     def odd_one_out(state, _):
         return int(state["w"][0]) == 3
 
-    change = repo.first_change(odd_one_out, None)
+    change = mvc.first_change(repo, odd_one_out, None)
     assert (change.commit, change.after) == (ids(repo)[3], True)
 
 
@@ -86,7 +86,7 @@ def test_there_and_back_is_the_first_of_both(repo):
     "kind", [np.int64, torch.tensor, lambda n: np.array([n])], ids=["scalar", "tensor", "array"]
 )
 def test_labels_may_be_arrays_of_one_element(repo, kind):
-    change = repo.first_change(lambda state, _: kind(int(state["w"][0] > 7)), None)
+    change = mvc.first_change(repo, lambda state, _: kind(int(state["w"][0] > 7)), None)
     assert change.commit == ids(repo)[8]
     assert (change.before, change.after) == (0, 1)
     assert type(change.after) is int
@@ -94,11 +94,11 @@ def test_labels_may_be_arrays_of_one_element(repo, kind):
 
 def test_no_version_in_that_time(repo):
     with pytest.raises(UnknownRevision, match="no version in this time"):
-        repo.first_change(above(1), 0, until=5)
+        mvc.first_change(repo, above(1), 0, until=5)
     with pytest.raises(NoDeployment, match="no version in this time"):
-        repo.first_change(above(1), 0, target="a", until=5)
+        mvc.first_change(repo, above(1), 0, target="a", until=5)
     with pytest.raises(UnknownTarget):
-        repo.first_change(above(1), 0, target="c")
+        mvc.first_change(repo, above(1), 0, target="c")
 
 
 def test_what_predict_raises_passes(repo):
@@ -106,7 +106,7 @@ def test_what_predict_raises_passes(repo):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        repo.first_change(fail, None)
+        mvc.first_change(repo, fail, None)
 
 
 def test_the_example(tmp_path):

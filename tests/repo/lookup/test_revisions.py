@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mvc.api.recipes import Recipes
+import mvc.recipes as recipes
 from mvc.api.repository import Repository
 from mvc.api.storage import Storage
 from mvc.errors import (
@@ -27,11 +27,14 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
+from mvc.models.models import load_model
+from mvc.recipes.verbs import retrain, retraining
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import resolve, resolve_ref
 from mvc.times import format_time
+from mvc.training.resume import load, resume
 from tests.repo.publishing import START, advance, commit, set_ref
 
 
@@ -223,12 +226,12 @@ def tensor_bytes(repo: Repository, rev: Any) -> bytes:
 
 def loaded(repo: Repository, rev: Any) -> list[float]:
     model = nn.ParameterDict({"w": torch.zeros(3)})
-    repo.load(model, rev)
+    load(repo, model, rev)
     return model["w"].tolist()
 
 
-def retraining(repo: Repository, rev: Any) -> list[float]:
-    with repo.recipes.retraining(rev):
+def made_again(repo: Repository, rev: Any) -> list[float]:
+    with retraining(repo, rev):
         return repo.checkout(rev)["w"].tolist()
 
 
@@ -249,7 +252,6 @@ USES: dict[tuple[str, str], Use] = {
     ("deployments_of", "rev"): lambda repo, rev: [d.target for d in repo.deployments_of(rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
-    ("drop_weights", "revs"): lambda repo, rev: refused(lambda: repo.storage.drop_weights([rev])),
     ("find", "rev"): lambda repo, rev: repo.find(rev),
     ("forget", "revs"): lambda repo, rev: repo.storage.forget(rev).commits,
     ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
@@ -257,15 +259,17 @@ USES: dict[tuple[str, str], Use] = {
     ("is_absent", "rev"): lambda repo, rev: repo.is_absent(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("load", "rev"): loaded,
-    ("load_model", "rev"): lambda repo, rev: refused(lambda: repo.load_model(rev, trust=True)),
-    ("resume", "rev"): lambda repo, rev: refused(lambda: repo.resume(nn.Linear(1, 1), rev=rev)),
-    ("calls", "rev"): lambda repo, rev: repo.recipes.calls(rev),
-    ("code", "rev"): lambda repo, rev: repo.recipes.code(rev),
-    ("environment", "rev"): lambda repo, rev: refused(lambda: repo.recipes.environment(rev)),
-    ("model", "rev"): lambda repo, rev: refused(lambda: repo.recipes.model(rev)),
-    ("retrain", "rev"): lambda repo, rev: refused(lambda: repo.recipes.retrain(rev, trust=True)),
-    ("retraining", "rev"): lambda repo, rev: retraining(repo, rev),
-    ("patch", "rev"): lambda repo, rev: refused(lambda: repo.recipes.patch(rev)),
+    ("load_model", "rev"): lambda repo, rev: refused(lambda: load_model(repo, rev, trust=True)),
+    ("resume", "rev"): lambda repo, rev: refused(lambda: resume(repo, nn.Linear(1, 1), rev=rev)),
+    ("calls", "rev"): lambda repo, rev: recipes.calls(repo, rev),
+    ("code", "rev"): lambda repo, rev: recipes.code(repo, rev),
+    ("environment", "rev"): lambda repo, rev: refused(lambda: recipes.environment(repo, rev)),
+    ("model", "rev"): lambda repo, rev: refused(lambda: recipes.model(repo, rev)),
+    ("retrain", "rev"): lambda repo, rev: refused(lambda: retrain(repo, rev, trust=True)),
+    ("drop_weights", "revs"): lambda repo, rev: refused(lambda: recipes.drop_weights(repo, [rev])),
+    ("store_weights", "rev"): lambda repo, rev: refused(lambda: recipes.store_weights(repo, rev)),
+    ("retraining", "rev"): lambda repo, rev: made_again(repo, rev),
+    ("patch", "rev"): lambda repo, rev: refused(lambda: recipes.patch(repo, rev)),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
     ("predicted", "rev"): lambda repo, rev: repo.storage.predicted(rev),
@@ -275,7 +279,6 @@ USES: dict[tuple[str, str], Use] = {
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
     ("checkout to", "rev"): lambda repo, rev: repo.checkout(rev, to=repo.root).commit,
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
-    ("store_weights", "rev"): lambda repo, rev: refused(lambda: repo.storage.store_weights(rev)),
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
     ("tensor_bytes", "rev"): lambda repo, rev: tensor_bytes(repo, rev),
@@ -296,9 +299,8 @@ def versions(root: Path) -> tuple[Repository, CommitId]:
 
 
 def test_no_method_that_takes_a_revision_is_forgotten_here() -> None:
-    methods = [
-        m for c in (Repository, Storage, Recipes) for m in inspect.getmembers(c, inspect.isfunction)
-    ]
+    methods = [m for c in (Repository, Storage) for m in inspect.getmembers(c, inspect.isfunction)]
+    methods += [(name, getattr(recipes, name)) for name in recipes.__all__]
     takes = {
         (name, parameter)
         for name, method in methods

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mvc.errors import MvcError, WrongUsage
+from mvc.training.resume import resume
 from reproduce.drift.split import Experiment, experiments
 from reproduce.drift.stream import Stream, learn, record
 from tests.reproduce import child
@@ -44,7 +45,7 @@ def test_version_n_is_version_before_it_and_one_step(stream):
     made = experiment()
     model = made.recipe.build(made.data)
     optimizer = made.recipe.optimizer(model)
-    resumed = stream.repo.resume(model, optimizer, rev=stream.versions[20].commit)
+    resumed = resume(stream.repo, model, optimizer, rev=stream.versions[20].commit)
     assert resumed.batch == {"epoch": 2, "batch": 20}
     assert learn(model, optimizer, stream.batch(20)) == stream.versions[21].loss
     after = stream.state(stream.versions[21])

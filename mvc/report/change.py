@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from mvc.api import Deployed
+from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.deployments import Deployed
+
+if TYPE_CHECKING:
+    from mvc.api import Repository
+    from mvc.times import Time
 
 Predict = Callable[[Any, Any], Any]
 """From a version's state and a sample to a label: a comparable value, or an array of one."""
@@ -31,7 +37,7 @@ class FirstChange(Struct, frozen=True):
     evaluated: int
 
 
-def first_change(
+def _first_change(
     versions: Iterable[tuple[Commit | Deployed, Any]], predict: Predict, sample: Any
 ) -> tuple[FirstChange | None, int]:
     """The first change of the label along versions and their states; how many were evaluated."""
@@ -48,3 +54,30 @@ def first_change(
             ), count
         before, previous = label, commit
     return None, count
+
+
+def first_change(
+    repo: Repository,
+    predict: Predict,
+    sample: Any,
+    *,
+    target: str | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+) -> FirstChange | None:
+    """The first version that labels a sample differently; None if the label never changes.
+
+    ``predict(state, sample)`` returns the label that a version gives the sample: a comparable
+    value, or an array or tensor of one element. With ``target`` the versions are those that were
+    live there, including the one live at ``since``; without it they are HEAD and its ancestors, by
+    commit time. Every version is decoded once. Raises NoDeployment (with ``target``) or
+    UnknownRevision if no version lies in that time; errors of ``predict`` pass.
+    """
+    if target is not None and since is not None:
+        with suppress(NoDeployment):  # nothing was live then
+            since = repo.live(target, at=since).since_ns
+    change, evaluated = _first_change(repo.iter_versions(since, until, target), predict, sample)
+    if not evaluated:
+        kind = UnknownRevision if target is None else NoDeployment
+        raise kind("there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'")
+    return change

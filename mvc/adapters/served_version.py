@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mvc.adapters.files.safetensors import (
     LENGTH_BYTES,
@@ -23,12 +23,20 @@ from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData, WrongUsage
-from mvc.ids import CommitId, Root
+from mvc.ids import DIGEST_SIZE, CommitId, Root
 from mvc.model.hashing import digest
-from mvc.serving.note import NotedVersion
 
 _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
 _TAG = b"mvc.served.1"
+_Digest = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+
+
+class NotedVersion(Struct, frozen=True):
+    """A version that the file holds or held; ``root`` of its tensors, live since ``time_ns``."""
+
+    commit: _Digest
+    root: _Digest
+    time_ns: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ServedVersion(Struct, frozen=True):

@@ -1,0 +1,265 @@
+"""How versions were trained, and training them again (MMlib, provenance).
+
+A version may carry its code, the environment in which it was made, the data sets that it was
+trained with, and the call that trained it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from mvc.api import Rev, entered, fetches
+from mvc.errors import UnknownPath, need_torch
+from mvc.ids import CommitId
+from mvc.maintenance.repack.repack import unchanged
+from mvc.models.environment import NAME, Environment
+from mvc.models.models import read_model, trusted_versions, used_packages
+from mvc.models.stored_code import FOLDER
+from mvc.names import DEFAULT_STATE, PATCH, RECIPE
+from mvc.recipes import dataset
+from mvc.recipes.recipe import Call, recipe_of
+from mvc.recipes.replay import ReplayOptions, Retrained
+from mvc.recipes.weights import drop, prove, readable, store_again
+from mvc.repo import attached
+from mvc.types import PathName, Progress, Reason
+
+if TYPE_CHECKING:
+    import torch
+
+    from mvc.api import Repository
+    from mvc.models.models import StoredModel
+    from mvc.recipes.dataset import DataSet, Given
+    from mvc.recipes.recording import Run
+
+
+def replay_options(
+    repo: Repository,
+    trust: bool | Sequence[Rev],
+    named: Sequence[CommitId],
+    *,
+    anyway: bool,
+    timeout: float | None,
+    progress: Progress | None,
+    threads: int | None = None,
+) -> ReplayOptions:
+    """How versions are made again; ``trust`` as in ``trusted_versions``."""
+    trusted = trusted_versions(repo, trust, named)
+    return ReplayOptions(
+        trusted, anyway=anyway, threads=threads, timeout=timeout, progress=progress
+    )
+
+
+@fetches
+def record(
+    repo: Repository,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    service: Any,
+    data: Given = None,
+    path: str = DEFAULT_STATE,
+    message: str = "",
+    metrics: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    deploy: str | None = None,
+    branch: str | None = None,
+    deterministic: bool = True,
+    verify: bool = True,
+    drop_weights: bool | None = None,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Records a training so that it can be run again: ``with mvc.record(repo, ...) as run``.
+
+    In the block ``run.train(**arguments)`` calls ``service``, a function of a module
+    (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
+    ``train(model, **arguments)``; at the end of the block the model is committed with its
+    recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
+    among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
+    replay in another process, which is ended after ``timeout`` seconds and tells ``progress``
+    as ``retrain`` does; ``drop_weights`` then gives up the weights, which is refused if a data
+    set is only referred to. By default they are kept, unless ``store.storage_weight`` is set
+    and the proven recipe is cheaper.
+    docs/provenance.md says what can be recorded. Raises CannotRecord before training.
+    """
+    need_torch("recording a training")
+    from mvc.recipes.recording import Run, RunOptions
+
+    options = RunOptions(
+        path=path, message=message, metrics=metrics, params=params, deploy=deploy,
+        branch=branch, deterministic=deterministic, verify=verify, drop_weights=drop_weights,
+        timeout=timeout, progress=progress,
+    )  # fmt: skip
+    return Run(repo, model, optimizer, service=service, data=data, options=options)
+
+
+@fetches
+def retrain(
+    repo: Repository,
+    rev: Rev | None = None,
+    *,
+    trust: bool | Sequence[Rev] = False,
+    anyway: bool = False,
+    threads: int | None = None,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Retrained:
+    """Trains a version again by its recipe in another process; returns the verified state.
+
+    This runs the code that the version carries, and so needs ``trust=True``. Bases that are not
+    stored are trained first, if they are trusted, too: then ``trust`` is a list of all these
+    versions. ``anyway`` begins although the environment differs in what the bits depend on;
+    ``threads``, in place of the recorded number, is such a difference. ``timeout``: seconds
+    after which the replay of a version is ended. ``progress`` is called with steps done, steps
+    in total and a text. Raises UnknownPath for a version without a recipe,
+    NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
+    come out.
+    """
+    commit = repo.find(rev)
+    options = replay_options(
+        repo, trust, [commit],
+        anyway=anyway, threads=threads, timeout=timeout, progress=progress,
+    )  # fmt: skip
+    return prove(repo.context, commit, options)
+
+
+@fetches
+def retraining(
+    repo: Repository,
+    rev: Rev | None = None,
+    *,
+    trust: bool | Sequence[Rev] = False,
+    anyway: bool = False,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> AbstractContextManager[Retrained | None]:
+    """While the block runs, a version that gave up its weights can be read like any other.
+
+    It is trained again first, as by ``retrain``; nothing is if its weights are stored.
+    """
+    commit = repo.find(rev)
+    options = replay_options(
+        repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
+    )
+    return entered(repo.context, lambda: readable(repo.context, commit, options))
+
+
+@fetches
+def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") -> None:
+    """Gives up the weights of versions that a proven recipe makes again; durable on return.
+
+    All that a recipe needs is read and hashed before. Raises UnknownPath for a version without a
+    recipe, CannotRetrain where no replay on this repository has proven it (``retrain``) or its
+    data are references, DamagedData; then nothing is given up.
+    """
+    unchanged(repo.context)  # of a damaged repository nothing is given up
+    drop(repo.context, [repo.find(rev) for rev in revs], reason=reason)
+
+
+@fetches
+def store_weights(
+    repo: Repository,
+    rev: Rev,
+    *,
+    trust: bool | Sequence[Rev] = False,
+    anyway: bool = False,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Stores weights again that a version gave up: from other versions, or by a replay.
+
+    The arguments, and what is raised, are those of ``retrain``.
+    """
+    commit = repo.find(rev)
+    options = replay_options(
+        repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
+    )
+    store_again(repo.context, commit, options)
+
+
+@fetches
+def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
+    """What ``retrain`` would call by a version's recipe, in order; runs nothing.
+
+    Empty if the version has no recipe. Raises DamagedData.
+    """
+    commit = repo.find(rev)
+    carries = RECIPE in repo.version(commit).attached
+    return recipe_of(repo.context, commit).calls if carries else []
+
+
+@fetches
+def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
+    """The source files that a version carries, by name; empty if it has none. Runs nothing."""
+    commit = repo.find(rev)
+    names = [name for name in attached.names(repo.context, commit) if name.startswith(FOLDER)]
+    return {name: attached.read(repo.context, commit, name) for name in names}
+
+
+@fetches
+def patch(repo: Repository, rev: Rev = "HEAD") -> bytes:
+    """What the code differed by from its git commit when a version was made, as of git.
+
+    Raises UnknownPath if the version does not carry it.
+    """
+    return attached.read(repo.context, repo.find(rev), PATCH)
+
+
+@fetches
+def model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
+    """How a version's model is built, as ``load_model`` would; runs nothing.
+
+    Raises UnknownPath if the version carries no code, DamagedData.
+    """
+    return read_model(repo.context, repo.find(rev))
+
+
+@fetches
+def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
+    """The environment in which a version was committed, to be compared with another one.
+
+    Raises UnknownPath if the version does not carry it, DamagedData.
+    """
+    commit = repo.find(rev)
+    if NAME not in repo.version(commit).attached:
+        raise UnknownPath(
+            f"{commit.short} does not carry the environment in which it was made",
+            hint="repo.commit(model=...) records it, and CommitOptions(environment=True)",
+        )
+    used = used_packages(repo.context, commit)
+    return Environment.decode(attached.read(repo.context, commit, NAME), used)
+
+
+@fetches
+def add_data(
+    repo: Repository,
+    source: PathName,
+    *,
+    name: str | None = None,
+    reference: bool = False,
+    message: str = "",
+    progress: Progress | None = None,
+) -> DataSet:
+    """Stores a file or a folder as a data set, under the tag ``data/NAME``.
+
+    ``name`` is by default that of the file or folder. With ``reference`` only its place and
+    the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
+    data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
+    """
+    return dataset.add(
+        repo.context, source, name, reference=reference, message=message, progress=progress
+    )
+
+
+@fetches
+def data_sets(repo: Repository) -> list[DataSet]:
+    """The newest version of every data set, by name."""
+    return dataset.data_sets(repo.context)
+
+
+@fetches
+def data_set(repo: Repository, name: str) -> DataSet:
+    """The newest version of a data set. Raises UnknownPath."""
+    return dataset.data_set(repo.context, name)
