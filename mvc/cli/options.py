@@ -133,11 +133,6 @@ def check_alone(mode: str, *, takes: str = "") -> None:
             raise click.UsageError(f"{_spelled(mode)} does not go with {_spelled(name)}")
 
 
-def given(options: CommandOptions, names: str) -> str | None:
-    """How the first of these options, apart by spaces, that is set is spelled; None if none is."""
-    return next((_spelled(name) for name in names.split() if getattr(options, name)), None)
-
-
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")

@@ -27,8 +27,8 @@ from mvc.cli.completing import complete_files
 from mvc.cli.options import (
     CommandOptions,
     argument,
+    check_alone,
     flag,
-    given,
     numbers,
     option,
     pairs,
@@ -53,10 +53,6 @@ if TYPE_CHECKING:
     from mvc.recipes.recording import Run
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
-_NOT_PROVEN = (
-    "every at push anyway pipeline output in_place exact reset_point author date opaque "
-    "allow_empty run sign"
-)
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
@@ -122,7 +118,7 @@ def command(session: Session, args: _CommitOptions) -> None:
     same_as = _same_as(session, done)
     if not session.as_json and session.verbosity >= 0:
         _print(session, done, same_as)
-        if not given(args, "provenance pipeline output in_place"):
+        if not (run or args.pipeline or args.output or args.in_place):
             _tell_of_setting(session, done)
         if args.output is not None:
             session.out.note(f"the production weights are in {printable(args.output)}")
@@ -151,8 +147,7 @@ def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> 
 
 def _check(args: _CommitOptions) -> None:
     if args.provenance is not None:
-        if name := given(args, _NOT_PROVEN):
-            raise click.UsageError(f"{name} does not go with --provenance")
+        check_alone("provenance", takes="paths message pairs texts deploy data no_verify")
         if len(args.paths) != 1:
             raise click.UsageError("name the one file that the training made")
 

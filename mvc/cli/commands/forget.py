@@ -221,24 +221,15 @@ def _live_on(commit: Commit, cost: ForgetPreview) -> str:
 
 
 def _going(cost: ForgetPreview) -> str:
-    """``6 tensors go; 1 stays, because other versions have it``."""
+    """``6 tensors go, 1 stays, because other versions have it``."""
+    kinds = ((cost.tensors, cost.shared, "tensor"), (cost.files, cost.shared_files, "file"))
+    going = " and ".join(count(gone, noun) for gone, stay, noun in kinds if gone + stay)
     shared = cost.shared + cost.shared_files
-    going = cost.tensors + cost.files
-    text = f"{_counted(cost.tensors, cost.files)} {'goes' if going == 1 else 'go'}"
+    text = f"{going or count(0, 'tensor')} {'goes' if cost.tensors + cost.files == 1 else 'go'}"
     if not shared:
         return text
-    mixed = (cost.tensors or cost.shared) and (cost.files or cost.shared_files)
-    staying = _counted(cost.shared, cost.shared_files) if mixed else f"{shared:,}"
-    if shared == 1:
-        return f"{text}; {staying} stays, because other versions have it"
-    return f"{text}; {staying} stay, because other versions have them"
-
-
-def _counted(tensors: int, files: int) -> str:
-    words = [count(tensors, "tensor")] if tensors or not files else []
-    if files:
-        words.append(count(files, "file"))
-    return " and ".join(words)
+    stay, them = ("stays", "it") if shared == 1 else ("stay", "them")
+    return f"{text}; {shared:,} {stay}, because other versions have {them}"
 
 
 def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:

@@ -15,13 +15,10 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.names import printable
-from mvc.repo.content.compare import TensorDiff
 from mvc.repo.diff.nearest import Nearest
 from mvc.repo.worktree.identify import Identified
-from mvc.text import count, one_line, shape
+from mvc.text import count, one_line
 from mvc.times import format_time
-
-_SHOWN = 5  # tensors
 
 
 class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -41,40 +38,20 @@ def command(session: Session, args: _IdentifyOptions) -> int:
     if not found:
         session.out.note(f"no version has the state of {printable(args.file)}")
     if near is not None:
-        _print_nearest(session, near)
+        _print_nearest(session, near, args.file)
     return int(not found)
 
 
-def _print_nearest(session: Session, near: Nearest) -> None:
+def _print_nearest(session: Session, near: Nearest, file: str) -> None:
     out, commit = session.out, session.commit(near.commit)
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     id_ = out.paint(near.commit.short, "id")
-    message = one_line(commit.message)
-    out.line(f"nearest: {id_} {printable(near.path)}  {when}  {message}".rstrip())
+    out.line(f"nearest: {id_} {printable(near.path)}  {when}  {one_line(commit.message)}".rstrip())
     equal = f"{near.equal:,} of {count(near.tensors, 'tensor')}"
-    out.line(f"  {equal} {'is' if near.tensors == 1 else 'are'} those of this version")
-    shown = near.differing if session.verbose else near.differing[:_SHOWN]
-    for row in shown:
-        out.line(f"  {printable(row.key)} {_difference(row)}")
-    if len(shown) < len(near.differing):
-        more = len(near.differing) - len(shown)
-        out.line(f"  and {more:,} more: mvc diff {near.commit.short} FILE")
+    same = f"{equal} {'is' if near.tensors == 1 else 'are'} those of this version"
+    out.line(f"  {same}; mvc diff {near.commit.short} {printable(file)}")
     if not near.complete:
         out.note(f"of {count(near.versions, 'version')} that were looked at; there are more")
-
-
-def _difference(row: TensorDiff) -> str:
-    """``differs by at most 0.001``."""
-    old, new = row.old_spec, row.new_spec
-    if new is None:
-        return "is missing"
-    if old is None:
-        return "is added"
-    if old.shape != new.shape:
-        return f"is {shape(new.shape)}, not {shape(old.shape)}"
-    apart = "differs" if row.max_abs is None else f"differs by at most {row.max_abs:.3g}"
-    kinds = "" if old.dtype == new.dtype else f" ({new.dtype}, not {old.dtype})"
-    return apart + kinds
 
 
 def _print(session: Session, version: Identified) -> None:

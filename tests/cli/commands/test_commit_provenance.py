@@ -233,7 +233,7 @@ def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) 
 
 def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
     for more in (["-a"], ["--reset-point"], ["--author", "me"], ["--pipeline", "lossless"]):
-        assert f"{more[0]} does not go with --provenance" in commit(trained, *more, code=2).err
+        assert f"--provenance does not go with {more[0]}" in commit(trained, *more, code=2).err
     assert "goes with --provenance" in trained("commit", "--no-verify", code=2).err
     assert "goes with --provenance" in trained("commit", "--data", "x", code=2).err
     refused = trained("commit", "--provenance", "finetune.py", code=2)

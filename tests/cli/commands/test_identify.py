@@ -24,10 +24,10 @@ def test_the_nearest_version(mvc) -> None:
     torch.save(state, mvc.folder / "near.pt")
     result = mvc("identify", "near.pt", code=1)
     assert result.err == "no version has the state of near.pt\n"
-    first, second, third = result.out.splitlines()
+    first, second = result.out.splitlines()
     assert first.startswith(f"nearest: {id_[:10]} model.safetensors  ")
-    assert second == f"  {len(state) - 1} of {len(state)} tensors are those of this version"
-    assert third == f"  {name} differs by at most 0.001"
+    same = f"{len(state) - 1} of {len(state)} tensors are those of this version"
+    assert second == f"  {same}; mvc diff {id_[:10]} near.pt"
     found = mvc("identify", "near.pt", "--json", code=1).json
     assert found["versions"] == [] and found["nearest"]["commit"] == id_
     assert [row["key"] for row in found["nearest"]["differing"]] == [name]
