@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -140,27 +141,34 @@ def _on_disk(type_: str) -> _Completion:
     return lambda _ctx, _param, typed: [_item(typed, type_)]
 
 
-complete_files = _on_disk("file")
-complete_orders = _completing(
-    lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
-)
-complete_tags = _completing(lambda session, _: _names(session.repository.tags()))
-complete_data_sets = _completing(lambda session, _: _names(recipes.data_sets(session.repository)))
+def completed(
+    name: str, ctx: click.Context, param: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """What begins with ``typed``, for a value of this name or of its first word."""
+    word, *_ = re.findall(r"\w+", name) or [""]
+    found = _COMPLETIONS.get(name) or _COMPLETIONS.get(word)
+    return (found or param.type.shell_complete)(ctx, param, typed)
 
-COMPLETIONS = {
+
+_COMPLETIONS = {
     **dict.fromkeys(("A", "B"), _completing(lambda session, _: _revisions(session), files=True)),
     "BRANCH": _completing(lambda session, _: _names(session.repository.branches())),
     "COMMAND": _completing(_topics),
+    "DATA": _completing(lambda session, _: _names(recipes.data_sets(session.repository))),
     "DIR": _on_disk("dir"),
-    **dict.fromkeys(("FILE", "SCRIPT", "DIR|FILE..."), complete_files),
+    **dict.fromkeys(("FILE", "SCRIPT", "DIR|FILE..."), _on_disk("file")),
     "KEY": _completing(_keys),
     "METRIC": _completing(lambda session, _: _metrics(session)),
+    "ORDER": _completing(
+        lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
+    ),
     "PATH": _completing(_of_version),
     "REF": _completing(lambda session, _: _refs(session)),
     "REMOTE": _completing(lambda session, _: _remotes(session)),
     **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
     "[REV] [PATH]...": _completing(_revision_then(_tracked)),
     "[REV] [TENSOR]": _completing(_revision_then(_tensors)),
+    "TAG": _completing(lambda session, _: _names(session.repository.tags())),
     "SPEC": _completing(_presets),
     **dict.fromkeys(("T", "TARGET"), _completing(lambda session, _: session.repository.targets())),
     "VALUE": _completing(_values),

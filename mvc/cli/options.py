@@ -19,7 +19,6 @@ from click.core import ParameterSource
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
-from mvc.cli.completing import COMPLETIONS
 from mvc.repo.config import parse_size
 
 
@@ -40,7 +39,9 @@ class _Declared(Struct, frozen=True):
 
     def parameter(self, name: str, kind: Any) -> click.Parameter:
         """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
-        settings: dict[str, Any] = {"shell_complete": _completion(self.settings), **self.settings}
+        settings = dict(self.settings)
+        of = settings.pop("completes", settings.get("metavar"))
+        settings["shell_complete"] = completion(of or "")
         required = True
         if NoneType in get_args(kind):
             kind, required = get_args(kind)[0], False
@@ -60,10 +61,15 @@ class _Declared(Struct, frozen=True):
         return self.make((name, *names), **settings)
 
 
-def _completion(settings: Mapping[str, Any]) -> Any:
-    name = settings.get("metavar") or ""
-    word, *_ = re.findall(r"\w+", name) or [""]
-    return COMPLETIONS.get(name) or COMPLETIONS.get(word)
+def completion(name: str) -> Any:
+    """What completes a value of this name in the help; what knows how is imported by then."""
+
+    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
+        from mvc.cli.completing import completed
+
+        return completed(name, ctx, param, typed)
+
+    return complete
 
 
 def _click_type(kind: Any) -> Any:
@@ -73,12 +79,15 @@ def _click_type(kind: Any) -> Any:
 
 
 def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
-    """An argument; a tuple takes several, what may be None or has a default is optional."""
+    """An argument; a tuple takes several, what may be None or has a default is optional.
+
+    ``completes``: what the shell offers, by its name in ``completing``, if not by ``metavar``.
+    """
     return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs)
 
 
 def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
-    """An option with a value."""
+    """An option with a value; ``completes`` as of an argument."""
     settings = {"metavar": metavar, "help": help_, **settings}
     return _Declared(click.Option, names, settings, needs)
 

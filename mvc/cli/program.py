@@ -18,8 +18,7 @@ import click
 from click.core import augment_usage_errors
 
 from mvc.cli import gone
-from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import CommandOptions, check_needs, parameters
+from mvc.cli.options import CommandOptions, check_needs, completion, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -310,7 +309,7 @@ _EXAMPLE = (
     params=[
         *_shared_options(hidden=False),
         click.Option(
-            ("-C", "directory"), metavar="DIR", shell_complete=COMPLETIONS["DIR"],
+            ("-C", "directory"), metavar="DIR", shell_complete=completion("DIR"),
             help="Work as if started in DIR.",
         ),
         click.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import COMPLETIONS
 from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
@@ -13,7 +12,7 @@ from mvc.names import printable
 
 
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
-    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=COMPLETIONS["BRANCH"])
+    names: tuple[str, ...] = argument("[NAME [REV]]", completes="BRANCH")
     delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d")
     move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
     force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")

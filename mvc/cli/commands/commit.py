@@ -23,7 +23,6 @@ import click
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock, warn_of_new_target
-from mvc.cli.completing import complete_files
 from mvc.cli.options import (
     CommandOptions,
     argument,
@@ -57,7 +56,7 @@ _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
 class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
-    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_files)
+    paths: tuple[str, ...] = argument("[PATH]...", completes="FILE")
     every: bool = flag("Take every tracked file that changed.", "-a", "--all")
     message: str | None = option("MSG", "Say what this version is; - reads it from stdin.", "-m")
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
@@ -86,7 +85,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     data: tuple[str, ...] = option(
         "[NAME=]PATH",
         "With --provenance: a file or folder that the training reads.",
-        shell_complete=complete_files,
+        completes="FILE",
         needs="provenance",
     )
     no_verify: bool = flag("With --provenance: no replay.", needs="provenance")

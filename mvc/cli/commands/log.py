@@ -21,7 +21,6 @@ from mvc.cli.commits import (
     live_now,
     one_liner,
 )
-from mvc.cli.completing import complete_orders
 from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -49,7 +48,7 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     sort: str | None = option(
         "NAME",
         "Order by a metric or param, highest first; -NAME: lowest first.",
-        shell_complete=complete_orders,
+        completes="ORDER",
     )
     target: str | None = option("T", "Only versions that were deployed to T.")
     since: str | None = option("TIME", "Not older than TIME.")

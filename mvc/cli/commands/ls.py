@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import mvc.recipes as recipes
-from mvc.cli.completing import complete_data_sets
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
 from mvc.cli.options import CommandOptions, argument, check_alone, option
 from mvc.cli.program import verb
@@ -29,7 +28,7 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("[PATH]...")
     data: str | None = option(
         "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
-        shell_complete=complete_data_sets,
+        completes="DATA",
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import complete_tags
 from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
@@ -13,7 +12,7 @@ from mvc.names import printable
 
 
 class _TagOptions(CommandOptions, frozen=True, kw_only=True):
-    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=complete_tags)
+    names: tuple[str, ...] = argument("[NAME [REV]]", completes="TAG")
     delete: bool = flag("Delete the tags NAME.", "-d")
     force: bool = flag("Move a tag that exists.", "-f")
 
