@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 from mvc.maintenance.rewrite_plan import (
     RewritePlan,
     encoding_policy,
-    executing,
     retry_on_rewrite,
+    rewrite,
 )
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry
@@ -18,10 +18,8 @@ def move_every_pack(context: Context) -> None:
     store, policy = context.store, encoding_policy(context.config)
 
     def attempt() -> None:
-        found = inventory(store.snapshot)
+        found = read_records(store.snapshot)
         plan = RewritePlan(packs=set(found.packs))
-        with executing(store, policy, found, plan) as work:
-            work.take_in()
-            work.publish(Entry("repack", store.clock.now_ns(), "moved"))
+        rewrite(store, policy, found, plan, lambda: Entry("repack", store.clock.now_ns(), "moved"))
 
     retry_on_rewrite(store.snapshot, attempt)

@@ -32,7 +32,7 @@ BUDGET = {
     "frameworks": 2_961,
     "io": 1_401,
     "lossy": 2_130,
-    "maintenance": 6_056,
+    "maintenance": 6_032,
     "model": 686,
     "models": 1_089,
     "pipelines": 405,
@@ -43,7 +43,7 @@ BUDGET = {
     "report": 729,
     "server": 1_390,
     "serving": 409,
-    "store": 6_386,
+    "store": 6_370,
     "testing": 452,
     "training": 1_507,
 }

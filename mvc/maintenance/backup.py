@@ -21,8 +21,8 @@ from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.limits import MIB
 from mvc.maintenance.fsck.fsck import forget_index
-from mvc.maintenance.inventory import damaged_payloads, records_and_gaps
 from mvc.maintenance.quarantine import QUARANTINE, files_in
+from mvc.maintenance.records import damaged_payloads, records_and_gaps
 from mvc.maintenance.repair.sources import Untouched, folder_of
 from mvc.names import printable
 from mvc.repo.checkout.outputs import refuse_store

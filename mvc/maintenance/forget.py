@@ -17,9 +17,9 @@ from msgspec import Struct, field
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.gc import DEFAULT_GRACE, Collection, cutoff_of, plan_deletion, refuse_damaged
-from mvc.maintenance.inventory import inventory_and_contents
-from mvc.maintenance.reachable import reachable
+from mvc.maintenance.collect import Collection, reachable
+from mvc.maintenance.gc import DEFAULT_GRACE, cutoff_of, plan_deletion, refuse_damaged
+from mvc.maintenance.graph import read
 from mvc.maintenance.retention import Retention, Short, protected, recorded_since, select, too_few
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
@@ -257,26 +257,27 @@ def _preview(
     context: Context, chosen: Chosen, grace: timedelta, progress: Progress | None
 ) -> ForgetPreview:
     store = context.store
-    found, contents = inventory_and_contents(store, progress)
+    found = read(store, progress)
     going, kept = _Objects(), _Objects()
     dropped = found.history.given_up(commit.id for commit in chosen.commits)
     for commit in chosen.commits:
         with suppress(DamagedData):
             if commit.manifest in found.codings:
-                manifest = contents.load(commit.manifest)
+                manifest = found.contents.load(commit.manifest)
                 going.add(manifest, dropped.get(commit.manifest, ()))
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     with suppress(DamagedData):
-        reach = reachable(found, contents, cutoff_of(store.now_ns(), grace), forget=chosen.marks)
+        reach = reachable(found, cutoff_of(store.now_ns(), grace), forget=chosen.marks)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None
         dropped = found.history.given_up(reach.states)
         for manifest_id in reach.manifests:
-            kept.add(contents.load(manifest_id), dropped.get(manifest_id, ()))
+            kept.add(found.contents.load(manifest_id), dropped.get(manifest_id, ()))
         refuse_damaged(found)
-        collection = plan_deletion(store, encoding_policy(context.config), found, reach).summary
+        plan, _ = plan_deletion(store, encoding_policy(context.config), found, reach)
+        collection = plan.summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
     live = live_now(context, reports=True)

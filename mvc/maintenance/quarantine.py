@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
-from mvc.maintenance.reachable import Reachable
+from mvc.maintenance.collect import Reachable
 from mvc.maintenance.report import Quarantined
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_path

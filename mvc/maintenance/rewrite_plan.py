@@ -11,14 +11,14 @@ the tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mvc.errors import Busy, DamagedData
-from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
+from mvc.maintenance.graph import CodingPlace, StorageGraph, StoredRecord
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.config import Config
@@ -74,7 +74,7 @@ class RewritePlan(Struct):
 
     ``joint``: records to make of stored ones, which ``leave`` names.
 
-    ``edits``: the new entries by position in the inventory, None to drop an entry. ``specs``:
+    ``edits``: the new entries by position in the graph, None to drop an entry. ``specs``:
     every blob to encode or to take as a base. ``source`` gives their bytes, by default the
     repository itself.
     """
@@ -102,7 +102,7 @@ def encoding_policy(config: Config) -> Policy:
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
     """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
-    Whatever reads an inventory runs in it, also if it changes nothing.
+    Whatever reads a graph runs in it, also if it changes nothing.
 
     Damage found meanwhile may be data that others have moved, so it is retried as well.
     Raises Busy after 8 tries, DamagedData for real damage.
@@ -126,38 +126,46 @@ def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
     )
 
 
-@contextmanager
-def executing(
+def rewrite(
     store: Store,
     policy: Policy,
-    found: Inventory,
+    graph: StorageGraph,
     plan: RewritePlan,
+    operation: Callable[[], Entry],
     *,
+    allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
-) -> Iterator[Execution]:
-    """Writes what a plan says; the block then takes in what others published, and publishes.
+) -> Recorded:
+    """Writes what a plan says and replaces the journal; ``operation`` makes the last entry.
 
-    Raises DamagedData if something to be moved is damaged, and ConcurrentRewrite. Unless it is
-    published, nothing has changed.
+    What others published since the graph was read is taken in if ``allows`` agrees, given each
+    operation and the headers of its records; a plan that deletes nothing that they need has none.
+    Raises DamagedData if something to be moved is damaged, and ConcurrentRewrite; then nothing has
+    changed.
     """
     snapshot = store.snapshot
-    if snapshot.generation != found.generation:
+    if snapshot.generation != graph.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
-    with Rewrite(snapshot, store.pack_writer(fresh=True)) as rewrite:
-        writer = store.object_writer(rewrite.packs, policy)
+    with Rewrite(snapshot, store.pack_writer(fresh=True)) as journal:
+        writer = store.object_writer(journal.packs, policy)
         encoder = _Encoder(writer, plan.source or store.recovery, plan.specs)
-        work = Execution(found, plan, rewrite, encoder)
+        work = _Execution(graph, plan, journal, encoder)
         work.write(progress)
-        yield work
+        for recorded in journal.meanwhile():
+            if allows is not None and not allows(recorded, work.headers_of(recorded)):
+                raise ConcurrentRewrite("an operation came to need what was to be deleted")
+            work.take_in(recorded)
+        done = work.publish(operation())
     store.index_anew()
     store.sweep()
+    return done
 
 
-class Execution:
-    """One execution of a plan. After ``write`` take in what others published, then ``publish``."""
+class _Execution:
+    """One execution of a plan."""
 
     def __init__(
-        self, found: Inventory, plan: RewritePlan, rewrite: Rewrite, encoder: _Encoder
+        self, found: StorageGraph, plan: RewritePlan, rewrite: Rewrite, encoder: _Encoder
     ) -> None:
         self._old = found.pack_reader
         self._found = found
@@ -176,7 +184,7 @@ class Execution:
             self._joint.setdefault(joint.entry_index, []).append(joint)
 
     def write(self, progress: Progress | None) -> None:
-        """Writes the new form of all entries of the inventory."""
+        """Writes the new form of all entries of the graph."""
         entries = self._found.entries
         with closing(self._encoder):
             for entry_index, recorded in enumerate(entries):
@@ -185,26 +193,15 @@ class Execution:
                 if progress is not None:
                     progress(entry_index + 1, len(entries), "operations")
 
-    def meanwhile(self) -> Iterator[Recorded]:
-        """What others published since the inventory. Each is taken in before the next is given.
-
-        The last ones come under the journal's lock, which is held from then on. The caller raises
-        ConcurrentRewrite if the plan deletes what one of them needs.
-        """
-        for recorded in self._rewrite.meanwhile():
-            yield recorded
-            self._raise_ends(recorded)
-            self._rewrite.keep(recorded, self._moved(recorded))
+    def take_in(self, recorded: Recorded) -> None:
+        """Takes in what others published since the graph was read."""
+        self._raise_ends(recorded)
+        self._rewrite.keep(recorded, self._moved(recorded))
 
     def headers_of(self, recorded: Recorded) -> Iterator[RecordHeader]:
         for region in recorded.entry.regions:
             for _, header in self._old.records(region):
                 yield header
-
-    def take_in(self) -> None:
-        """Takes in all that others published, for a plan that deletes nothing that they need."""
-        for _ in self.meanwhile():
-            pass
 
     def publish(self, last: Entry) -> Recorded:
         """Replaces the journal; ``last`` records the operation. Call it under the journal's lock.

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.inventory import Contents, Inventory, inventory_and_contents
+from mvc.maintenance.graph import Contents, Flags, Integers, StorageGraph, column, read
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
-from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import all_dropped
@@ -118,7 +117,8 @@ def by_version(context: Context, base_of: BaseOf) -> tuple[Stats, dict[CommitId,
 
 def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
-    found, contents = inventory_and_contents(context.store)
+    found = read(context.store)
+    contents = found.contents
     for damage in found.damaged:
         raise damage
     history = found.history
@@ -127,7 +127,7 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
         contents.require(manifest)
     rates = calibrated(context.store.fs)
     seconds = _seconds(found, contents, rates)
-    found.graph.price(seconds)
+    found.price(seconds)
     groups = _SharedPayloads(found, seconds) if any(found.groups) else None
     recipes = {
         commit: (gone.seconds, base_of(context, commit))
@@ -167,21 +167,21 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     ), held
 
 
-def _predicted_rows(found: Inventory) -> Integers:
+def _predicted_rows(found: StorageGraph) -> Integers:
     """The rows of the graph that are an optimizer's step."""
     kinds = [n for text, n in found.texts.items() if Coding(text).predicted]
-    return np.flatnonzero(found.graph.sound & np.isin(column(found.kinds), kinds))
+    return np.flatnonzero(found.sound & np.isin(column(found.forms), kinds))
 
 
-def _predictions(context: Context, found: Inventory) -> Predictions | None:
+def _predictions(context: Context, found: StorageGraph) -> Predictions | None:
     rows = _predicted_rows(found)
     if not len(rows):
         return None
-    texts, kinds = list(found.texts), column(found.kinds)
+    texts, kinds = list(found.texts), column(found.forms)
     by_rule: dict[str, list[int]] = {}
     for row in rows.tolist():
         by_rule.setdefault(_rule(texts[kinds[row]]), []).append(row)
-    payloads, sizes = column(found.payloads), found.graph.sizes
+    payloads, sizes = column(found.payloads), found.sizes
     saved = 0.0
     for rule, same in by_rule.items():
         ends = np.cumsum(sizes[same], dtype=np.int64)
@@ -190,7 +190,7 @@ def _predictions(context: Context, found: Inventory) -> Predictions | None:
         if known:
             raw = int(ends[-1])
             saved += raw * sum(known) / len(known) - int(payloads[same].sum())
-    contents = len(np.unique(found.graph.object[rows]))
+    contents = len(np.unique(found.object[rows]))
     return Predictions(contents, int(payloads[rows].sum()), round(saved))
 
 
@@ -207,7 +207,7 @@ def _spread(ends: Integers) -> list[int]:
     return [int(place) for place in np.searchsorted(ends, middles, side="right")]
 
 
-def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float | None:
+def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> float | None:
     """The share of its raw bytes that a predicted piece would take as a delta from its base."""
     coding, recovery = found.coding(row), context.store.recovery
     size, start = coding.member.nbytes, coding.member.start
@@ -223,9 +223,9 @@ def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float 
     return None
 
 
-def _seconds(found: Inventory, contents: Contents, rates: Rates) -> NDArray[np.float64]:
+def _seconds(found: StorageGraph, contents: Contents, rates: Rates) -> NDArray[np.float64]:
     """By row of the graph: the seconds to read and decode a payload."""
-    graph, kinds, texts = found.graph, column(found.kinds), list(found.texts)
+    graph, kinds, texts = found, column(found.forms), list(found.texts)
     sizes, shares = graph.sizes.astype(np.float64), _shares(found)
     widths = np.array([*map(width_of, contents.known_specs), 0])  # the last one: not stored
     specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
@@ -239,9 +239,9 @@ def _seconds(found: Inventory, contents: Contents, rates: Rates) -> NDArray[np.f
     return seconds
 
 
-def _shares(found: Inventory) -> NDArray[np.float64]:
+def _shares(found: StorageGraph) -> NDArray[np.float64]:
     """By row of the graph: the stored bytes of a payload; of a group's the object's share."""
-    record, sizes, stored = found.records_by_row, found.graph.sizes, column(found.payloads)
+    record, sizes, stored = found.records_by_row, found.sizes, column(found.payloads)
     raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
     grouped = column(found.groups)[record] > 0
     return np.where(grouped, total * sizes / np.maximum(raw, 1), stored.astype(np.float64))
@@ -250,8 +250,8 @@ def _shares(found: Inventory) -> NDArray[np.float64]:
 class _SharedPayloads:
     """Which payloads on the cheapest paths are shared, and what they take as a whole."""
 
-    def __init__(self, found: Inventory, seconds: NDArray[np.float64]) -> None:
-        self._rows, self._before = found.graph.last_steps
+    def __init__(self, found: StorageGraph, seconds: NDArray[np.float64]) -> None:
+        self._rows, self._before = found.last_steps
         self._records, self._seconds = found.records_by_row, seconds
         self._grouped, self._ends = found.groups, found.rows
 
@@ -280,7 +280,7 @@ class _Figures(Struct, kw_only=True, dict=True):
     of these were there before.
     """
 
-    found: Inventory
+    found: StorageGraph
     pieces: _Pieces
     versions: Integers
     mentions: tuple[Integers, Integers]
@@ -323,7 +323,7 @@ class _Figures(Struct, kw_only=True, dict=True):
 
     def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
-        graph, history = self.found.graph, self.found.history
+        graph, history = self.found, self.found.history
         depth, sources = self.pieces.depth, self.pieces.sources(graph)
         manifests, slots = self.mentions
         at = _furthest(manifests, depth[slots])
@@ -352,7 +352,7 @@ class _Figures(Struct, kw_only=True, dict=True):
 
 
 def _hold(
-    found: Inventory,
+    found: StorageGraph,
     contents: Contents,
     rates: Rates,
     *,
@@ -365,10 +365,10 @@ def _hold(
     held = np.bincount(versions, minlength=count) > 0  # by manifest
     manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
     slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
-    objects = found.graph.numbers(contents.ids)  # by slot
+    objects = found.numbers(contents.ids)  # by slot
     skeletons = objects[slot[skeleton & held[manifest]]]
     manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
-    pieces = _Pieces(found.graph, contents, objects, groups)
+    pieces = _Pieces(found, contents, objects, groups)
     deltas = np.zeros(count, np.int64)
     np.maximum.at(deltas, manifest, pieces.depth[slot])
     in_part = np.bincount(manifest, ~pieces.full[slot], count)
@@ -395,13 +395,13 @@ def _hold(
     )
 
 
-def _bytes_in_packs(found: Inventory, skeletons: Integers) -> Integers:
+def _bytes_in_packs(found: StorageGraph, skeletons: Integers) -> Integers:
     """Bytes in packs, by version of the history and kind.
 
     The last row is of operations without versions. ``skeletons``: objects that are metadata,
     beside manifests and headers.
     """
-    graph, homes = found.graph, column(found.history.homes)
+    graph, homes = found, column(found.history.homes)
     is_skeleton = np.zeros(len(graph), np.bool_)
     is_skeleton[skeletons] = True
     metadata = graph.manifest | is_skeleton[graph.object]

@@ -39,6 +39,7 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
+from mvc.maintenance.graph import StorageGraph
 from mvc.store.graph.search import Graph, Place, Speed
 from mvc.store.graph.search import Path as Way
 from mvc.store.recovery.recover import Recovery
@@ -121,7 +122,7 @@ class _Flipper:
     def _pack(self, span: Span) -> None:
         view = self.store.snapshot
         self._forget(span)
-        check = PackCheck(view)
+        check = PackCheck(view, StorageGraph(view))
         if span.recorded is not None:
             check.entry(span.recorded)
         else:

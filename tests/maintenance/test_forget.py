@@ -24,7 +24,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.maintenance import forget
 from mvc.maintenance.forget import preview
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 from mvc.maintenance.retention import Retention
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
@@ -127,7 +127,7 @@ def test_steps_stay_by_rule_but_not_by_name(history: History, list_goes: bool) -
     _, middle, _ = around(history, more=30 * list_goes)
     assert history.forget(unused="prod") == {middle}
     done = history.repo.storage.gc(grace="0")
-    held = history.lost() & inventory(history.repo.context.store.snapshot).codings.keys()
+    held = history.lost() & read_records(history.repo.context.store.snapshot).codings.keys()
     assert done.phantoms == len(held) > 0
     # The list of files may be gone, so that nothing says whose the steps are.
     assert (get(history.repo.context, middle).manifest in held) != list_goes
@@ -403,7 +403,7 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: Histo
 def test_a_damaged_state_can_be_forgotten(history: History) -> None:
     ids = chain(history, 2)
     (pack,) = (history.repo.context.store.folder / "packs").iterdir()
-    (record,) = inventory(history.repo.context.store.snapshot).records_of(1)
+    (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
     history.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files

@@ -14,7 +14,7 @@ import mvc
 from mvc.errors import DamagedData, InvalidTime, ReadOnly, UnknownRevision
 from mvc.ids import CommitId
 from mvc.maintenance.gc import grace_of
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 from mvc.maintenance.leftovers import work_folder
 from mvc.repo import refs
 from mvc.repo.oplog import oplog
@@ -128,7 +128,7 @@ def test_a_plan_changes_nothing(history: History) -> None:
 def test_damage_is_refused(history: History) -> None:
     ids = line(history, 3)
     leave(history, ids[0])
-    (record,) = inventory(history.repo.context.store.snapshot).records_of(1)
+    (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
     (pack,) = (history.repo.context.store.folder / "packs").iterdir()
     history.repo.close()
     data = bytearray(pack.read_bytes())

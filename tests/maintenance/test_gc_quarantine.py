@@ -10,7 +10,7 @@ import pytest
 from mvc.errors import IoFailed
 from mvc.ids import CommitId
 from mvc.maintenance import gc
-from mvc.maintenance.inventory import StoredRecord, inventory
+from mvc.maintenance.graph import StoredRecord, read_records
 from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.testing import History
 
@@ -28,7 +28,7 @@ class Quarantined(History):
         """Those that make a version's objects."""
         return [
             record
-            for record in inventory(self.repo.context.store.snapshot).all_records()
+            for record in read_records(self.repo.context.store.snapshot).all_records()
             if any(member.id in self.objects[id_] for member in record.header.members)
         ]
 

@@ -405,7 +405,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
     """A commit that comes between plan and switch stays, and comes back."""
     from mvc.maintenance.repack import repack as verb
 
-    real = verb.executing
+    real = verb.rewrite
 
     def slow(*args, **options):
         with mvc.Repository.open(series.root) as other:
@@ -414,7 +414,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
         return real(*args, **options)
 
     series.from_both_sides()
-    monkeypatch.setattr(verb, "executing", slow)
+    monkeypatch.setattr(verb, "rewrite", slow)
     series.repo.storage.repack(interval=5)
     series.check()
     assert len(series.ids) == 13

@@ -7,23 +7,17 @@ from pathlib import Path
 import pytest
 
 import mvc
-from mvc.maintenance.inventory import inventory
-from mvc.maintenance.rewrite_plan import RewritePlan, encoding_policy, executing
+from mvc.maintenance.graph import read_records
+from mvc.maintenance.rewrite_plan import RewritePlan, encoding_policy, rewrite
 from mvc.store.journal.entries import Entry
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.publishing.rewrite import Rewrite
 from mvc.testing.history import weights
 
 
-def rewrite(repo: mvc.Repository, looks: int) -> None:
-    """Moves every pack while another opening commits; asks so many times what that did."""
-    store, found = repo.context.store, inventory(repo.context.store.snapshot)
-    plan = RewritePlan(packs=set(found.packs))
-    with executing(store, encoding_policy(repo.context.config), found, plan) as work:
-        with mvc.Repository.open(repo.root) as other:
-            other.commit(weights(9), message="meanwhile")
-        published = work.meanwhile()
-        for _ in range(looks):
-            next(published, None)
-        work.publish(Entry("repack", store.clock.now_ns(), "moved"))
+def commit_meanwhile(repo: mvc.Repository) -> None:
+    with mvc.Repository.open(repo.root) as other:
+        other.commit(weights(9), message="meanwhile")
 
 
 def in_packs(repo: mvc.Repository) -> list[Path]:
@@ -33,19 +27,41 @@ def in_packs(repo: mvc.Repository) -> list[Path]:
 @pytest.mark.parametrize("looks", [0, 1])
 def test_what_others_published_cannot_be_passed_over(repo: mvc.Repository, looks: int) -> None:
     repo.commit(weights(0))
-    packs = in_packs(repo)
-    with pytest.raises(RuntimeError, match="once all of the old one is kept"):
-        rewrite(repo, looks)
+    packs, store = in_packs(repo), repo.context.store
+    with Rewrite(store.snapshot, store.pack_writer(fresh=True)) as work:
+        for recorded in store.snapshot.entries():
+            work.keep(recorded, recorded.entry)
+        commit_meanwhile(repo)
+        published = work.meanwhile()
+        for _ in range(looks):
+            work.keep(recorded := next(published), recorded.entry)
+        with pytest.raises(RuntimeError, match="once all of the old one is kept"):
+            work.publish(Entry("repack", store.clock.now_ns(), "moved"))
     assert set(packs) <= set(in_packs(repo))
     assert repo.version().message == "meanwhile"
     assert repo.storage.fsck(full=True).sound
     repo.commit(weights(1))  # no lock is held any more
 
 
-def test_what_others_published_is_taken_over(repo: mvc.Repository) -> None:
+@pytest.mark.parametrize("allowed", [True, False])
+def test_what_others_published_is_taken_over(repo: mvc.Repository, allowed: bool) -> None:
     repo.commit(weights(0))
-    packs = in_packs(repo)
-    rewrite(repo, looks=2)
-    assert not set(packs) & set(in_packs(repo))
+    packs, store = in_packs(repo), repo.context.store
+    found, policy = read_records(store.snapshot), encoding_policy(repo.context.config)
+    commit_meanwhile(repo)
+
+    def moved() -> None:
+        rewrite(
+            store, policy, found, RewritePlan(packs=set(found.packs)),
+            lambda: Entry("repack", store.clock.now_ns(), "moved"), allows=lambda *_: allowed,
+        )  # fmt: skip
+
+    if allowed:
+        moved()
+        assert not set(packs) & set(in_packs(repo))
+    else:
+        with pytest.raises(ConcurrentRewrite):
+            moved()
+        assert set(packs) <= set(in_packs(repo))
     assert repo.version().message == "meanwhile"
     assert repo.storage.fsck(full=True).sound

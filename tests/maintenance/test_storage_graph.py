@@ -1,9 +1,14 @@
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mvc.maintenance.storage_graph import Reachability, StorageGraph
-from mvc.store.packs.records import Coding, Member
+from mvc.maintenance.graph import StorageGraph
+from mvc.maintenance.paths import Reachability
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import GENESIS, Recorded
+from mvc.store.packs.records import Coding, Member, RecordHeader
 
 PREDICTED = "optim:sgd.w.1:float32:0.1 | sub | zstd:1"
 
@@ -22,10 +27,32 @@ def oid(name: str) -> bytes:
     return name.encode().ljust(32, b"\0")
 
 
+class Entries(list[Any]):
+    add = list.append
+
+
+def empty() -> StorageGraph:
+    journal = SimpleNamespace(entry_list=Entries)
+    return StorageGraph(SimpleNamespace(generation=0, journal=journal, packs=None))
+
+
+def add(found: StorageGraph, member: Member, seconds: float, *, damaged: bool = False) -> None:
+    """As an operation of its own."""
+    number = len(found.entries)
+    recorded = Recorded(Entry("x", 1), number, number, GENESIS, copies=2, check=b"")
+    record = 1, number, RecordHeader((member,), False, 0, 5)
+    found.add(recorded, [record], lambda _: seconds, {(1, number, 0)} if damaged else ())
+
+
+def named(found: StorageGraph, id_: bytes) -> None:
+    """A damaged payload: the object is known, and no more."""
+    add(found, member(id_.rstrip(b"\0").decode()), 0, damaged=True)
+
+
 def graph(*members: Member, seconds: float = 1.0) -> StorageGraph:
-    found = StorageGraph()
+    found = empty()
     for m in members:
-        found.add(m, seconds)
+        add(found, m, seconds)
     found.settle()
     return found
 
@@ -56,9 +83,9 @@ def test_pieces_are_apart() -> None:
 
 
 def test_what_is_only_named_is_not_reached() -> None:
-    found = StorageGraph()
-    found.name(oid("lost"))
-    found.add(member("child", "lost"), 1.0)
+    found = empty()
+    named(found, oid("lost"))
+    add(found, member("child", "lost"), 1.0)
     found.settle()
     assert found.reach(oid("lost")) is None
     assert found.reach(oid("child")) is None
@@ -67,11 +94,11 @@ def test_what_is_only_named_is_not_reached() -> None:
 
 def test_a_path_begins_with_one_full_record() -> None:
     """The cheapest one; of equal ones the first. The walk may go on to it later than to another."""
-    found = StorageGraph()
+    found = empty()
     rows = [("far", "", 5.0), ("near", "", 3.0), ("near", "", 2.0), ("near", "", 2.0)]
     rows += [("x", "far", 1.0), ("y", "near", 2.0), ("x", "y", 1.0), ("z", "x", 1.0)]
     for name, base, seconds in [*rows, ("lost", "gone", 1.0)]:
-        found.add(member(name, base), seconds)
+        add(found, member(name, base), seconds)
     found.settle()
     sources = {name: int(found.sources[found.node[row]]) for row, (name, *_) in enumerate(rows)}
     assert sources == {"far": 0, "near": 2, "x": 2, "y": 2, "z": 2}
@@ -82,18 +109,18 @@ def test_costs_are_the_cheapest() -> None:
     """Against Bellman-Ford on random graphs."""
     rng = random.Random(2)
     for _ in range(50):
-        found = StorageGraph()
+        found = empty()
         costs = {f"n{i}": float("inf") for i in range(12)}
         edges = []
         for i in range(12):
-            found.name(oid(f"n{i}"))
+            named(found, oid(f"n{i}"))
         for i in range(30):
             a, b, price = rng.randrange(12), rng.randrange(12), rng.randrange(1, 20)
             if i % 10 == 0:
-                found.add(member(f"n{a}"), price)
+                add(found, member(f"n{a}"), price)
                 costs[f"n{a}"] = min(costs[f"n{a}"], price)
             elif a != b:
-                found.add(member(f"n{a}", f"n{b}"), price)
+                add(found, member(f"n{a}", f"n{b}"), price)
                 edges += [(f"n{a}", f"n{b}", price), (f"n{b}", f"n{a}", price)]
         for _ in range(12):
             for a, b, price in edges:
@@ -141,12 +168,12 @@ def test_any_predictions_are_reached_when_they_can_be() -> None:
                     predicted += bool(row.inputs)
                 if row.id[:8] in reached and row.base and not row.inputs:
                     reached.add(row.base)
-        found, grown = StorageGraph(), Reachability()
+        found, grown = empty(), Reachability()
         ids = {oid(f"n{name}")[:8]: oid(f"n{name}") for name in names}
         for id_ in ids.values():
-            found.name(id_)
+            named(found, id_)
         for row in rows:
-            found.add(row, 1.0)
+            add(found, row, 1.0)
             base, inputs = ids.get(row.base), [ids[each] for each in row.inputs]
             grown.add(row.id, 0, base, reversible=not inputs, inputs=inputs)
         found.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mvc.errors import DamagedData
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 from mvc.store.index import keys
 from mvc.store.packs.records import BASE_BYTES
 from mvc.testing import History
@@ -20,7 +20,7 @@ def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:
 def traces(history: History, ids: set[bytes], *, files: bool = True) -> list[str]:
     """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
     store = history.repo.context.store
-    found = inventory(store.snapshot)
+    found = read_records(store.snapshot)
     left = [f"stored {i.hex()[:10]}" for i in ids & found.codings.keys()]
     heads = {i[:BASE_BYTES] for i in ids}
     for record, _, member in found.all_members():

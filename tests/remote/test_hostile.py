@@ -546,9 +546,9 @@ def test_a_state_that_was_forgotten_by_name_does_not_come_back(world: World) -> 
         c.id for i in (0, 1, 3) for c in world.source.manifest(world.ids[i]).entries[0].contents
     }
     world.receiver.storage.gc(grace="0")
-    from mvc.maintenance.inventory import inventory
+    from mvc.maintenance.graph import read_records
 
-    held = inventory(world.receiver.context.fresh()).codings.keys()
+    held = read_records(world.receiver.context.fresh()).codings.keys()
     assert not held & (contents - others)
     assert_clean(world.receiver)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from mvc.model import manifest, tensor
 from mvc.pipelines import table
 from mvc.store import format as store_format
 from mvc.store.packs.records import TRANSFORMS
+from mvc.store.recovery.decode import coding_features
 from mvc.types import FIRST_RELEASE
 
 DTYPE, FORMAT, STAGE = "dtype-x", "file-x", "stage-x"
@@ -35,14 +37,16 @@ def test_every_code_has_one() -> None:
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """A release whose float32, states and zstd came later than the first one."""
     monkeypatch.setitem(tensor.DTYPES, "float32", replace(tensor.DTYPES["float32"], feature=DTYPE))
     monkeypatch.setitem(manifest.FORMATS, "state", FORMAT)
     monkeypatch.setattr(Zstd, "feature", STAGE)
     known = store_format.KNOWN | {DTYPE, FORMAT, STAGE}
     monkeypatch.setattr(store_format, "KNOWN", known)
-    return monkeypatch
+    coding_features.cache_clear()
+    yield monkeypatch
+    coding_features.cache_clear()
 
 
 def test_what_is_written_names_its_codes(tmp_path: Path, later: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mvc.api.repository import Repository
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 
 
 def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:
@@ -19,5 +19,5 @@ def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:
         other.commit({"a": np.arange(11)})
         assert [recorded.sequence for recorded in going] == known
         assert [recorded.sequence for recorded in view.entries()] == known
-        assert len(inventory(view).entries) == len(known) + 1
+        assert len(read_records(view).entries) == len(known) + 1
         assert len(list(view.entries())) == len(known) + 1

@@ -19,6 +19,7 @@ from mvc.io.files import TEMPORARY, FileSystem
 from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
 from mvc.maintenance.fsck.versions import ObjectCheck, VersionCheck
+from mvc.maintenance.graph import StorageGraph
 from mvc.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.maintenance.report import FsckReport, Problem
 from mvc.model.commit import Commit
@@ -89,7 +90,7 @@ def _look(
 ) -> tuple[FsckReport, JournalCheck]:
     snapshot, store = context.fresh(), context.store
     checked = _Checked(progress, _bytes_in(snapshot.fs, snapshot.folder / PACKS))
-    journal, packs = JournalCheck(snapshot), PackCheck(snapshot)
+    journal, packs = JournalCheck(snapshot), PackCheck(snapshot, StorageGraph(snapshot))
     commits: dict[bytes, Commit] = {}
     entry_keys: set[bytes] = set()
     for recorded in journal.entries():

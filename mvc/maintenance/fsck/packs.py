@@ -5,26 +5,25 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from mvc.errors import IoFailed, MvcError
-from mvc.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
+from mvc.maintenance.graph import CodingPlace, StorageGraph
+from mvc.maintenance.records import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.maintenance.report import Problem
-from mvc.maintenance.storage_graph import StorageGraph
 from mvc.store.graph.search import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, Placed, pack_numbers, pack_path
-from mvc.store.packs.records import Member
 from mvc.store.snapshot import PACKS, Snapshot
 
 
 class PackCheck(Struct):
-    """Reads every region that the journal names. Sound payloads go to ``objects``.
+    """Reads every region that the journal names, and adds each entry to the graph ``objects``.
 
     ``found_keys``: by journal offset, the first bytes of the ids in the entry's records, which
     the index must have.
     """
 
     snapshot: Snapshot
-    objects: StorageGraph = field(default_factory=StorageGraph)
+    objects: StorageGraph
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     records: int = 0
@@ -43,7 +42,8 @@ class PackCheck(Struct):
 
         Sound records after a damaged one are found.
         """
-        sound: list[Member] = []
+        records: list[Placed] = []
+        damaged: set[CodingPlace] = set()
         found: set[bytes] = set()
         whole, checked = True, 0
         for region in filter(lambda region: region.length, recorded.entry.regions):
@@ -59,16 +59,16 @@ class PackCheck(Struct):
                     whole = False
                     continue
                 found.update(id_[:8] for id_ in header.by_id)
-                sound += self._payloads((region.pack, at, header))
+                records.append((region.pack, at, header))
+                damaged |= self._damaged_codings(records[-1])
             checked += max(0, min(region.length, size - region.start))
         if whole:
             self.found_keys[recorded.offset] = found
-        for member in sound:
-            self.objects.add(member, self._speed.seconds(member))
+        self.objects.add(recorded, records, self._speed.seconds, damaged)
         return checked
 
-    def _payloads(self, record: Placed) -> list[Member]:
-        """Reads the payloads of a record; returns the members with sound ones."""
+    def _damaged_codings(self, record: Placed) -> set[CodingPlace]:
+        """Reads the payloads of a record; returns the codings whose payload is damaged."""
         self.records += 1
         pack, at, header = record
         members, wrong = header.members, set[int]()
@@ -77,9 +77,7 @@ class PackCheck(Struct):
             name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
             ids = tuple(member.id for member in members) if header.group else ()
             self.problems.append(Problem("payload", name, where, error.message, also=ids))
-        for i in wrong:
-            self.objects.name(members[i].id)
-        return [member for i, member in enumerate(members) if i not in wrong]
+        return {(pack, at, i) for i in wrong}
 
     def _damaged(self, kind: str, pack: int, where: str, why: str) -> None:
         name = pack_path(self.snapshot.folder / PACKS, pack).name

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec import Struct
 
 from mvc.limits import PIECE
-from mvc.maintenance.inventory import Inventory
+from mvc.maintenance.graph import StorageGraph
 from mvc.model.tensor import TensorSpec
 from mvc.store.packs.records import BLOB
 from mvc.store.recovery.rates import Rates
@@ -71,7 +71,9 @@ def starts_of(nbytes: int) -> range:
 class Candidates:
     """The stored codings by piece."""
 
-    def __init__(self, found: Inventory, rates: Rates, specs: Mapping[bytes, TensorSpec]) -> None:
+    def __init__(
+        self, found: StorageGraph, rates: Rates, specs: Mapping[bytes, TensorSpec]
+    ) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
         self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
         for coding in found.all_codings():
@@ -138,7 +140,7 @@ class Candidates:
         return found if any(candidate.base is not None for candidate in found) else None
 
 
-def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
+def found_from_base(found: StorageGraph, id_: bytes, base: bytes | None) -> bool:
     """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
     return base is not None and found.entry_of(base) <= found.entry_of(id_)
 

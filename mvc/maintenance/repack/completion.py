@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 
+from mvc.maintenance.paths import CheapestPath, Reachability
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
 from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.storage_graph import CheapestPath, Reachability
 
 
 def completed(selection: Selection, costs: Costs) -> Selection:

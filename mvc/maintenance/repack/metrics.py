@@ -11,12 +11,12 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.inventory import StoredRecord
+from mvc.maintenance.graph import StoredRecord
+from mvc.maintenance.paths import CheapestPath
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
 from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.rewrite_plan import encoding_policy
-from mvc.maintenance.storage_graph import CheapestPath
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
 from mvc.store.recovery.rates import Part, of_group, together

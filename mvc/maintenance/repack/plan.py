@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mvc.ids import CommitId
-from mvc.maintenance.inventory import Inventory
+from mvc.maintenance.graph import StorageGraph
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.metrics import LayoutMetrics
 from mvc.maintenance.rewrite_plan import RewritePlan
@@ -28,7 +28,7 @@ class RepackPlan(Struct, frozen=True):
     deltas_added: int
     deltas_removed: int
     rewrite: RewritePlan
-    found: Inventory
+    found: StorageGraph
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
     joined: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
-from mvc.maintenance.inventory import inventory
+from mvc.maintenance.graph import read_records
 from mvc.maintenance.repack.candidates import Candidates
 from mvc.maintenance.repack.completion import completed
 from mvc.maintenance.repack.costs import Costs
@@ -48,7 +48,7 @@ class RepackProblem:
         progress: Progress | None = None,
         given_up: Mapping[CommitId, str] | None = None,
     ) -> None:
-        found = inventory(context.store.snapshot)
+        found = read_records(context.store.snapshot)
         found.history.dropped.update(given_up or {})
         if found.damaged:
             raise DamagedData(

@@ -34,7 +34,7 @@ from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes
 from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
-from mvc.maintenance.rewrite_plan import encoding_policy, executing, retry_on_rewrite
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
@@ -74,10 +74,13 @@ def repack(
         if dry_run or not plan:
             return None
         policy, author = encoding_policy(context.config), context.author
-        with executing(context.store, policy, plan.found, plan.rewrite, progress=progress) as work:
-            work.take_in()
-            now_ns = context.store.clock.now_ns()
-            return work.publish(Entry("repack", now_ns, str(goal), author=author, reason=reason))
+        return rewrite(
+            context.store, policy, plan.found, plan.rewrite,
+            lambda: Entry(
+                "repack", context.store.clock.now_ns(), str(goal), author=author, reason=reason
+            ),
+            progress=progress,
+        )  # fmt: skip
 
     done = retry_on_rewrite(context.store.snapshot, attempt)
     return Repacked(plans[-1], None if done is None else present_metrics(context))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from mvc.maintenance.paths import CheapestPath, cheapest_paths
 from mvc.maintenance.repack.candidates import Candidate, Node
-from mvc.maintenance.storage_graph import CheapestPath, cheapest_paths
 
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 

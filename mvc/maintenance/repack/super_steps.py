@@ -19,14 +19,14 @@ from msgspec import Struct, field
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.lossy.lc.payload import encode_joint, encode_steps
 from mvc.lossy.lc.step import Addition
-from mvc.maintenance.inventory import CodingPlace, StoredRecord, inventory
+from mvc.maintenance.graph import CodingPlace, StoredRecord, read_records
 from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
     encoding_policy,
-    executing,
     retry_on_rewrite,
+    rewrite,
 )
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.context import Context
@@ -151,7 +151,7 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
     """
 
     def attempt() -> Recorded | None:
-        found = survey(context, inventory(context.store.snapshot))
+        found = survey(context, read_records(context.store.snapshot))
         made = super_steps(found, step, since)
         if not made:
             return None
@@ -161,10 +161,10 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
         )  # fmt: skip
         note, author = f"super-step {step}", context.author
         policy = encoding_policy(context.config)
-        with executing(context.store, policy, found.found, plan) as work:
-            work.take_in()
-            now_ns = context.store.clock.now_ns()
-            return work.publish(Entry("repack", now_ns, note, author=author))
+        return rewrite(
+            context.store, policy, found.found, plan,
+            lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
+        )  # fmt: skip
 
     return retry_on_rewrite(context.store.snapshot, attempt) is not None
 
@@ -233,8 +233,8 @@ class _Planner:
         """The single steps of a run as super-steps; None unless that takes fewer bytes."""
         every = [record for entry in entries for record in self._records.get(entry, ())]
         records = [record for record in every if steps_in(record) == 1]
-        numbers = [self._found.graph.number(m.id) for r in records for m in r.header.members]
-        if len(records) < 2 or any(self._found.graph.ambiguous[number] for number in numbers):
+        numbers = [self._found.number(m.id) for r in records for m in r.header.members]
+        if len(records) < 2 or any(self._found.shares_prefix[number] for number in numbers):
             return None  # an id's first bytes must go on to mean what they mean
         lengths: dict[int, list[Chain]] = {}
         for chain in self._chains(records):

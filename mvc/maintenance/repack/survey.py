@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from mvc.ids import CommitId, ManifestId
-from mvc.maintenance.inventory import Inventory
+from mvc.maintenance.graph import StorageGraph
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
@@ -41,7 +41,7 @@ class Survey(Struct):
     """
 
     context: Context
-    found: Inventory
+    found: StorageGraph
     versions: list[Version] = field(default_factory=list)
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
     numbers: dict[CommitId, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Survey(Struct):
         return at
 
 
-def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
+def survey(context: Context, found: StorageGraph, progress: Progress | None = None) -> Survey:
     """Reads every manifest. Forgotten states and given up weights are left out."""
     made, stream = Survey(context, found), ManifestStream(context.store)
     gone = found.history.forgotten

@@ -11,15 +11,9 @@ from collections.abc import Collection
 
 from msgspec import Struct, field
 
-from mvc.maintenance.inventory import (
-    CodingPlace,
-    Inventory,
-    StoredRecord,
-    claimed_twice,
-    damaged_payloads,
-    records_and_gaps,
-)
+from mvc.maintenance.graph import CodingPlace, StorageGraph, StoredRecord
 from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
+from mvc.maintenance.records import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.store.graph.memory import MemoryGraph
 from mvc.store.graph.search import PathStep, Speed
 from mvc.store.journal.frames import Recorded
@@ -36,7 +30,7 @@ class DamageSurvey(Struct):
     ``shared``: records (pack, offset) in bytes that two entries claim.
     """
 
-    found: Inventory
+    found: StorageGraph
     damaged: set[CodingPlace] = field(default_factory=set)
     ranges: list[DamagedRange] = field(default_factory=list)
     shared: set[tuple[int, int]] = field(default_factory=set)
@@ -80,7 +74,7 @@ def survey_damage(
     """
     snapshot.refresh()
     snapshot.packs.forget()
-    survey = DamageSurvey(Inventory(snapshot))
+    survey = DamageSurvey(StorageGraph(snapshot))
     entries = list(snapshot.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from mvc.ids import ManifestId
-from mvc.maintenance.inventory import Inventory
+from mvc.maintenance.graph import StorageGraph
+from mvc.maintenance.paths import Piece, Reachability
 from mvc.maintenance.quarantine import DamagedRange
 from mvc.maintenance.repair.damage import DamageSurvey, SoundGraph, quarantined
 from mvc.maintenance.repair.sources import ObjectSources
 from mvc.maintenance.report import Healed
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
-from mvc.maintenance.storage_graph import Piece, Reachability
 from mvc.model.hashing import pieces
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifests import objects
@@ -45,7 +45,7 @@ class RepairPlan(Struct):
     lost: set[bytes]
 
 
-def needs_of(found: Inventory, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
+def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
     """All objects of all states that are not forgotten and whose manifests can be recovered.
 
     In the order of versions. Names every object in ``graph``.

@@ -22,7 +22,7 @@ from mvc.maintenance.repair.damage import SoundGraph, survey_damage
 from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
-from mvc.maintenance.rewrite_plan import encoding_policy, executing, retry_on_rewrite
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.packs.reader import PACK_HEADER, pack_path
@@ -145,8 +145,8 @@ def _heal_once(
             return plan, []
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
-        policy = encoding_policy(context.config)
-        with executing(store, policy, survey.found, plan.rewrite, progress=progress) as work:
-            work.take_in()
-            work.publish(Entry("repair", store.clock.now_ns(), note))
+        rewrite(
+            store, encoding_policy(context.config), survey.found, plan.rewrite,
+            lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
+        )  # fmt: skip
         return plan, quarantined

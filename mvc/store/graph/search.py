@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from msgspec import Struct
 
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, PIECE
+from mvc.limits import PIECE
 from mvc.store.index import keys
 from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
@@ -170,15 +170,10 @@ class Graph:
         )
 
     def stores(self, id_: bytes, nbytes: int) -> bool:
-        """Whether there are codings of all bytes of an object, by pieces or whole."""
+        """Whether there are codings of all pieces of an object."""
         found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
-        at = 0
-        while at < nbytes:
-            length = min(PIECE, nbytes - at)
-            if (at, length) not in found:
-                return (0, nbytes) in found and nbytes <= MAX_MANIFEST
-            at += length
-        return True
+        starts = range(0, nbytes, PIECE)
+        return all((start, min(PIECE, nbytes - start)) in found for start in starts)
 
     def nameable(self, id_: bytes) -> bool:
         """Whether the first bytes of its id, by which a base is named, resolve to this object."""

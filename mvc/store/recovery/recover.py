@@ -195,22 +195,13 @@ class Recovery:
         return None
 
     def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> None:
-        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
-
-        Also of a large skeleton that is stored whole, as mvc 0.1 did.
-        """
+        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash."""
         if id_ in self._made:
             self._begin(id_, start, out)
             return
         if (made := self.by_products.take(id_, start, len(out), checked=True)) is not None:
             out[:] = made
             return
-        may_be_whole = start or len(out) == PIECE  # else the object is shorter than a piece
-        if may_be_whole and any(s.member.nbytes > PIECE for s in self.graph.codings(id_, 0)):
-            whole = self._by_sound_path(id_, 0, self._whole)
-            if len(whole) >= start + len(out):
-                out[:] = whole[start : start + len(out)]
-                return
         self._by_sound_path(
             id_, start, lambda way: self._run(way, {id_: out}, parallel=parallel, check=True)
         )

@@ -8,10 +8,6 @@ import pytest
 import torch
 
 from mvc.api.repository import Repository
-from mvc.ids import BlobId
-from mvc.model.tensor import TensorSpec
-from mvc.store.packs.records import BLOB
-from mvc.store.writing.content_writer import ContentWriter
 from tests.store.sizes import shrink
 
 
@@ -50,26 +46,3 @@ def test_it_is_kept_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / ".mvc/packs/00000001.pack").stat().st_size < 1.5 * len(
         next(iter(wanted.values()))
     ), "later versions are patches"
-
-
-def test_it_was_kept_whole_by_earlier_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def keep_whole(self: ContentWriter, id_: BlobId, data: bytes, _: object) -> None:
-        if not self.objects.holds(id_):
-            self.objects.put_bytes(BLOB, id_, data, None)
-
-    Repository.init(tmp_path).close()
-    shrink(monkeypatch, PIECE=8192)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(ContentWriter, "put_skeleton", keep_whole)
-        wanted = versions(tmp_path, 2)
-    assert check(tmp_path, wanted) == 1
-    with Repository.open(tmp_path) as repo:
-        data = write(tmp_path / "m.pt", 7)
-        wanted[str(repo.commit([tmp_path / "m.pt"]).id)] = data
-        entry = repo.manifest().entries[0]
-        assert entry.skeleton is not None
-        spec = TensorSpec("raw", (entry.skeleton_size,))
-        assert repo.context.store.recovery.blob(entry.skeleton, spec)
-    assert check(tmp_path, wanted) > 1

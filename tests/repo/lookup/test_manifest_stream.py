@@ -11,7 +11,7 @@ from mvc.codecs.patch import decode_patch
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.io.files import FileSystem
-from mvc.maintenance.inventory import Inventory, inventory
+from mvc.maintenance.graph import StorageGraph, read_records
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifest_stream, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -42,7 +42,7 @@ def ids_of(repo: Repository, history: History) -> list[ManifestId]:
     return [repo.manifest(id_).id for id_ in history.ids]
 
 
-def steps(found: Inventory, id_: bytes) -> list[manifest_stream.Step]:
+def steps(found: StorageGraph, id_: bytes) -> list[manifest_stream.Step]:
     return [coding.step for coding in found.codings[id_]]
 
 
@@ -60,7 +60,7 @@ def test_oldest_first_newest_first_and_by_the_index(
         for _ in range(12):
             history.add(repo)
     with history.open() as repo:
-        ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
+        ids, found = ids_of(repo, history), read_records(repo.context.store.snapshot)
         wanted = [manifests.load(repo.context, id_).encoded for id_ in ids]
         recovered.clear()
         stream = ManifestStream(repo.context.store, kept=kept)
@@ -83,7 +83,7 @@ def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
         for _ in range(12):
             history.add(repo)
     with history.open() as repo:
-        ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
+        ids, found = ids_of(repo, history), read_records(repo.context.store.snapshot)
         sizes = [len(manifests.load(repo.context, id_).encoded) for id_ in ids]
         for place in range(1, len(ids)):
             stream = ManifestStream(repo.context.store, kept_bytes=sum(sizes[-room:]))

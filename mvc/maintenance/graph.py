@@ -1,0 +1,793 @@
+"""The graph of a repository: every operation, version, record, coding and mention of an object.
+
+For the verbs that ask about all of them at once: gc, forget, repack, fsck, repair and stats. An
+object is a blob or a manifest. A *coding* is one way to recover it: a full record, or a delta from
+its base. A node is a piece of an object; full records are its sources, deltas its edges.
+Everything is in columns, of about 150 bytes for each coding: entries and headers are read again
+when they are asked for. ``mvc.store.graph.search`` finds single paths without reading everything.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.errors import DamagedData
+from mvc.ids import DIGEST_SIZE, ManifestId
+from mvc.maintenance.history import VersionHistory
+from mvc.maintenance.paths import Piece
+from mvc.model.manifest import Manifest, Shape
+from mvc.model.tensor import TensorSpec
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.graph.search import PathStep
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PackReader, Placed
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
+from mvc.types import Progress
+
+CodingPlace = tuple[int, int, int]
+"""Pack, offset of a record, position of the member in it."""
+
+_SHAPES = 64  # manifests' shapes in memory
+# Objects that are known to have a slot: so many, and those of so many manifests.
+_RECENT, _TIMES = 1 << 14, 4
+
+
+class StoredRecord(Struct, frozen=True):
+    """A record and its place. ``entry_index``: the entry of the inventory that names it."""
+
+    entry_index: int
+    pack: int
+    offset: int
+    header: RecordHeader
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.header.size
+
+    def members(self) -> Iterator[tuple[CodingPlace, Member]]:
+        """Every member with the place of its coding."""
+        for i, member in enumerate(self.header.members):
+            yield (self.pack, self.offset, i), member
+
+
+class StoredCoding(Struct, frozen=True, kw_only=True):
+    """One member of a record. ``base``: the id of its base, None for a full record; ``inputs``:
+    the ids of what it needs as well.
+
+    ``stored``: bytes of its payload; of a group's payload its share by raw size.
+    ``reversible``: whether the base can be recovered from the object as well. Readers look for
+    such deltas only in entries at or after the base's. ``row``: its row in the storage graph.
+    """
+
+    row: int
+    record: StoredRecord
+    place: CodingPlace
+    member: Member
+    base: bytes | None
+    stored: int
+    reversible: bool
+    inputs: tuple[bytes, ...] = ()
+
+    @property
+    def needs(self) -> tuple[bytes, ...]:
+        """What it cannot be decoded without: its base and its inputs."""
+        return self.inputs if self.base is None else (self.base, *self.inputs)
+
+    @property
+    def step(self) -> PathStep:
+        """The coding as a step of a path."""
+        record = self.record
+        return PathStep(record.pack, record.offset, record.header, self.member, reverse=False)
+
+
+Integers = NDArray[np.signedinteger[Any]]
+"""Numbers of rows, objects or nodes; -1 where there is none."""
+Flags = NDArray[np.bool_]
+
+_TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.float64}
+
+
+def column(values: array[Any]) -> NDArray[Any]:
+    """The same memory as a numpy array: append to ``values`` only when this is gone."""
+    return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
+
+
+def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
+    """Bytes as numbers of 8 bytes, as bases are named."""
+    return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
+
+
+_NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
+_WORDS = DIGEST_SIZE // BASE_BYTES
+_AT_ONCE = 1 << 16  # ids that are looked up together
+
+
+def _short(numbers: Integers) -> Integers:
+    """The same in half of the bytes: so many rows that it would be too few do not fit in memory."""
+    return numbers.astype(np.int32)
+
+
+class StorageGraph:
+    """Add entries, then ``settle``, then ask.
+
+    ``entries``: read from the journal again whenever they are asked for. ``history``: what they
+    say of versions. ``contents``: the objects of manifests, if these are read. ``damaged``: what
+    is wrong with records that were left out. ``pack_reader`` reads the packs.
+
+    Columns by record: ``packs``, ``offsets``, ``lengths`` (bytes of the whole record), ``heads``
+    (bytes of its header), ``groups`` (whether its members share one payload), ``rows`` (its first
+    row).
+
+    A member of a record is a *row* of columns, in the order of publication. Objects are numbered
+    in the order in which rows first mention them. A *node* is the number of a piece of an object.
+    By row: ``payloads``, bytes; of a group all count with its first member; ``forms``, the
+    position in ``texts`` of how it is coded; and after ``settle`` ``object``, ``base`` (-1 without
+    one, or if it is not stored), ``node``, ``base_node``, ``entry``; ``sound``: not a delta whose
+    base or input is lost; ``reversible``: the delta makes its base as well; ``delta``;
+    ``manifest``. By input of a row: ``input_row``, ascending, ``input_object`` and ``input_node``,
+    as of bases.
+    """
+
+    def __init__(self, snapshot: Snapshot, contents: Contents | None = None) -> None:
+        self.generation = snapshot.generation
+        self.entries = snapshot.journal.entry_list()
+        self.history = VersionHistory()
+        self.contents = Contents() if contents is None else contents
+        self.damaged: list[DamagedData] = []
+        self.pack_reader = snapshot.packs
+        self.packs, self.offsets = array("Q"), array("Q")
+        self.lengths, self.heads = array("Q"), array("Q")
+        self.groups, self.rows = array("B"), array("q", [0])
+        self.payloads, self.forms = array("Q"), array("I")
+        self.texts: dict[str, int] = {}
+        self._ends = array("q", [0])  # by entry: the records up to its last
+        self._ids = bytearray()
+        self._bases = bytearray()
+        self._entries = array("q")
+        self._starts = array("Q")
+        self._sizes = array("Q")
+        self._seconds = array("d")
+        self._kinds = array("B")
+        self._inputs, self._input_rows = bytearray(), array("q")
+
+    # -- collecting ------------------------------------------------------------------------
+
+    def add(
+        self,
+        recorded: Recorded,
+        records: Iterable[Placed],
+        seconds: Callable[[Member], float] = lambda _: 0.0,
+        damaged: Collection[CodingPlace] = (),
+    ) -> None:
+        """Adds an entry with its records; ``seconds``: what a payload takes to decode.
+
+        Readers seek deltas *from* an object only in its own and later entries. Of codings that are
+        ``damaged`` only the objects are known.
+        """
+        position = len(self.entries)
+        self.entries.add(recorded)
+        self.history.take(recorded)
+        for pack, offset, header in records:
+            self.packs.append(pack)
+            self.offsets.append(offset)
+            self.lengths.append(header.size)
+            self.heads.append(header.size - header.body_size)
+            self.groups.append(header.group)
+            for i, member in enumerate(header.members):
+                wrong = bool(damaged) and (pack, offset, i) in damaged
+                self._add(member, seconds(member), position, damaged=wrong)
+                self.payloads.append(0 if header.group and i else member.stored)
+                self.forms.append(self.texts.setdefault(member.coding.text, len(self.texts)))
+            self.rows.append(len(self.payloads))
+        self._ends.append(len(self.packs))
+
+    def _add(self, member: Member, seconds: float, entry: int, *, damaged: bool) -> None:
+        kind = _MANIFEST if member.kind == MANIFEST else 0
+        if member.base:
+            kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
+        if damaged:
+            kind = _NAMED
+        for each in () if damaged else member.inputs:
+            self._inputs += each
+            self._input_rows.append(len(self._kinds))
+        self._ids += member.id
+        self._bases += member.base or _NO_BASE
+        self._entries.append(entry)
+        self._kinds.append(kind)
+        self._starts.append(member.start)
+        self._sizes.append(member.nbytes)
+        self._seconds.append(seconds)
+
+    def settle(self) -> None:
+        """Numbers objects and nodes. Nothing may be added afterwards."""
+        kinds = column(self._kinds)
+        named, self.delta, forward = ((kinds & bit) != 0 for bit in (_NAMED, _DELTA, _FORWARD))
+        self.manifest: Flags = (kinds & _MANIFEST) != 0
+        self.entry: Integers = column(self._entries)
+        self._number_objects()
+        bases = _words(self._bases)
+        self.base: Integers = _short(np.where(self.delta, self._resolved(bases), -1))
+        self.input_row: Integers = column(self._input_rows)
+        self.input_object: Integers = _short(self._resolved(_words(self._inputs)))
+        self._bases, self._inputs = bytearray(), bytearray()
+        self.sound: Flags = ~named & (~self.delta | (self.base >= 0))
+        self.sound[self.input_row[self.input_object < 0]] = False
+        published = self.entry[self._first_rows]
+        early = self.sound & self.delta
+        early[early] = published[self.base[early]] <= self.entry[early]
+        self.reversible: Flags = early & ~forward
+        self._number_nodes(~named)
+
+    def _number_objects(self) -> None:
+        """Sorts the ids, so that an object is found by bisection."""
+        ids = _words(self._ids).reshape(-1, _WORDS)
+        order = np.lexsort(ids.T[::-1])
+        ids = ids[order]
+        is_new = np.ones(len(ids), np.bool_)
+        is_new[1:] = (ids[1:] != ids[:-1]).any(axis=1)
+        first = order[is_new]  # the sort is stable: each object's earliest row
+        by_age = _short(np.argsort(first))
+        numbers = np.empty_like(by_age)
+        numbers[by_age] = np.arange(len(by_age))
+        self.object: Integers = np.empty(len(order), np.int32)
+        self.object[order] = numbers[np.cumsum(is_new) - 1]
+        self._first_rows = _short(first[by_age])
+        self._ids = bytearray()
+        # By id: the ids, their first bytes, their objects; the other way round ``_places``.
+        self._sorted = ids[is_new]
+        self._prefixes = np.ascontiguousarray(self._sorted[:, 0])
+        self._numbers = numbers
+        self._places = by_age
+        runs = np.flatnonzero(np.append(True, self._prefixes[1:] != self._prefixes[:-1]))
+        runs = runs[: len(self._prefixes)]
+        lengths = np.diff(np.append(runs, len(self._prefixes)))
+        earliest = np.minimum.reduceat(numbers, runs) if len(runs) else numbers
+        self._meant = np.repeat(earliest, lengths)  # the object that a prefix stands for
+        self.shares_prefix: Flags = np.zeros(len(numbers), np.bool_)
+        self.shares_prefix[numbers] = np.repeat(lengths > 1, lengths)
+
+    def _resolved(self, prefixes: NDArray[np.uint64]) -> Integers:
+        """The objects that bases mean, by their first bytes."""
+        places = np.searchsorted(self._prefixes, prefixes)
+        known = places < len(self._prefixes)
+        known[known] = self._prefixes[places[known]] == prefixes[known]
+        found = np.full(len(prefixes), -1)
+        found[known] = self._meant[places[known]]
+        return found
+
+    def _number_nodes(self, coded: Flags) -> None:
+        """A node for every piece that a row makes or starts from."""
+        starts = column(self._starts)
+        self._offsets = np.unique(starts)
+        part = np.searchsorted(self._offsets, starts)
+        keys = np.where(coded, len(self._offsets) * self.object.astype(np.int64) + part, -1)
+        base_keys = np.where(
+            self.base >= 0, len(self._offsets) * self.base.astype(np.int64) + part, -1
+        )
+        input_keys = np.where(
+            self.input_object >= 0,
+            len(self._offsets) * self.input_object.astype(np.int64) + part[self.input_row],
+            -1,
+        )
+        self._pieces = np.unique(np.concatenate((keys, base_keys, input_keys)))
+        self._pieces = self._pieces[self._pieces >= 0]
+        self.node: Integers = _short(self._place_of(keys))
+        self.base_node: Integers = _short(self._place_of(base_keys))
+        self.input_node: Integers = _short(self._place_of(input_keys))
+
+    @property
+    def sizes(self) -> NDArray[np.uint64]:
+        return column(self._sizes)
+
+    def price(self, seconds: NDArray[np.float64]) -> None:
+        """Sets what each row takes to decode, and finds the cheapest paths."""
+        self._seconds = array("d", seconds.tobytes())
+        self._paths = self._search(self.sound, seconds)
+
+    def _place_of(self, keys: Integers) -> Integers:
+        places = np.searchsorted(self._pieces, keys)
+        known = (places < len(self._pieces)) & (keys >= 0)
+        known[known] = self._pieces[places[known]] == keys[known]
+        return np.where(known, places, -1)
+
+    def inputs_of(self, row: int) -> list[int]:
+        """The objects that a row needs beside its base, in the order of its rule."""
+        begin, end = np.searchsorted(self.input_row, (row, row + 1))
+        found: list[int] = self.input_object[begin:end].tolist()
+        return found
+
+    def with_all(self, rows: Flags, objects: Flags) -> Flags:
+        """Those of the rows whose base and inputs are among these objects."""
+        found: Flags = rows & (~self.delta | objects[self.base])
+        found[self.input_row[~objects[self.input_object]]] = False
+        return found
+
+    # -- objects and nodes -----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def id_of(self, number: int) -> bytes:
+        found: bytes = self._sorted[self._places[number]].tobytes()
+        return found
+
+    @cached_property
+    def _bisected(self) -> array[int]:
+        return array("Q", self._prefixes.tobytes())
+
+    def number(self, id_: bytes) -> int:
+        """An object's number; -1 if it is unknown."""
+        prefix = int.from_bytes(id_[:BASE_BYTES], sys.byteorder)
+        place = bisect_left(self._bisected, prefix)
+        while place < len(self._bisected) and self._bisected[place] == prefix:
+            if self._sorted[place].tobytes() == id_:
+                return int(self._numbers[place])
+            place += 1
+        return -1
+
+    def meant_by(self, prefix: bytes) -> int:
+        """The object that the first bytes of a base's id stand for; -1 if there is none."""
+        return int(self._resolved(_words(prefix))[0])
+
+    def numbers(self, ids: bytes | bytearray) -> Integers:
+        """The numbers of many objects, whose ids follow each other in ``ids``."""
+        wanted = _words(ids).reshape(-1, _WORDS)
+        parts = range(0, len(wanted), _AT_ONCE)
+        return np.concatenate(
+            [np.empty(0, np.int64), *(self._found(wanted[at : at + _AT_ONCE]) for at in parts)]
+        )
+
+    def _found(self, wanted: NDArray[np.uint64]) -> Integers:
+        found = np.full(len(wanted), -1)
+        places = np.searchsorted(self._prefixes, wanted[:, 0])
+        left = np.flatnonzero(places < len(self._prefixes))
+        while len(left):
+            there = self._sorted[places[left]]
+            hit = (there == wanted[left]).all(axis=1)
+            found[left[hit]] = self._numbers[places[left[hit]]]
+            left = left[~hit & (there[:, 0] == wanted[left, 0])]  # other ids may begin alike
+            places[left] += 1
+            left = left[places[left] < len(self._prefixes)]
+        return found
+
+    def first_entry(self, number: int) -> int:
+        """The position of the operation that first published an object."""
+        return int(self.entry[self._first_rows[number]])
+
+    def nodes(self, objects: Integers, starts: NDArray[np.uint64]) -> Integers:
+        part = np.searchsorted(self._offsets, starts)
+        known = (part < len(self._offsets)) & (objects >= 0)
+        known[known] = self._offsets[part[known]] == starts[known]
+        return self._place_of(np.where(known, objects * len(self._offsets) + part, -1))
+
+    def has(self, nodes: Flags, piece: Piece) -> bool:
+        node = self._node(*piece)
+        return node >= 0 and bool(nodes[node])
+
+    def _node(self, id_: bytes, start: int) -> int:
+        number = self.number(id_)
+        part = bisect_left(self._offsets, start)
+        if number < 0 or part == len(self._offsets) or self._offsets[part] != start:
+            return -1
+        key = number * len(self._offsets) + part
+        place = bisect_left(self._pieces, key)
+        there = place < len(self._pieces) and self._pieces[place] == key
+        return place if there else -1
+
+    # -- paths -----------------------------------------------------------------------------
+
+    @cached_property
+    def _paths(self) -> tuple[NDArray[np.float64], Integers, Integers]:
+        return self._search(self.sound, column(self._seconds))
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """By node: seconds of one thread on the cheapest path; infinite if nothing leads there."""
+        return self._paths[0]
+
+    @property
+    def depths(self) -> Integers:
+        """By node: the deltas on the cheapest path."""
+        return self._paths[1]
+
+    @property
+    def sources(self) -> Integers:
+        """By node: the row of the full record that the cheapest path begins with, or -1."""
+        return self._paths[2]
+
+    @cached_property
+    def last_steps(self) -> tuple[Integers, Integers]:
+        """By node: the last row of the cheapest path, and the node before it; -1 for none."""
+        rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
+        rows[self.depths > 0] = -1
+        leads = self.sound & self.delta
+        leads[self.input_row[~np.isfinite(self.costs[self.input_node])]] = False
+        forth = np.flatnonzero(leads)
+        back = forth[self.reversible[forth]]
+        for chosen, origins, targets in (
+            (forth, self.base_node[forth], self.node[forth]),
+            (back, self.node[back], self.base_node[back]),
+        ):
+            costs = self.costs[origins] + column(self._seconds)[chosen]
+            leads = (costs == self.costs[targets]) & np.isfinite(costs)
+            leads &= self.depths[origins] + 1 == self.depths[targets]
+            rows[targets[leads]], before[targets[leads]] = chosen[leads], origins[leads]
+        return rows, before
+
+    @cached_property
+    def full(self) -> Flags:
+        """By node: whether the piece is stored by itself."""
+        found: Flags = np.zeros(len(self._pieces), np.bool_)
+        found[self.node[self.sound & ~self.delta]] = True
+        return found
+
+    def reached(self, rows: Flags) -> Flags:
+        """By node: whether full records lead there over these rows alone."""
+        return np.isfinite(self._search(rows, np.zeros(len(rows)))[0])
+
+    def _search(
+        self, rows: Flags, seconds: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], Integers, Integers]:
+        """The cheapest paths over some rows (Bellman-Ford, from what has changed last).
+
+        Of paths of equal cost the one with fewer deltas counts, of equal full records the first.
+        They lead along bases; a row with inputs counts once all of these are reached.
+        """
+        full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
+        full = full[np.argsort(-seconds[full], kind="stable")]  # the last one of a node counts
+        back = forth & self.reversible
+        costs = np.full(len(self._pieces), np.inf)
+        depths = np.zeros(len(self._pieces), np.int64)
+        sources = np.full(len(self._pieces), -1)
+        costs[self.node[full]], sources[self.node[full]] = seconds[full], full
+        targets = np.concatenate((self.node[forth], self.base_node[back]))
+        prices = np.concatenate((seconds[forth], seconds[back]))
+        origins = np.concatenate((self.base_node[forth], self.node[back]))
+        order = np.argsort(origins, kind="stable")
+        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1, dtype=np.int32))
+        targets, prices = targets[order], prices[order]
+        inputs = _OpenRows(self, forth, order) if len(self.input_row) else None
+        del origins, order
+        changed = np.flatnonzero(np.isfinite(costs))
+        while len(changed):
+            if inputs is not None:
+                changed = np.union1d(changed, inputs.reached(changed, costs))
+            counts = begins[changed + 1] - begins[changed]
+            ends = np.cumsum(counts)
+            edges = np.arange(ends[-1]) + np.repeat(begins[changed] - ends + counts, counts)
+            to = targets[edges]
+            cost = np.repeat(costs[changed], counts) + prices[edges]
+            depth = np.repeat(depths[changed], counts) + 1
+            source = np.repeat(sources[changed], counts)
+            better = (cost < costs[to]) | ((cost == costs[to]) & (depth < depths[to]))
+            if inputs is not None:
+                better &= inputs.open[edges]
+            to, cost, depth, source = to[better], cost[better], depth[better], source[better]
+            best = np.lexsort((depth, cost, to))
+            to = to[best]
+            is_first = np.ones(len(to), np.bool_)
+            is_first[1:] = to[1:] != to[:-1]
+            best, changed = best[is_first], to[is_first]
+            costs[changed], depths[changed] = cost[best], depth[best]
+            sources[changed] = source[best]
+        return costs, depths, sources
+
+    def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
+        """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
+        node = self._node(id_, start)
+        if node < 0 or not np.isfinite(self.costs[node]):
+            return None
+        return float(self.costs[node]), int(self.depths[node])
+
+    # -- records ---------------------------------------------------------------------------
+
+    def all_records(self) -> Iterator[StoredRecord]:
+        return map(self.record, range(len(self.packs)))
+
+    def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
+        """Every member of every record, with its place; also those without a known base."""
+        for record in self.all_records():
+            for place, member in record.members():
+                yield record, place, member
+
+    def record(self, number: int) -> StoredRecord:
+        """A record by its position in the columns; its header is read again."""
+        pack, offset = self.packs[number], self.offsets[number]
+        entry_index = bisect_right(self._ends, number) - 1
+        return StoredRecord(entry_index, pack, offset, self.pack_reader.header(pack, offset))
+
+    def records_of(self, entry_index: int) -> list[StoredRecord]:
+        return [self.record(n) for n in range(*self._ends[entry_index : entry_index + 2])]
+
+    def places(self, rows: Iterable[int]) -> Iterator[CodingPlace]:
+        for row in rows:
+            number = bisect_right(self.rows, row) - 1
+            yield self.packs[number], self.offsets[number], row - self.rows[number]
+
+    # -- codings ---------------------------------------------------------------------------
+
+    @property
+    def codings(self) -> Mapping[bytes, list[StoredCoding]]:
+        """The codings of every object whose base is stored; objects oldest first."""
+        return _Codings(self)
+
+    def all_codings(self) -> Iterator[StoredCoding]:
+        for codings in self.codings.values():
+            yield from codings
+
+    def codings_from(self, base: bytes) -> list[StoredCoding]:
+        """The deltas that an object can be recovered from, being their base."""
+        return [self.coding(row) for row in _group(self._by_base, self.number(base))]
+
+    def coding(self, row: int) -> StoredCoding:
+        number = bisect_right(self.rows, row) - 1
+        record, at = self.record(number), row - self.rows[number]
+        member, base = record.header.members[at], int(self.base[row])
+        return StoredCoding(
+            row=row,
+            record=record,
+            place=(record.pack, record.offset, at),
+            member=member,
+            base=None if base < 0 else self.id_of(base),
+            stored=record.header.share(member),
+            reversible=bool(self.reversible[row]),
+            inputs=tuple(map(self.id_of, self.inputs_of(row))),
+        )
+
+    @property
+    def records_by_row(self) -> Integers:
+        """By row of the graph: the position of its record in the columns."""
+        return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
+
+    def rows_of(self, number: int) -> list[int]:
+        """The rows of an object's codings, but not of deltas whose base is lost."""
+        return _group(self._by_object, number)
+
+    @cached_property
+    def _by_object(self) -> _Groups:
+        return _grouped(self.object, self.sound, len(self))
+
+    @cached_property
+    def _by_base(self) -> _Groups:
+        return _grouped(self.base, self.reversible, len(self))
+
+    @cached_property
+    def ambiguous(self) -> set[bytes]:
+        """First bytes of ids that several objects share; such objects always stay."""
+        numbers = np.flatnonzero(self.shares_prefix).tolist()
+        return {self.id_of(number)[:BASE_BYTES] for number in numbers}
+
+    def base_of(self, member: Member) -> bytes | None:
+        """The id of a member's base; None for a full record, and if the base is not stored.
+
+        Of several objects with the same first bytes, the first that was published is the base.
+        """
+        number = self.meant_by(member.base) if member.base else -1
+        return None if number < 0 else self.id_of(number)
+
+    def needs_of(self, member: Member) -> set[bytes]:
+        """The ids of a member's base and inputs, as far as they are stored."""
+        numbers = [self.meant_by(prefix) for prefix in member.needs]
+        return {self.id_of(number) for number in numbers if number >= 0}
+
+    def entry_of(self, id_: bytes) -> int:
+        """The position of the entry that first published an object; KeyError if none did."""
+        number = self.number(id_)
+        if number < 0:
+            raise KeyError(id_)
+        return self.first_entry(number)
+
+
+_Groups = tuple[Integers, Integers]
+"""Rows in the order of what they belong to, and where the rows of each begin."""
+
+
+def _grouped(owners: Integers, rows: Flags, count: int) -> _Groups:
+    chosen = np.flatnonzero(rows)
+    chosen = chosen[np.argsort(owners[chosen], kind="stable")]
+    return chosen, np.searchsorted(owners[chosen], np.arange(count + 1))
+
+
+def _group(groups: _Groups, number: int) -> list[int]:
+    rows, begins = groups
+    found: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
+    return found
+
+
+class _Codings(Mapping[bytes, list[StoredCoding]]):
+    def __init__(self, found: StorageGraph) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[bytes]:
+        graph = self._found
+        for number in np.unique(graph.object[graph.sound]).tolist():
+            yield graph.id_of(number)
+
+    def __contains__(self, id_: object) -> bool:
+        number = self._found.number(id_) if isinstance(id_, bytes) else -1
+        return bool(self._found.rows_of(number))
+
+    def __getitem__(self, id_: bytes) -> list[StoredCoding]:
+        rows = self._found.rows_of(self._found.number(id_))
+        if not rows:
+            raise KeyError(id_)
+        return [self._found.coding(row) for row in rows]
+
+
+class Contents:
+    """The objects of manifests, as columns: some bytes for each mention of an object.
+
+    ``manifests``: numbers of the manifests; ``raw``: bytes of the files of each; ``files``: how
+    many; ``ends``: where the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether
+    it is a skeleton).
+    A *slot* is an object, which may have several: ``ids`` holds 32 bytes for each, ``specs`` the
+    position in ``known_specs``.
+    """
+
+    def __init__(self, stream: ManifestStream | None = None) -> None:
+        self.manifests: dict[ManifestId, int] = {}
+        self.raw, self.files, self.ends = array("Q"), array("I"), array("q", [0])
+        self.slots, self.skeletons = array("I"), array("B")
+        self.ids, self.specs = bytearray(), array("I")
+        self.known_specs: list[TensorSpec] = []
+        self._stream = stream
+        self._numbers: dict[TensorSpec, int] = {}
+        self._shapes: dict[int, Shape] = {}  # by length, the last one
+        self._shape: tuple[Shape | None, list[int]] = None, []
+        self._recent: dict[bytes, int] = {}  # slots
+
+    def look(self, records: Iterable[Placed], packs: PackReader) -> None:
+        """Reads the manifests of an entry, as far as their bases were read just before."""
+        for pack, offset, header in records:
+            for member in header.members:
+                if member.kind == MANIFEST and member.id not in self.manifests:
+                    id_, step = (
+                        ManifestId(member.id),
+                        PathStep(pack, offset, header, member, reverse=False),
+                    )
+                    data = self.stream.near(id_, [step], packs)
+                    if data is not None:
+                        self.add(id_, data)
+
+    @property
+    def stream(self) -> ManifestStream:
+        """What reads manifests."""
+        assert self._stream is not None, "the graph was read without manifests"
+        return self._stream
+
+    def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
+        """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
+        if id_ not in self.manifests:
+            self.add(id_, self.stream.read(id_, codings))
+
+    def load(self, id_: ManifestId) -> Manifest:
+        """A manifest itself; DamagedData if it cannot be recovered."""
+        return self.stream.load(id_)
+
+    def add(self, id_: ManifestId, data: bytes) -> None:
+        shape = self._shapes.get(len(data))
+        ids = None if shape is None else shape.ids(data)
+        if shape is None or ids is None:
+            shape = self._shapes[len(data)] = Shape(data)
+            ids = shape.ids(data) or b""
+            if len(self._shapes) > _SHAPES:
+                self._shapes = {len(data): shape}
+        if shape is not self._shape[0]:
+            numbers = [self._spec(spec) for spec in shape.specs]
+            self._shape = shape, numbers
+        if len(self._recent) > max(_RECENT, _TIMES * len(self._shape[1])):
+            self._recent.clear()
+        begin = len(self.slots)
+        slots = [
+            self._slot(ids[at : at + DIGEST_SIZE], spec)
+            for at, spec in zip(range(0, len(ids), DIGEST_SIZE), self._shape[1], strict=True)
+        ]
+        self.slots.extend(slots)
+        self.skeletons.frombytes(bytes(len(slots)))
+        for at in shape.skeletons:
+            self.skeletons[begin + at] = 1
+        self.manifests[id_] = len(self.raw)
+        self.raw.append(shape.raw)
+        self.files.append(shape.files)
+        self.ends.append(len(self.slots))
+
+    def id_of(self, slot: int) -> bytes:
+        """The id of a slot's object."""
+        return bytes(self.ids[slot * DIGEST_SIZE : (slot + 1) * DIGEST_SIZE])
+
+    def _spec(self, spec: TensorSpec) -> int:
+        number = self._numbers.setdefault(spec, len(self._numbers))
+        if number == len(self.known_specs):
+            self.known_specs.append(spec)
+        return number
+
+    def _slot(self, id_: bytes, spec: int) -> int:
+        found = self._recent.get(id_)
+        if found is None:
+            found = self._recent[id_] = len(self.specs)
+            self.ids += id_
+            self.specs.append(spec)
+        return found
+
+
+def read(store: Store, progress: Progress | None = None) -> StorageGraph:
+    """As ``read_records``; manifests are read, too, as far as they can be on the way."""
+    return read_records(store.snapshot, ManifestStream(store), progress)
+
+
+def read_records(
+    snapshot: Snapshot, stream: ManifestStream | None = None, progress: Progress | None = None
+) -> StorageGraph:
+    """Reads the journal and every record's header. Damaged records are left out and listed.
+
+    ``progress`` counts bytes of the journal.
+    """
+    snapshot.refresh()
+    graph, packs = StorageGraph(snapshot, Contents(stream)), snapshot.packs.ahead()
+    for recorded in snapshot.entries():
+        records = [
+            (region.pack, at, header)
+            for region in recorded.entry.regions
+            for at, header in packs.sound_records(region, graph.damaged.append)
+        ]
+        graph.add(recorded, records)
+        if stream is not None:
+            graph.contents.look(records, packs)
+        if progress is not None:
+            progress(recorded.after.offset, snapshot.position.offset, "versions")
+    graph.settle()
+    return graph
+
+
+class _OpenRows:
+    """The edges of a search of which all inputs are reached. ``open``: by edge, in their order."""
+
+    def __init__(self, graph: StorageGraph, forth: Flags, order: Integers) -> None:
+        """``forth``: the rows whose edges come first; ``order``: how all edges are sorted."""
+        edge_of = np.full(len(forth), -1)
+        edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
+        chosen = forth[graph.input_row]
+        self._edges = edge_of[graph.input_row[chosen]]  # by input
+        self._origins = graph.base_node[graph.input_row[chosen]]
+        nodes = graph.input_node[chosen]
+        self._left = np.bincount(self._edges, minlength=len(order))
+        self._by_node = np.argsort(nodes, kind="stable")
+        self._begins = np.searchsorted(nodes[self._by_node], np.arange(len(graph.full) + 1))
+        self._seen = np.zeros(len(graph.full), np.bool_)
+        self.open: Flags = self._left == 0
+
+    def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
+        """Notes that these nodes are reached; returns the bases of what is open since, which are
+        reached as well.
+        """
+        nodes = nodes[~self._seen[nodes]]
+        self._seen[nodes] = True
+        counts = self._begins[nodes + 1] - self._begins[nodes]
+        ends = np.cumsum(counts)
+        if not len(ends) or not ends[-1]:
+            return nodes[:0]
+        places = np.arange(ends[-1]) + np.repeat(self._begins[nodes] - ends + counts, counts)
+        hit = self._by_node[places]
+        np.subtract.at(self._left, self._edges[hit], 1)
+        hit = hit[self._left[self._edges[hit]] == 0]
+        self.open[self._edges[hit]] = True
+        origins: Integers = np.unique(self._origins[hit])
+        fit: Integers = origins[np.isfinite(costs[origins])]
+        return fit
+
+
+_NO_BASE = bytes(BASE_BYTES)
