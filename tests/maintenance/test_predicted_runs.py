@@ -128,7 +128,6 @@ def test_repacked(run: History, aim: dict[str, int]) -> None:
     run.check()
     if "max_size" in aim:
         assert sum(predicted(run)) == 0
-        assert "optim" not in read_features(FileSystem(), run.root / ".mvc")
     else:
         assert sum(predicted(run)) > 20
         assert done.now is None or done.plan.deltas_removed < 10
