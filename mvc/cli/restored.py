@@ -10,7 +10,6 @@ import click
 import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.models.export import export_model
 from mvc.names import printable
 from mvc.repo.recording import deploying
 from mvc.text import count, listed
@@ -43,6 +42,8 @@ def tell(session: Session, done: Restored) -> None:
 
 def write_model(session: Session, rev: Rev, output: str | None, *, force: bool) -> dict[str, Any]:
     """Writes code and weights into a folder, and says so; returns what ``--json`` says."""
+    from mvc.models.export import export_model  # it imports numpy
+
     repository, out = session.repository, session.out
     commit = repository.find(rev)
     folder = output or f"model-{commit.short}"

@@ -23,7 +23,6 @@ from mvc.errors import (
     DoesNotFit,
     NotTrusted,
     UnknownPath,
-    UnknownRevision,
     UnsupportedFormat,
     WouldOverwrite,
     WrongUsage,
@@ -218,7 +217,7 @@ def test_without_trust_the_files_are_named_and_nothing_runs(
     assert "nets.net.Plain() from code/nets/__init__.py, code/nets/blocks.py, " in str(caught.value)
     assert f"mvc show --code {repo.head().commit.short}" in str(caught.value.hint)
     for almost in (1, "yes"):
-        with pytest.raises((NotTrusted, UnknownRevision)):
+        with pytest.raises((NotTrusted, WrongUsage)):
             mvc.load_model(repo, trust=almost)
     assert {m for m in set(sys.modules) - modules if m.startswith("mvc_stored")} == set()
 
