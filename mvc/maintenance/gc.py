@@ -126,8 +126,7 @@ def plan_deletion(
     plan = collection(graph, reach, store.disk_use(), estimate.stored)
     quarantine = purged(fs, store.folder, reach)
     kept = bytes_of(fs, set(files_in(fs, store.folder)) - set(quarantine))
-    gone = bytes_of(fs, quarantine)
-    plan.summary = replace(plan.summary, quarantined=kept, unquarantined=gone)
+    plan.summary = replace(plan.summary, quarantined=kept, unquarantined=bytes_of(fs, quarantine))
     return plan, quarantine
 
 

@@ -114,7 +114,7 @@ def select(context: Context, rules: Retention) -> list[Commit]:
     Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
     for ``unqueried`` where no queries are recorded.
     """
-    versions, metrics = _versions(context), Annotations(context.fresh()).metrics
+    versions, metrics = stored_versions(context), Annotations(context.fresh()).metrics
     _check_metrics(versions, rules, metrics)
     stay = protected(context, rules)
     if rules.unqueried:
@@ -139,7 +139,7 @@ def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tupl
     """The ``best`` rules that keep fewer than they say, if ``going`` has others."""
     if not rules.best:
         return ()
-    versions, going = _versions(context), list(going)
+    versions, going = stored_versions(context), list(going)
     found, metrics = [], Annotations(context.fresh()).metrics
     for best in rules.best:
         having = {commit.id for commit in best.measured(versions, metrics)}
@@ -181,7 +181,7 @@ def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> s
     return set(islice(newest.values(), count))
 
 
-def _versions(context: Context) -> list[Commit]:
+def stored_versions(context: Context) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
     history, versions = VersionHistory(), dict[CommitId, Commit]()
     for recorded in context.fresh().entries():

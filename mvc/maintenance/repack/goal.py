@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.history import VersionHistory
+from mvc.maintenance.retention import stored_versions
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.queries import queries
@@ -136,10 +136,8 @@ def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
     """The versions asked for most often, of those that have their state."""
     if count < 1:
         raise WrongUsage("add-queried is a number of versions from 1 on")
-    history = VersionHistory()
-    for recorded in context.fresh().entries():
-        history.take(recorded)
-    found = queries(context).most(count, history.stored())
+    stored = {commit.id for commit in stored_versions(context)}
+    found = queries(context).most(count, stored)
     if not found:
         raise WrongUsage("no version was asked for yet", hint="--add names versions")
     return tuple(found)

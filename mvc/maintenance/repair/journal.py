@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, MvcError
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.maintenance.report import Healed
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.store.format import FORMAT, add_features, format_line, parse_format
+from mvc.store.format import FORMAT, KNOWN, add_features, format_line, parse_format
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (
     GENESIS,
@@ -95,8 +95,15 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 def _of_manifests(fs: FileSystem, folder: Path, commits: Iterable[Commit]) -> frozenset[str]:
-    """The features that the manifests of these need, as far as they can be read."""
-    store, found = Store(fs, Clock(), folder), frozenset[str]()
+    """The features that the manifests of these need, as far as they can be read.
+
+    All that are known where the repository does not open yet: too few would be wrong.
+    """
+    found = frozenset[str]()
+    try:
+        store = Store(fs, Clock(), folder)
+    except MvcError:
+        return KNOWN
     for commit in commits:
         with suppress(DamagedData):
             found |= Manifest.decode(store.recovery.manifest(commit.manifest)).features
