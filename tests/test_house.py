@@ -25,7 +25,7 @@ BUDGET = {
     ".": 720,
     "adapters": 2_246,
     "api": 883,
-    "cli": 4_502,
+    "cli": 4_501,
     "codecs": 1_502,
     "distributed": 2_912,
     "fleet": 668,

@@ -57,12 +57,11 @@ class Folding(Struct, frozen=True):
     def keeps(self, path: str, key: str) -> bool:
         return self.unfold or not (path in self.training or is_training_key(key))
 
-    def tell(self, out: Output, count: int) -> None:
+    def tell(self, out: Output, left_out: int) -> None:
         """Says how many tensors of a file are left out, if any."""
-        if count:
-            word = "tensor" if count == 1 else "tensors"
-            text = f"{count:,} {word} of optimizers, schedulers and generators (-v lists them)"
-            out.line("  " + out.paint(text, "dim"))
+        if left_out:
+            of = "of optimizers, schedulers and generators (-v lists them)"
+            out.line("  " + out.paint(f"{count(left_out, 'tensor')} {of}", "dim"))
 
 
 def file_line(out: Output, entry: FileEntry) -> str:

@@ -77,3 +77,9 @@ def test_objects_of_their_own_are_of_one_class_each() -> None:
     sources = [path.read_text() for path in Path(mvc.__file__).parent.rglob("*.py")]
     classes = re.findall(r"^class (\w+)\(", "".join(sources), re.MULTILINE)
     assert [name for name in payload.OWN_FIELDS if classes.count(name) != 1] == []
+
+
+def test_one_module_imports_rich() -> None:
+    sources = Path(mvc.__file__).parent.rglob("*.py")
+    found = [p for p in sources if re.search(r"^\s*(from|import) rich\b", p.read_text(), re.M)]
+    assert [path.name for path in found] == ["output.py"]
