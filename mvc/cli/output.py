@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +112,7 @@ class Output:
             self._pager = self._paging.enter_context(click.get_pager_file(color=self.colored))
         except (OSError, ValueError):
             if chosen is not None:
-                name = printable(chosen)
-                self.warn(f"there is no pager {name!r}: this is printed without one")
+                self.warn(f"there is no pager {printable(chosen)!r}: this is printed without one")
 
     def line(self, text: str = "") -> None:
         self.wipe()
@@ -206,7 +206,7 @@ class Output:
                 raise
 
     @contextmanager
-    def progress(self, verb: str, *, counted: bool) -> Iterator[Callback | None]:
+    def progress(self, verb: str, *, counted: bool = False) -> Iterator[Callback | None]:
         """Draws how far a command is on the terminal that stderr is, if the block takes a while.
 
         Yields what the block calls for that, from several threads, too; None if the command is
@@ -246,10 +246,16 @@ class Output:
 
 
 def _painted(text: str, style: str) -> str:
+    return _style(style).replace("\0", text)
+
+
+@cache
+def _style(name: str) -> str:
+    """A NUL in a style: rich takes too long for each id of a long history."""
     from rich.color import ColorSystem
     from rich.style import Style
 
-    return Style.parse(_STYLES[style]).render(text, color_system=ColorSystem.STANDARD)
+    return Style.parse(_STYLES[name]).render("\0", color_system=ColorSystem.STANDARD)
 
 
 def _console(width: int | None = None, *, colored: bool) -> Console:

@@ -47,7 +47,7 @@ def write_model(session: Session, rev: Rev, output: str | None, *, force: bool) 
     repository, out = session.repository, session.out
     commit = repository.find(rev)
     folder = output or f"model-{commit.short}"
-    with session.progress("restoring") as progress:
+    with session.out.progress("restoring") as progress:
         done = export_model(repository, commit, folder, force=force, progress=progress)
     if session.as_json:
         call = recipes.model(repository, commit).call

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ class Session:
                 found = self.repository.remotes.find(remote)
                 url, options = found.url, {name: getattr(found, name) for name in _ACCESS}
         with ExitStack() as stack:
-            with self.progress("receiving") as progress:
+            with self.out.progress("receiving") as progress:
                 visited = stack.enter_context(
                     visit(url, nodes=nodes, config=load, progress=progress, **options)
                 )
@@ -250,15 +250,9 @@ class Session:
             if own is not None:
                 self.__dict__["repository"] = own
 
-    def progress(
-        self, verb: str, *, counted: bool = False
-    ) -> AbstractContextManager[Progress | None]:
-        """As ``Output.progress``."""
-        return self.out.progress(verb, counted=counted)
-
     @contextmanager
     def training(self) -> Iterator[Progress]:
-        """For a training, which where nothing can be drawn says once what it waits for."""
+        """As ``out.progress``; where nothing can be drawn, it says once what is waited for."""
         due = time.monotonic() + _SILENT
 
         def tell(_done: int, _total: int, text: str) -> None:
@@ -267,7 +261,7 @@ class Session:
                 due = math.inf
                 self.out.note(text)
 
-        with self.progress("training", counted=True) as bar:
+        with self.out.progress("training", counted=True) as bar:
             yield bar or tell
 
 

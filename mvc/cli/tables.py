@@ -55,7 +55,7 @@ def fitting(table: Table, room: int) -> tuple[Table, list[int]]:
     The widest of those that may give are narrowed first, then any.
     """
     every = [table.titles, *table.rows]
-    widths = [max(map(cell_width, column)) for column in zip(*every, strict=True)]
+    widths = [min(max(map(cell_width, column)), room) for column in zip(*every, strict=True)]
     least = [
         min(width, _NARROWEST) if column.give else width
         for column, width in zip(table.columns, widths, strict=True)

@@ -41,7 +41,7 @@ def command(session: Session, args: _BackupOptions) -> None:
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
-    with session.progress("copying") as progress:
+    with session.out.progress("copying") as progress:
         done = session.repository.storage.backup(folder, progress=progress)
     if session.as_json:
         session.out.json("mvc.backup/1", done, one_line=one_line)

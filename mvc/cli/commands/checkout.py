@@ -83,7 +83,7 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
     to = stdout(session) if args.output == "-" else args.output or session.repository.root
     settings = fields(args, "everything atomic_dir delete force")
     try:
-        with session.progress("restoring") as progress:
+        with session.out.progress("restoring") as progress:
             return session.repository.checkout(
                 rev, path=names, to=to, progress=progress, **settings
             )

@@ -34,7 +34,7 @@ def command(session: Session, args: _CloneOptions) -> None:
 
     chosen = dict(pairs(args.options, "option"))
     options = CloneOptions(**fields(args, "branch states bare"), options=chosen)
-    with session.progress("receiving") as progress:
+    with session.out.progress("receiving") as progress:
         done = clone(args.url, args.folder, options, config=load, progress=progress)
     out = session.out
     if session.as_json:

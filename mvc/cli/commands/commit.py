@@ -152,7 +152,7 @@ def _check(args: _CommitOptions) -> None:
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
-    with session.progress("committing") as progress:
+    with session.out.progress("committing") as progress:
         files = FileOptions(
             all=args.every, opaque=args.opaque, output=args.output, in_place=args.in_place
         )

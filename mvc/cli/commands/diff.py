@@ -50,7 +50,7 @@ def command(session: Session, args: _DiffOptions) -> int:
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    with session.progress("comparing") as progress:
+    with session.out.progress("comparing") as progress:
         found = session.repository.diff(
             args.a, args.b, session.names(args.paths), progress=progress
         )

@@ -28,7 +28,7 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _FetchOptions) -> None:
     repository = session.repository
     remote = repository.remotes.find(args.remote)
-    with session.progress("receiving") as progress:
+    with session.out.progress("receiving") as progress:
         done = repository.fetch(
             args.remote,
             args.versions,

@@ -96,7 +96,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks:
         _check_can_ask(as_json=as_json)
-    with session.progress("looking at", counted=True) as progress:
+    with session.out.progress("looking at", counted=True) as progress:
         grace = grace_of(context)
         cost = forget.preview(context, chosen, grace=grace, progress=progress)
     if not as_json and (asks or args.dry_run or session.verbosity >= 0):

@@ -63,7 +63,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         _rebuild(session)
     told: dict[str, Any] = {}
     if args.repair:
-        with session.progress("repairing") as progress:
+        with session.out.progress("repairing") as progress:
             done = session.repository.storage.repair(
                 full=args.full, other=args.other, progress=progress
             )
@@ -72,7 +72,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         if not session.as_json:
             _print_repaired(session, healed, done, args.other)
     else:
-        with session.progress("checking") as progress:
+        with session.out.progress("checking") as progress:
             report = session.repository.storage.fsck(full=args.full, progress=progress)
     if session.as_json:
         session.out.json("mvc.fsck/1", fields(report) | told)

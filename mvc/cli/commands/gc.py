@@ -45,7 +45,7 @@ def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
         if args.grace is None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
-    with session.progress("collecting", counted=True) as progress:
+    with session.out.progress("collecting", counted=True) as progress:
         done = session.repository.storage.gc(
             grace=span, dry_run=args.dry_run, reason=args.reason or "", progress=progress
         )

@@ -59,7 +59,7 @@ def command(session: Session, args: _ImportOptions) -> None:
     left_out: list[Path] = []
     broken: list[Path] = []
     try:
-        with session.progress("importing") as progress:
+        with session.out.progress("importing") as progress:
             found = session.repository.import_checkpoints(
                 args.sources,
                 progress=progress,
@@ -109,7 +109,7 @@ def _tell_branches(session: Session, found: Sequence[Imported]) -> None:
 def _import_data(session: Session, args: _ImportOptions) -> None:
     if len(args.sources) > 1:
         raise click.UsageError("--data stores one file or folder")
-    with session.progress("storing") as progress:
+    with session.out.progress("storing") as progress:
         found = recipes.add_data(
             session.repository,
             args.sources[0],

@@ -23,7 +23,7 @@ class _PullOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _PullOptions) -> None:
     repository, out = session.repository, session.out
     remote = repository.remotes.find(args.remote)
-    with session.progress("receiving") as progress:
+    with session.out.progress("receiving") as progress:
         done = repository.pull(args.remote, progress=progress)
     if session.as_json:
         out.json("mvc.pull/1", done)

@@ -39,7 +39,7 @@ def command(session: Session, args: _PushOptions) -> None:
         check_alone("states", takes="remote")
     repository = session.repository
     remote = repository.remotes.find(args.remote)
-    with session.progress("sending") as progress:
+    with session.out.progress("sending") as progress:
         done = repository.push(
             args.remote,
             progress=progress,

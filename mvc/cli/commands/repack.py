@@ -63,7 +63,7 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     if args.rev and bool(args.add) == bool(args.remove):
         raise click.UsageError("revisions follow --add or --remove")
     add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
-    with session.progress("repacking", counted=True) as progress:
+    with session.out.progress("repacking", counted=True) as progress:
         done = session.repository.storage.repack(
             max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,

@@ -28,7 +28,7 @@ class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _RestoreOptions) -> None:
     from mvc.maintenance.backup import restore
 
-    with session.progress("copying") as progress:
+    with session.out.progress("copying") as progress:
         try:
             done = restore(args.backup, args.folder, progress=progress)
         except NotARepository as error:

@@ -22,7 +22,7 @@ def command(session: Session, args: _SwitchOptions) -> None:
     repository = session.repository
     before = repository.head(if_known=True).branch
     there = {ref.name for ref in repository.branches()}
-    with session.progress("restoring") as progress:
+    with session.out.progress("restoring") as progress:
         settings = fields(args, "create start force")
         done = repository.switch(args.branch, progress=progress, **settings)
     created = args.create or args.branch not in {*there, before}
