@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import made
     from mvc.recipes.verbs import record, retrain, retraining
-    from mvc.repo.commit.request import CommitOptions
+    from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
-    from mvc.repo.history.log import LogEntry
+    from mvc.repo.history.log import LogEntry, LogOptions
     from mvc.repo.live import Live
     from mvc.report.change import first_change
     from mvc.report.page import write_report
@@ -53,6 +53,7 @@ __all__ = [
     "Live",
     "Loaded",
     "LogEntry",
+    "LogOptions",
     "MvcError",
     "Probe",
     "Recorder",
@@ -92,6 +93,7 @@ _LAZY = {
     "Loaded": "mvc.training.resume",
     "Live": "mvc.repo.live",
     "LogEntry": "mvc.repo.history.log",
+    "LogOptions": "mvc.repo.history.log",
     "Probe": "mvc.probing.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",

@@ -118,8 +118,8 @@ def test_results_show_themselves(repo: mvc.Repository) -> None:
 
 def test_times_are_accepted_alike(repo: mvc.Repository) -> None:
     repo.commit({"w": np.ones(3)}, options=CommitOptions(time="2026-01-02T00:00Z"))
-    assert len(repo.log(since="2026-01-01", until="2026-01-03")) == 1
-    assert len(repo.log(since=repo.time("2026-01-03"))) == 0
+    assert len(repo.log("HEAD", mvc.LogOptions(since="2026-01-01", until="2026-01-03"))) == 1
+    assert len(repo.log("HEAD", mvc.LogOptions(since=repo.time("2026-01-03")))) == 0
 
 
 def test_several_states_are_one_version(repo: mvc.Repository) -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.display import Deployments, LiveVersions, Log
+    from mvc.repo.history.log import LogOptions
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
@@ -284,11 +285,15 @@ class Repository(Unpicklable):
         return f"<mvc repository {printable(str(self.root))}{state}>"
 
     def _repr_html_(self) -> str:
+        from mvc.repo.history.log import LogOptions
         from mvc.text import html_table
 
         if self.closed:
             return html_table((), (), title=repr(self))
-        head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
+        head, newest = (
+            self.head(if_known=True),
+            self.log("HEAD", LogOptions(every=True), limit=5, incomplete=[]),
+        )
         at = "no version yet" if head.commit is None else head.commit.short
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
         live = self.live()
@@ -825,63 +830,25 @@ class Repository(Unpicklable):
     def log(
         self,
         rev: Rev = "HEAD",
+        options: LogOptions | None = None,
         *,
         limit: int | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-        target: str | None = None,
-        reset_points: bool = False,
         incomplete: list[DamagedData] | None = None,
-        every: bool = False,
-        paths: Sequence[str] = (),
-        sort: str | None = None,
-        relations: bool = False,
-        prices: bool = False,
-        where: str | None = None,
-        grep: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
-        ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
-        HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
-        or folders. ``where`` is a condition on metrics and params, those of annotations
-        included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does
-        not match. ``grep`` is a regular expression, searched in message, notes, run and params.
-        ``sort`` names a metric, or a param that is a number: versions that have it, the highest
-        first, with ``-NAME`` the lowest first; ``limit`` then counts the best.
-
-        ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
-        versions that a deployment there made live and that was not retracted, by the time of
-        the newest such deployment, which the bounds then mean; what was live at ``since`` already
-        is among them. ``reset_points`` has every entry say whether it is stored in full,
-        ``relations`` what its models are to those of its first parent, ``prices`` how it is
-        stored and what that costs (``entry.storage``; reads as much as ``stats``). Raises
+        ``A..B`` means B and its ancestors without those of A. ``limit`` counts the first. Raises
         UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
         goes on with entries that are lost; with ``incomplete`` the error is appended there, and
         what is left follows.
         """
         from mvc.repo.display import Log
-        from mvc.repo.history.log import log
+        from mvc.repo.history.log import LogOptions, log
 
-        storage = None
-        if prices:
-            storage = self.storage.by_version()[1]
+        chosen = options or LogOptions()
+        storage = self.storage.by_version()[1] if chosen.prices else None
         entries = log(
-            self.context,
-            rev,
-            limit=limit,
-            target=target,
-            since=self._moment(since),
-            until=self._moment(until),
-            reset_points=reset_points,
-            incomplete=incomplete,
-            where=where,
-            grep=grep,
-            every=every,
-            paths=paths,
-            sort=sort,
-            related=relations,
-            storage=storage,
+            self.context, rev, chosen, limit=limit, incomplete=incomplete, storage=storage
         )
         return Log(entries)
 

@@ -12,6 +12,7 @@ import click
 import mvc.recipes as recipes
 from mvc.cli.session import Session
 from mvc.errors import MvcError
+from mvc.repo.history.log import LogOptions
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -69,7 +70,7 @@ def _revisions(session: Session) -> list[str]:
 
 
 def _metrics(session: Session) -> set[str]:
-    newest = session.repository.log(every=True, limit=_NEWEST, incomplete=[])
+    newest = session.repository.log("HEAD", LogOptions(every=True), limit=_NEWEST, incomplete=[])
     return {name for entry in newest for name in entry.commit.metrics}
 
 

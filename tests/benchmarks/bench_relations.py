@@ -65,7 +65,7 @@ def show(name: str, folder: Path, states: States) -> None:
         (file,) = repo.diff("HEAD~1", "HEAD").files
         changed = sum(t.new_spec.nbytes for t in file.tensors if t.kind != "unchanged")
         held = by_version(repo.context, recipe_base)[1][repo.find()].bytes
-        (relation,) = repo.log(limit=1, relations=True)[0].relations
+        (relation,) = repo.log("HEAD", mvc.LogOptions(relations=True), limit=1)[0].relations
         beside = grown - held["full"] - held["delta"]
         print(f"{name}: {relation}: changed {changed:,} B, stored {grown:,} B, ", end="")
         print(f"beside the tensors' records {beside:,} B")

@@ -261,14 +261,18 @@ def test_commits_alone_come_near_the_price_of_a_repack(tmp_path: Path, layout: s
 def test_the_choice_and_its_price_are_told(tmp_path: Path) -> None:
     made = Mixed(tmp_path)
     assert all(entry.storage is None for entry in made.repo.log())
-    kinds = [e.storage.kind for e in made.repo.log(prices=True) if e.storage is not None]
+    kinds = [
+        e.storage.kind
+        for e in made.repo.log("HEAD", mvc.LogOptions(prices=True))
+        if e.storage is not None
+    ]
     assert kinds[::-1][:6] == ["full", "delta", "update", "full", "delta", "update"]
     stats = made.repo.storage.stats()
     assert stats.price is None
     assert stats.kinds == {kind: kinds.count(kind) for kind in stats.kinds}
     made.repo.close()
     with weighed(tmp_path, 100.0) as repo:
-        stored = [entry.storage for entry in repo.log(prices=True)]
+        stored = [entry.storage for entry in repo.log("HEAD", mvc.LogOptions(prices=True))]
         prices = [each.price for each in stored if each is not None]
         assert repo.storage.stats().price == pytest.approx(sum(p for p in prices if p is not None))
         for each in stored:

@@ -10,6 +10,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict, WrongUsage
+from mvc.repo.history.log import LogOptions
 from mvc.testing import FixedClock
 
 START, SECOND = 1_750_000_000_000_000_000, 10**9
@@ -66,7 +67,7 @@ def test_a_receipt_outlives_the_commit(repo: Repository, clock: FixedClock) -> N
     repo.delete_branch("side", force=True)
     clock.advance(SECOND)
     repo.storage.gc(grace=timedelta(0))
-    assert made.id not in {entry.id for entry in repo.log(every=True)}
+    assert made.id not in {entry.id for entry in repo.log("HEAD", LogOptions(every=True))}
     (receipt,) = repo.storage.receipts()
     (state,) = receipt.states
     assert (state.commit, state.root, state.gone_ns) == (made.id, made.commit.root, clock.time_ns)

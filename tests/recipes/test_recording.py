@@ -272,7 +272,7 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
     data = make_images(tmp_path / "images", 8)
     for _ in range(2):
         recorded(repo, model, optimizer, data=data, service=train_images)
-    second, first, _ = (e.storage for e in repo.log(prices=True))
+    second, first, _ = (e.storage for e in repo.log("HEAD", mvc.LogOptions(prices=True)))
     whole = 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
     assert sum(first.bytes.values()) > 0.8 * whole
     assert sum(second.bytes.values()) < 0.7 * whole

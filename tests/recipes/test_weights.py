@@ -303,7 +303,9 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
     drop(repo.context, first, second)
     weigh(repo, 3.0)
     with mvc.Repository.open(repo.context.root) as chain.repo:
-        stored = {e.id: e.storage for e in chain.repo.log(every=True, prices=True)}
+        stored = {
+            e.id: e.storage for e in chain.repo.log("HEAD", mvc.LogOptions(every=True, prices=True))
+        }
         taken = [e.dropped.seconds for e in chain.repo.log() if e.dropped is not None]
         seconds = [stored[id_].seconds for id_ in (start, first, second)]  # type: ignore[union-attr]
         assert seconds[1] - seconds[0] == pytest.approx(taken[1])
@@ -341,7 +343,7 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
         for name, value in chain.states[2].items()
     }
     newest = repo.commit(moved).id
-    assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
+    assert next(iter(repo.log("HEAD", mvc.LogOptions(prices=True)))).storage.kind == "delta"  # type: ignore[union-attr]
     drop(repo.context, first, second)
     if collected:
         repo.storage.gc(grace="0")
@@ -371,7 +373,11 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
             chain.repo.checkout(first)
         assert chain.is_right(0)
         assert chain.is_right(2)
-        kinds = {e.id: e.storage.kind for e in chain.repo.log(prices=True) if e.storage}
+        kinds = {
+            e.id: e.storage.kind
+            for e in chain.repo.log("HEAD", mvc.LogOptions(prices=True))
+            if e.storage
+        }
         assert kinds[first] == "recipe"
         assert kinds[second] != "recipe"
         assert chain.repo.storage.stats().kinds["recipe"] == 1

@@ -64,7 +64,7 @@ def line(count: int, seed: int) -> list[Mapping[str, np.ndarray]]:
 def further(repo: Repository, states: list[Mapping[str, np.ndarray]]) -> tuple[int, int]:
     """Stored bytes of these commits; deltas to each of them, added up."""
     stored = sum(repo.commit(state).stored_bytes for state in states)
-    log = repo.log(limit=len(states), prices=True)
+    log = repo.log("HEAD", mvc.LogOptions(prices=True), limit=len(states))
     return stored, sum(entry.storage.deltas for entry in log if entry.storage is not None)
 
 

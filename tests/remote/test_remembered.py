@@ -92,7 +92,7 @@ def test_another_process_fetches_while_this_one_asks(
 def answers(repo: Repository) -> dict[str, object]:
     """What is live, forgotten and there, by targets and versions."""
     found: dict[str, object] = {t: repo.live(t).commit for t in ("prod", "ada", "bob")}
-    for entry in repo.log(every=True):
+    for entry in repo.log("HEAD", mvc.LogOptions(every=True)):
         found[entry.id.hex()] = forgotten(repo.context, entry.id) is not None
     return found
 

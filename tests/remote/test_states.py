@@ -128,7 +128,7 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Team) -> None:
     assert kept(repo, line) == [2]
     assert repo.diff(line.ids[0], line.ids[1]).files
     assert kept(repo, line) == [0, 1, 2]
-    repo.log(relations=True, limit=7)
+    repo.log("HEAD", mvc.LogOptions(relations=True), limit=7)
     mvc.write_report(repo)
     assert kept(repo, line) == [0, 1, 2]  # what can do without a state fetches none
     repo.switch("side", create=True, start=line.ids[4])

@@ -24,6 +24,7 @@ from mvc.remote.door import Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import Tombstone, Truths
 from mvc.remote.slices import Sent, encode_entries
+from mvc.repo.history.log import LogOptions
 from mvc.store.journal.entries import Entry, RefChange
 from tests.oracle import reader
 from tests.oracle.holding import held_against
@@ -71,7 +72,7 @@ def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Team) -> None:
     newest = pair.ada.commit(state(9)).id
     pair.ada.push()
     bob.fetch()
-    assert bob.log(every=True)[0].refs == ("origin/main",)
+    assert bob.log("HEAD", LogOptions(every=True))[0].refs == ("origin/main",)
     bob.storage.gc(grace="0")
     assert can_read(bob, newest)
     oracle = held_against(pair.root / "bob")

@@ -292,7 +292,7 @@ def test_what_was_collected_here_comes_again(team: Team) -> None:
     team.ada.push(delete=["side"])
     team.bob.fetch(prune=True)
     team.bob.storage.gc(grace="0")
-    assert all(entry.id != lost for entry in team.bob.log(every=True))
+    assert all(entry.id != lost for entry in team.bob.log("HEAD", mvc.LogOptions(every=True)))
     team.ada.push()
     team.bob.fetch()
     assert team.bob.find("origin/side") == lost

@@ -73,8 +73,14 @@ def test_log_sorts_by_what_was_measured_later(history: History) -> None:
     with history.open() as repo:
         for id_, value in ((second, 0.2), (third, 0.9), (first, 0.5), (second, 0.7)):
             repo.annotate(id_, metrics={"auc": value})
-        assert [entry.id for entry in repo.log(sort="auc")] == [third, second, first]
-        assert [entry.id for entry in repo.log(sort="-auc", limit=1)] == [first]
+        assert [entry.id for entry in repo.log("HEAD", mvc.LogOptions(sort="auc"))] == [
+            third,
+            second,
+            first,
+        ]
+        assert [entry.id for entry in repo.log("HEAD", mvc.LogOptions(sort="-auc"), limit=1)] == [
+            first
+        ]
         gone = repo.storage.forget(keep_best=["auc:1"], dry_run=True)
         assert {commit.id for commit in gone.commits} == {first, second}
         found = repo.diff(first, third)

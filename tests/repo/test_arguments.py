@@ -69,7 +69,7 @@ LONELY: dict[str, Callable[[Any], object]] = {
     "rev": lambda repo: repo.find(LONE),
     "branch": lambda repo: repo.switch(LONE),
     "tag": lambda repo: repo.delete_tag(LONE),
-    "target": lambda repo: repo.log(target=LONE),
+    "target": lambda repo: repo.log("HEAD", mvc.LogOptions(target=LONE)),
     "note": lambda repo: repo.annotate("HEAD", note=LONE),
     "reason": lambda repo: repo.deploy("HEAD", "prod", reason=LONE),
     "author": lambda repo: repo.commit(STATE, options=mvc.CommitOptions(author=LONE)),

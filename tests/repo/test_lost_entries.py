@@ -120,7 +120,11 @@ def test_fsck_names_what_is_lost(story: Story) -> None:
 def test_log_says_that_history_is_incomplete(story: Story, mvc: Mvc) -> None:
     with Repository.open(story.root) as repo:
         incomplete: list[DamagedData] = []
-        found = list(history_log.log(repo.context, str(story.ids[6]), incomplete=incomplete))
+        found = list(
+            history_log.log(
+                repo.context, str(story.ids[6]), history_log.LogOptions(), incomplete=incomplete
+            )
+        )
         assert [e.id for e in found] == [story.ids[i] for i in (6, 5, 4)]
         assert incomplete
         with pytest.raises(DamagedData):

@@ -213,7 +213,11 @@ def test_repack_stores_in_full_what_is_asked_for_most(repo: mvc.Repository):
     plan = repo.storage.repack(add_queried=2, dry_run=True).plan
     assert plan.goal.add == (ids[3], ids[5])
     repo.storage.repack(add_queried=2)
-    full = {entry.id for entry in repo.log(reset_points=True) if entry.reset_point}
+    full = {
+        entry.id
+        for entry in repo.log("HEAD", mvc.LogOptions(reset_points=True))
+        if entry.reset_point
+    }
     assert full == {ids[0], ids[3], ids[5]}
     assert not repo.storage.repack(add_queried=2).plan  # they are reset points already
     with pytest.raises(WrongUsage, match="exclude each other"):

@@ -233,7 +233,7 @@ def charts_of(
 
 def test_the_axis_ends_with_the_data(burst: mvc.Repository) -> None:
     charts = charts_of(burst)
-    times = [entry.commit.time_ns for entry in burst.log(every=True)]
+    times = [entry.commit.time_ns for entry in burst.log("HEAD", mvc.LogOptions(every=True))]
     assert (charts.axis.low, charts.axis.high) == (min(times), max(times))
     shares = [charts.axis.share(time) for time in times]
     assert max(shares) - min(shares) > 0.9
@@ -256,7 +256,7 @@ def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Reposit
 
 
 def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
-    times = sorted(entry.commit.time_ns for entry in burst.log(every=True))
+    times = sorted(entry.commit.time_ns for entry in burst.log("HEAD", mvc.LogOptions(every=True)))
     charts = charts_of(burst, since=times[5], until=times[14])
     assert (charts.axis.low, charts.axis.high) == (times[5], times[14])
     assert {x for curve in charts.metric("acc").curves for x, _ in curve.points} == {*times[5:15]}
@@ -288,8 +288,11 @@ def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
 
 def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
     best = {name: charts_of(burst).metric(name).best for name in ("acc", "val_loss")}
-    assert best["acc"].commit == burst.log(every=True, sort="acc")[0].id
-    assert best["val_loss"].commit == burst.log(every=True, sort="-val_loss")[0].id
+    assert best["acc"].commit == burst.log("HEAD", mvc.LogOptions(every=True, sort="acc"))[0].id
+    assert (
+        best["val_loss"].commit
+        == burst.log("HEAD", mvc.LogOptions(every=True, sort="-val_loss"))[0].id
+    )
     assert (best["acc"].kind, best["val_loss"].kind) == ("highest", "lowest")
     page = mvc.write_report(burst)
     assert f"best {best['acc'].commit.short}</text>" in page

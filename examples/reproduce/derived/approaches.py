@@ -194,7 +194,9 @@ class Provenance:
             return _UPDATE.recover(repo, commit, architecture)
         steps = Steps()
         with steps.step("retrain"):
-            own = [entry.id for entry in repo.log(every=True)]  # its bases are trained, too
+            own = [
+                entry.id for entry in repo.log("HEAD", mvc.LogOptions(every=True))
+            ]  # its bases are trained, too
             state = mvc.retrain(repo, commit, trust=own).state
         return _recovered(repo, commit, architecture, state, steps)
 

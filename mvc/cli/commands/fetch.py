@@ -13,6 +13,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
 from mvc.names import printable
+from mvc.repo.history.log import LogOptions
 from mvc.text import count
 
 
@@ -41,7 +42,9 @@ def command(session: Session, args: _FetchOptions) -> None:
         tell_of_states(session, f"From {remote.url}", done)
     else:
         tell_of_fetch(session, done, remote.url)
-        absent = args.states == "all" and sum(each.absent for each in repository.log(every=True))
+        absent = args.states == "all" and sum(
+            each.absent for each in repository.log("HEAD", LogOptions(every=True))
+        )
         if absent:
             session.out.note(
                 f"{count(absent, 'version')} that came before have no state here: "

@@ -22,7 +22,6 @@ from mvc.cli.commits import (
     one_liner,
 )
 from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
-from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns
@@ -30,7 +29,7 @@ from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.repo.history.log import LogEntry
+from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.text import listed, number, one_line
 from mvc.times import format_time
 
@@ -63,9 +62,18 @@ def command(session: Session, args: _LogOptions) -> None:
     incomplete: list[DamagedData] = []
     entries = session.repository.log(
         rev,
+        LogOptions(
+            every=args.every,
+            paths=session.names(paths),
+            where=args.where,
+            grep=args.grep,
+            sort=args.sort,
+            target=args.target,
+            since=args.since,
+            until=args.until,
+        ),
+        limit=args.limit,
         incomplete=incomplete,
-        paths=session.names(paths),
-        **fields(args, "limit sort target since until every where grep"),
     )
     if session.as_json:
         commits = [as_json(entry) for entry in entries]

@@ -30,7 +30,7 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
 from mvc.repo.content.compare import compare_files, renames
-from mvc.repo.history.log import LogEntry
+from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.text import count
 
 _FIRST = 20
@@ -101,7 +101,9 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
 def _print_commit(session: Session, rev: CommitId) -> None:
     out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
-    found = repository.log(rev, limit=1, reset_points=True, relations=True, incomplete=incomplete)
+    found = repository.log(
+        rev, LogOptions(reset_points=True, relations=True), limit=1, incomplete=incomplete
+    )
     entry = found[0]
     manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
     parent = _parent(session, entry, incomplete)

@@ -13,6 +13,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, numbers
+from mvc.repo.history.log import LogOptions
 from mvc.text import count, one_line, percent, seconds, size
 
 _KINDS = {
@@ -50,7 +51,7 @@ def command(session: Session, args: _StatsOptions) -> None:
 
 def _print_versions(session: Session) -> None:
     """``price``: seconds, with what the bytes cost, if ``store.storage_weight`` says so."""
-    entries = session.repository.log(every=True, prices=True)
+    entries = session.repository.log("HEAD", LogOptions(every=True, prices=True))
     found = [(entry, entry.storage) for entry in entries if entry.storage is not None]
     if session.as_json:
         versions = [

@@ -62,7 +62,7 @@ def iter_versions(
         keys = [keys] if isinstance(keys, str) else list(keys)
     found: list[Version] = []
     if target is None:
-        log = history_log.log(context, rev, since=since, until=until)
+        log = history_log.log(context, rev, history_log.LogOptions(since=since, until=until))
         found += [entry.commit for entry in log][::-1]
     else:
         made = deployments.list_deployments(context, target)

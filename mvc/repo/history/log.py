@@ -29,6 +29,7 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
+from mvc.times import Time, moment_of
 
 
 class LogEntry(Struct, frozen=True):
@@ -68,33 +69,60 @@ class LogEntry(Struct, frozen=True):
         return merged_params(self.commit, self.annotations)
 
 
+class LogOptions(Struct, frozen=True, kw_only=True):
+    """Which versions ``Repository.log`` gives, in which order, and what it tells of each.
+
+    ``every``: those of all branches, tags and HEAD, by publication. ``paths`` keeps versions that
+    changed one of these tracked files or folders. ``where`` is a condition on metrics and params,
+    those of annotations included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that
+    lacks a name does not match. ``grep`` is a regular expression, searched in message, notes, run
+    and params. ``sort`` names a metric, or a param that is a number: versions that have it, the
+    highest first, with ``-NAME`` the lowest first.
+
+    ``since`` and ``until`` (both included) bound the commit time. With ``target`` only versions
+    that a deployment there made live and that was not retracted, by the time of the newest such
+    deployment, which the bounds then mean; what was live at ``since`` already is among them.
+    ``reset_points`` has every entry say whether it is stored in full, ``relations`` what its models
+    are to those of its first parent, ``prices`` how it is stored and what that costs
+    (``entry.storage``; reads as much as ``Storage.stats``).
+    """
+
+    every: bool = False
+    paths: Sequence[str] = ()
+    where: str | None = None
+    grep: str | None = None
+    sort: str | None = None
+    target: str | None = None
+    since: Time | None = None
+    until: Time | None = None
+    reset_points: bool = False
+    relations: bool = False
+    prices: bool = False
+
+
 def log(
     context: Context,
-    rev: Rev = "HEAD",
+    rev: Rev,
+    options: LogOptions,
     *,
     limit: int | None = None,
-    target: str | None = None,
-    since: int | None = None,
-    until: int | None = None,
-    reset_points: bool = False,
     incomplete: list[DamagedData] | None = None,
-    every: bool = False,
-    paths: Sequence[str] = (),
-    sort: str | None = None,
-    related: bool = False,
     storage: Mapping[CommitId, VersionStats] | None = None,
-    where: str | None = None,
-    grep: str | None = None,
 ) -> Iterator[LogEntry]:
-    """``Repository.log``: parents follow children; times are in ns since 1970.
+    """``Repository.log``: parents follow children.
 
     The iterator reads only what is taken, unless ``sort`` needs the whole history first.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
-    wanted = Condition(where) if where is not None else None
-    pattern = _pattern(grep) if grep is not None else None
+    wanted = Condition(options.where) if options.where is not None else None
+    pattern = _pattern(options.grep) if options.grep is not None else None
     snapshot, hidden = context.fresh(), None
+    since, until = (
+        None if each is None else moment_of(each, now_ns=context.store.clock.now_ns())
+        for each in (options.since, options.until)
+    )
+    every, target, paths, sort = options.every, options.target, options.paths, options.sort
     names = names_by_commit(context)
     if every:
         if rev != "HEAD":
@@ -126,11 +154,13 @@ def log(
             commit,
             tuple(names.get(commit.id, ())),
             deployments.of_commit(snapshot, commit.id, incomplete),
-            reset_point=is_reset_point(context, commit.id) if reset_points else None,
+            reset_point=is_reset_point(context, commit.id) if options.reset_points else None,
             forgotten_ns=availability.forgotten_ns(context, commit.id),
             absent=availability.is_absent(context, commit.id),
             sent_by=commits.placed(snapshot, commit.id)[0].entry.sender,
-            relations=_relations_if_known(context, commit, incomplete) if related else None,
+            relations=_relations_if_known(context, commit, incomplete)
+            if options.relations
+            else None,
             dropped=dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
             annotations=annotations.of(commit.id),

@@ -319,7 +319,7 @@ def test_a_state_and_its_file_have_one_root(repo, tmp_path):
 
 def full_versions(repo) -> str:
     """Of all versions, oldest first: F where all is stored in full."""
-    log = list(repo.log(reset_points=True))[::-1]
+    log = list(repo.log("HEAD", mvc.LogOptions(reset_points=True)))[::-1]
     return "".join("F" if entry.reset_point else "." for entry in log)
 
 

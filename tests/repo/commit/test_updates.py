@@ -277,5 +277,5 @@ def test_the_cost_of_an_update_does_not_grow_with_the_chain(tmp_path: Path, fres
     assert written[25:].max() <= 1.1 * written[:25].max()
     assert read[25:].max() <= 1.1 * read[:25].max()
     assert read.max() <= (8 * changed if fresh else 64 * 1024)
-    assert repo.log(limit=1, relations=True)[0].relations[0].equal == 312
+    assert repo.log("HEAD", mvc.LogOptions(relations=True), limit=1)[0].relations[0].equal == 312
     repo.close()

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,15 @@ from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy, retract
-from mvc.repo.history.log import LogEntry, is_reset_point, log
+from mvc.repo.history import log as history
+from mvc.repo.history.log import LogEntry, LogOptions, is_reset_point
 from tests.repo.publishing import START, advance, commit, set_ref
+
+
+def log(
+    context: Context, rev: Any = "HEAD", *, limit: int | None = None, **options: Any
+) -> Iterator[LogEntry]:
+    return history.log(context, rev, LogOptions(**options), limit=limit)
 
 
 def ids(context: Context, *args: str, **options: object) -> list[CommitId]:
@@ -158,35 +166,35 @@ def found(log: Iterable[LogEntry]) -> list[str]:
 
 def test_where(measured: Repository) -> None:
     """What was annotated later counts; numbers in params are numbers."""
-    log = measured.log
-    assert found(log(where="auc > 0.75")) == ["4", "3", "2"]
-    assert found(log(where="auc > 0.75 and lr >= 1e-3")) == ["3", "2"]
-    assert found(log(where="f1")) == ["2"] and found(log(where="not f1 > 1")) == ["2"]
-    assert found(log(where="data != cars or run = b")) == ["3", "2", "1"]
-    assert found(log(where="data != 'cars'")) == ["2"]
-    assert found(log(where="auc > 0.5", limit=1)) == ["4"]
-    assert found(log(where="run = 'b'", sort="auc")) == ["3", "1"]
-    assert found(log(where="note != ''")) == ["2"]
+    assert found(log(measured.context, where="auc > 0.75")) == ["4", "3", "2"]
+    assert found(log(measured.context, where="auc > 0.75 and lr >= 1e-3")) == ["3", "2"]
+    assert found(log(measured.context, where="f1")) == ["2"] and found(
+        log(measured.context, where="not f1 > 1")
+    ) == ["2"]
+    assert found(log(measured.context, where="data != cars or run = b")) == ["3", "2", "1"]
+    assert found(log(measured.context, where="data != 'cars'")) == ["2"]
+    assert found(log(measured.context, where="auc > 0.5", limit=1)) == ["4"]
+    assert found(log(measured.context, where="run = 'b'", sort="auc")) == ["3", "1"]
+    assert found(log(measured.context, where="note != ''")) == ["2"]
     with pytest.raises(WrongUsage, match=r"auc > \^and"):
-        log(where="auc > and")
+        log(measured.context, where="auc > and")
 
 
 def test_grep(measured: Repository) -> None:
-    log = measured.log
-    assert found(log(grep="step [12]")) == ["2", "1"]
-    assert found(log(grep="by Ada")) == ["2"]
-    assert found(log(grep="^data=vans$")) == ["2"]
-    assert found(log(grep="f1=0.8")) == ["2"]
-    assert found(log(grep="^b$")) == ["3", "1"]
+    assert found(log(measured.context, grep="step [12]")) == ["2", "1"]
+    assert found(log(measured.context, grep="by Ada")) == ["2"]
+    assert found(log(measured.context, grep="^data=vans$")) == ["2"]
+    assert found(log(measured.context, grep="f1=0.8")) == ["2"]
+    assert found(log(measured.context, grep="^b$")) == ["3", "1"]
     with pytest.raises(WrongUsage, match="no regular expression"):
-        log(grep="(")
+        log(measured.context, grep="(")
 
 
 def test_sorts_by_params_and_by_what_was_annotated(measured: Repository) -> None:
-    assert found(measured.log(sort="-lr")) == ["4", "3", "2", "1", "0"]
-    assert found(measured.log(sort="auc", limit=2)) == ["2", "4"]
+    assert found(measured.log("HEAD", LogOptions(sort="-lr"))) == ["4", "3", "2", "1", "0"]
+    assert found(measured.log("HEAD", LogOptions(sort="auc"), limit=2)) == ["2", "4"]
     with pytest.raises(UnknownMetric, match="data"):
-        measured.log(sort="data")
+        measured.log("HEAD", LogOptions(sort="data"))
 
 
 def test_live_shows_what_was_annotated(measured: Repository) -> None:

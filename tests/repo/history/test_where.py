@@ -11,6 +11,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import UnknownMetric, WrongUsage
+from mvc.repo.history.log import LogOptions
 from mvc.repo.history.where import Condition
 
 ROW: dict[str, float | str] = {
@@ -113,7 +114,7 @@ def test_a_name_that_no_version_has_is_named(tmp_path: Path) -> None:
     with Repository.init(tmp_path) as repo:
         repo.commit({"w": np.zeros(1, np.float32)}, metrics={"auc": 0.5})
         with pytest.raises(UnknownMetric, match="no version has acc") as caught:
-            list(repo.log(where="acc > 0.1"))
+            list(repo.log("HEAD", LogOptions(where="acc > 0.1")))
         assert "auc" in str(caught.value.hint)
-        assert not list(repo.log(where="auc > 0.9"))
-        assert len(list(repo.log(where="acc > 0.1 or auc > 0.1"))) == 1
+        assert not list(repo.log("HEAD", LogOptions(where="auc > 0.9")))
+        assert len(list(repo.log("HEAD", LogOptions(where="acc > 0.1 or auc > 0.1")))) == 1
