@@ -93,7 +93,7 @@ TOPICS = {
         (
             "A pipeline says how a version is written as its difference from an earlier one. The "
             "setting `commit.pipeline` holds the one that commits use; `mvc pipeline SPEC` "
-            "explains one, and `mvc pipeline --bench PATH...` measures all on your own models.",
+            "explains one.",
             "Versions are stored exactly as they are given, with every pipeline. Those that are "
             "lossy make *production weights*, where these are asked for.",
         ),
