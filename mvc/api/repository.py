@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.lossy_commit import LossyCommit
-    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest, FileOptions
+    from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
@@ -349,6 +348,7 @@ class Repository(Unpicklable):
         CannotRecord and BadModelFile for what cannot be committed, NothingToCommit,
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
+        from mvc.repo.commit.committing import commit_files, commit_states
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
         from mvc.repo.protection import refuse_protected
@@ -399,9 +399,16 @@ class Repository(Unpicklable):
         announce = announcing(self.context, request.deploy)
         if has_files:
             whole = deploy is not None and not chosen.anyway
-            done = self._commit_files(state, given, request, files or FileOptions(), whole=whole)
+            done = commit_files(
+                self.context,
+                state,
+                given,
+                request=request,
+                read=files or FileOptions(),
+                whole=whole,
+            )
         else:
-            done = self._commit_states(given, path, request)
+            done = commit_states(self.context, given, path, request)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
@@ -440,95 +447,6 @@ class Repository(Unpicklable):
         if options.environment is not False:
             carried[environment.NAME] = environment.capture(fs, with_torch=False).encoded
         return state, carried
-
-    def _commit_states(
-        self,
-        given: Mapping[str, Mapping[str, Any] | None],
-        path: str,
-        request: CommitRequest,
-    ) -> CommitResult:
-        from mvc.repo.commit.inputs import of_state
-        from mvc.repo.commit.reduced_file import approximating
-
-        changes = [of_state(each, name, cached=True) for name, each in given.items()]
-        live: Any = given.get(path)
-        setting = None if live is None else approximating(self.context)
-        lossy = self._lossy(request, request.pipeline or setting)
-        if lossy is None:
-            return replace(self._publish(request, changes), state=live)
-        if live is None:
-            raise WrongUsage(
-                f"a lossy pipeline reduces the state at {path}, which is not given",
-                hint="name its path with path=, or commit with pipeline='lossless'",
-            )
-        reduced = lossy.changes([c for c in changes if c.path == path], given_back=True)
-        changes = [*reduced, *(c for c in changes if c.path != path)]
-        done = self._publish(request.made_by(lossy.text), changes)
-        return replace(done, state=lossy.state(done.entries[path]))
-
-    def _commit_files(
-        self,
-        paths: object,
-        given: Mapping[str, Mapping[str, Any] | None],
-        request: CommitRequest,
-        read: FileOptions,
-        *,
-        whole: bool,
-    ) -> CommitResult:
-        from mvc.repo.checkout.outputs import refuse_slash
-        from mvc.repo.commit.inputs import of_files, of_state
-        from mvc.repo.commit.reduced_file import approximating
-        from mvc.repo.whole import refuse_incomplete
-
-        options = request.options
-        changes = of_files(self.context, paths, read, options)
-        if whole:
-            at = lookup_refs.tip(self.context, options.branch, new=options.new_branch)
-            files = {c.path: None if c.open is None else self.root / c.path for c in changes}
-            refuse_incomplete(self.context, at.commit, files)
-        further = [of_state(each, name, cached=True) for name, each in given.items()]
-        if read.output is not None:
-            refuse_slash(read.output)
-        output = None if read.output is None else Path(read.output)
-        written = output is not None or read.in_place
-        setting = approximating(self.context)
-        if written:
-            setting = str(self.config.get("commit.pipeline"))
-        lossy = self._lossy(request, request.pipeline or setting)
-        if lossy is None:
-            if written:
-                raise WrongUsage("output and in_place are for lossy pipelines")
-            return self._publish(request, [*changes, *further])
-        # Training goes on from its own weights: an approximation is only written on request.
-        written = written or not lossy.pipeline.forward_only
-        if written:
-            lossy.check_places(changes, output, in_place=read.in_place)
-        changes = [*lossy.changes(changes, given_back=False), *further]
-        with lossy.explained():
-            done = self._publish(request.made_by(lossy.text), changes)
-        if written:
-            lossy.write(done, output)
-        return done
-
-    def _publish(self, request: CommitRequest, changes: Sequence[Change]) -> CommitResult:
-        from mvc.repo.commit.commit import commit
-
-        return commit(self.context, replace(request, changes=changes), request.options.progress)
-
-    def _lossy(self, request: CommitRequest, text: str | None) -> LossyCommit | None:
-        """The making of production weights by the pipeline ``text``; None if it only codes."""
-        from mvc.pipelines.pipeline import Pipeline
-
-        options = request.options
-        parsed = Pipeline.parse(text or "lossless")
-        makes = parsed.decisions or parsed.lossy or parsed.forward_only
-        if options.produced_by is None and makes:
-            from mvc.repo.commit.lossy_commit import LossyCommit
-
-            return LossyCommit.of(self.context, str(text), request, options.exact)
-        if options.exact:
-            raise WrongUsage("exact is for lossy pipelines")
-        return None
 
     # -- getting versions back -------------------------------------------------------------
 
@@ -608,7 +526,10 @@ class Repository(Unpicklable):
                 commit_id, rev if at is None else None, path, to, options=options
             )
         elif options != WriteOptions():
-            raise WrongUsage("how files are written is named", hint="say where they go with to=")
+            raise WrongUsage(
+                "force, everything, atomic_dir, delete and progress are for files",
+                hint="say where they go with to=",
+            )
         elif not isinstance(path, str | None):
             raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:

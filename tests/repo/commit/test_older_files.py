@@ -60,6 +60,6 @@ def test_files_that_were_files_go_back(tmp_path: Path) -> None:
         assert repo.manifest().root == repo.manifest("HEAD~2").root
 
 
-def test_an_option_that_is_not_given_is_not_named(repo: mvc.Repository) -> None:
-    with pytest.raises(WrongUsage, match="force is for files"):
+def test_options_of_files_need_a_place_for_them(repo: mvc.Repository) -> None:
+    with pytest.raises(WrongUsage, match="are for files"):
         repo.checkout(force=True, atomic_dir=False)
