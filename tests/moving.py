@@ -20,6 +20,9 @@ def move_every_pack(context: Context) -> None:
     def attempt() -> None:
         found = read_records(store.snapshot)
         plan = RewritePlan(packs=set(found.packs))
-        rewrite(store, policy, found, plan, lambda: Entry("repack", store.clock.now_ns(), "moved"))
+        rewrite(
+            store, policy, found, plan,
+            operation=lambda: Entry("repack", store.clock.now_ns(), "moved"),
+        )  # fmt: skip
 
     retry_on_rewrite(store.snapshot, attempt)

@@ -37,7 +37,7 @@ BUDGET = {
     "models": 1_089,
     "pipelines": 405,
     "probing": 998,
-    "recipes": 1_894,
+    "recipes": 1_897,
     "remote": 5_838,
     "repo": 6_927,
     "report": 729,

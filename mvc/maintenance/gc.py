@@ -88,7 +88,7 @@ def collect(
 
         if plan.rewrite:
             rewrite(
-                store, policy, plan.graph, plan.rewrite, operation, allows=plan.allows,
+                store, policy, plan.graph, plan.rewrite, operation=operation, allows=plan.allows,
                 progress=progress,
             )  # fmt: skip
         else:

@@ -131,8 +131,8 @@ def rewrite(
     policy: Policy,
     graph: StorageGraph,
     plan: RewritePlan,
-    operation: Callable[[], Entry],
     *,
+    operation: Callable[[], Entry],
     allows: Callable[[Recorded, Iterator[RecordHeader]], bool] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:

@@ -21,7 +21,6 @@ from mvc.names import DEFAULT_STATE, PATCH, RECIPE
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Call, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained
-from mvc.recipes.weights import drop, prove, readable, store_again
 from mvc.repo import attached
 from mvc.types import PathName, Progress, Reason
 
@@ -117,6 +116,8 @@ def retrain(
     NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
     come out.
     """
+    from mvc.recipes.weights import prove
+
     commit = repo.find(rev)
     options = replay_options(
         repo, trust, [commit],
@@ -139,6 +140,8 @@ def retraining(
 
     It is trained again first, as by ``retrain``; nothing is if its weights are stored.
     """
+    from mvc.recipes.weights import readable
+
     commit = repo.find(rev)
     options = replay_options(
         repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
@@ -154,6 +157,8 @@ def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") 
     recipe, CannotRetrain where no replay on this repository has proven it (``retrain``) or its
     data are references, DamagedData; then nothing is given up.
     """
+    from mvc.recipes.weights import drop
+
     unchanged(repo.context)  # of a damaged repository nothing is given up
     drop(repo.context, [repo.find(rev) for rev in revs], reason=reason)
 
@@ -172,6 +177,8 @@ def store_weights(
 
     The arguments, and what is raised, are those of ``retrain``.
     """
+    from mvc.recipes.weights import store_again
+
     commit = repo.find(rev)
     options = replay_options(
         repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress

@@ -90,8 +90,8 @@ def _coding_of(pipeline: LossyPipeline) -> SymbolCoding:
 
 
 def _encode(coding: SymbolCoding, steps: Sequence[Sequence[Addition]], *, joint: bool) -> Parts:
-    by_member = [tuple(map(Table.of, times)) for times in zip(*steps, strict=True)]
-    classes: dict[tuple[Table, ...], list[int]] = {}
+    by_member = [tuple(map(CodeTable.of, times)) for times in zip(*steps, strict=True)]
+    classes: dict[tuple[CodeTable, ...], list[int]] = {}
     for i, tables in enumerate(by_member):
         classes.setdefault(tables, []).append(i)
     place = {tables: i for i, tables in enumerate(classes)}
@@ -133,7 +133,7 @@ def _decode(
     return steps
 
 
-class Table(Struct, frozen=True):
+class CodeTable(Struct, frozen=True):
     """What the members of a class have in common: dtype, scale, and the bytes of the table."""
 
     dtype: str
@@ -141,7 +141,7 @@ class Table(Struct, frozen=True):
     data: bytes
 
     @classmethod
-    def of(cls, step: Addition) -> Table:
+    def of(cls, step: Addition) -> CodeTable:
         return cls(step.dtype, step.root, step.table.tobytes())
 
     @property
@@ -161,7 +161,7 @@ def _row(rows: Sequence[Symbols]) -> Symbols:
     return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
 
 
-def encode_table(table: Table) -> bytes:
+def encode_table(table: CodeTable) -> bytes:
     """A table as it is stored. Raises WrongUsage for one that readers refuse."""
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
@@ -178,7 +178,7 @@ def encode_table(table: Table) -> bytes:
     return head + bytes((kept,)) + rows[:, width - kept :].tobytes()
 
 
-def _decode_table(cursor: Cursor) -> Table:
+def _decode_table(cursor: Cursor) -> CodeTable:
     code, count = cursor.byte(), cursor.varint()
     if code >= 2 * _ROOT or count >= _MOST_SYMBOLS:
         raise DamagedData("a table of numbers of no known kind")
@@ -191,7 +191,7 @@ def _decode_table(cursor: Cursor) -> Table:
     rows[1:, kind.width - kept :] = stored
     if kind.infinite(rows.view(f"<u{kind.width}")).any():
         raise DamagedData("a table has a number that is infinite or none")
-    return Table(kind.name, code >= _ROOT, rows.tobytes())
+    return CodeTable(kind.name, code >= _ROOT, rows.tobytes())
 
 
 def encode_runs(members: Sequence[int]) -> bytes:
@@ -207,7 +207,7 @@ class _Members(Struct, frozen=True):
     totals: list[int]
 
     @classmethod
-    def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[Table]) -> _Members:
+    def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[CodeTable]) -> _Members:
         """``sizes``: the raw bytes of the members. Raises DamagedData unless they fit."""
         made = cls([], [0] * len(classes))
         while len(made.parts) < len(sizes):

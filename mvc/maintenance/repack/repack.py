@@ -76,7 +76,7 @@ def repack(
         policy, author = encoding_policy(context.config), context.author
         return rewrite(
             context.store, policy, plan.found, plan.rewrite,
-            lambda: Entry(
+            operation=lambda: Entry(
                 "repack", context.store.clock.now_ns(), str(goal), author=author, reason=reason
             ),
             progress=progress,

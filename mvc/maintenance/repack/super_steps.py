@@ -163,7 +163,7 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
         policy = encoding_policy(context.config)
         return rewrite(
             context.store, policy, found.found, plan,
-            lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
+            operation=lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
         )  # fmt: skip
 
     return retry_on_rewrite(context.store.snapshot, attempt) is not None

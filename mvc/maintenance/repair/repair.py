@@ -147,6 +147,6 @@ def _heal_once(
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         rewrite(
             store, encoding_policy(context.config), survey.found, plan.rewrite,
-            lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
+            operation=lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
         )  # fmt: skip
         return plan, quarantined
