@@ -79,7 +79,7 @@ def collection(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.python(small(1, 0.01))
     teller.do(lambda: repo.undo())
     collect(teller)
-    teller.python(small(1, 0.02), deploy="prod")
+    teller.python(small(1, 0.02), deploy="prod", pipeline="zlib:6")  # a feature
     teller.do(lambda: repo.context.store.snapshot.rebuild_index())
     collect(teller)
     return story
