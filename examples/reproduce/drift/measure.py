@@ -60,7 +60,7 @@ store:
   layout: chain:{}
   max_chain: 1000  # times the full size: only the interval ends a chain
 python:
-  keep_base: true
+  keep_base: 64GB
 """
 
 
