@@ -13,11 +13,12 @@ from msgspec.structs import replace
 import mvc
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.repack.contents import ContentGraph
+from mvc.maintenance.repack.contents import ContentPlan, history
 from mvc.maintenance.repack.goal import Goal, Proven
 from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.solve.model import Selected, Tree, Versions
-from mvc.maintenance.repack.solve.priced import Priced, Training, cheapest
+from mvc.maintenance.repack.solve.graph import Nodes, Selected, Tree
+from mvc.maintenance.repack.solve.priced import Priced, Solver, Training
+from mvc.maintenance.repack.trials import attempt
 from mvc.repo.config import set_value
 from tests.maintenance.test_priced import Assigned, check
 
@@ -84,7 +85,10 @@ def problems(mixed: Mixed, weight: float) -> Priced:
     (path,) = mixed.repo.manifest().by_path
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
     goal = Goal(weight=weight, proven=proven)
-    return ContentGraph(RepackProblem(mixed.repo.context, goal), weight, None).priced
+    costs = RepackProblem(mixed.repo.context, goal).costs
+    attempt(costs, (o for id_ in costs.survey.first for o in costs.alone(id_)))
+    attempt(costs, (o for _, made in history(costs).values() for o in made))
+    return ContentPlan(costs, history(costs), weight, proven).solver.problem
 
 
 def parts(whole: Priced, size: int) -> Iterator[Priced]:
@@ -100,7 +104,7 @@ def parts(whole: Priced, size: int) -> Iterator[Priced]:
         ]
         costs = whole.contents
         yield Priced(
-            Versions([costs.full_bytes[c] for c in contents],
+            Nodes([costs.full_bytes[c] for c in contents],
                      [costs.full_ns[c] for c in contents], edges),
             [[at[c] for c in whole.held[v]] for v in mine],
             [whole.fixed_ns[v] for v in mine],
@@ -132,7 +136,7 @@ class AnyLayout:
             for kept in subsets(edges):
                 layout = Selected(sources, kept)
                 times = contents.recovery(layout)
-                ns = (NEVER if times[node] is None else times[node] for node in nodes)
+                ns = (times.get(node, NEVER) for node in nodes)
                 found.append((contents.stored(layout), *ns))
         every = np.array(sorted(found), float)
         best = every[:1]
@@ -181,7 +185,7 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
     problem = problems(mixed, weight)
     assert len(problem.held) == 30
     assert len(problem.trainings or {}) == len(mixed.proven)
-    found = cheapest(problem)
+    found = Solver(problem).cheapest()
     assert found is not None
     if tight:
         least = max(
@@ -189,7 +193,7 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
             for fixed, held in zip(problem.fixed_ns, problem.held, strict=True)
         )
         problem = replace(problem, bound=(least + max(found.ns)) // 2)
-        found = cheapest(problem)
+        found = Solver(problem).cheapest()
         assert found is not None
     check(problem, found)
     best = [Assigned(part).best() for part in parts(problem, 6)]

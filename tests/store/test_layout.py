@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.maintenance.repack.solve.model import Edge, Versions
-from mvc.maintenance.repack.solve.model import Selected as Plan
-from mvc.maintenance.repack.solve.priced import Priced, cheapest
+from mvc.maintenance.repack.solve.graph import Edge, Nodes
+from mvc.maintenance.repack.solve.graph import Selected as Plan
+from mvc.maintenance.repack.solve.priced import Priced, Solver
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
@@ -172,9 +172,9 @@ def price(layout: Layout, full: int, count: int) -> int:
             sources.add(number)
             chain = (link(number, 0),)
         made.append(chain)
-    versions = Versions([full] * count, [0] * count, edges)
+    versions = Nodes([full] * count, [0] * count, edges)
     times = versions.recovery(Plan(frozenset(sources), frozenset(range(len(edges)))))
-    return full * len(sources) + sum(ns for ns in times if ns is not None)
+    return full * len(sources) + sum(times.values())
 
 
 @pytest.mark.parametrize(("text", "most"), [("chain", 1.15), ("skip:4", 1.15), ("skip:2", 1.15)])
@@ -185,7 +185,7 @@ def test_full_records_where_they_save_their_price_come_near_the_best_plan(
     count = 150
     layout = Layout(step=Layout.parse(text).step)
     edges = [Edge(i - 1, i, 0, 1) for i in range(1, count)]
-    versions = Versions([full] * count, [0] * count, edges)
-    best = cheapest(Priced(versions, [[i] for i in range(count)], [0] * count, 1.0))
+    versions = Nodes([full] * count, [0] * count, edges)
+    best = Solver(Priced(versions, [[i] for i in range(count)], [0] * count, 1.0)).cheapest()
     assert best is not None
     assert price(layout, full, count) <= most * best.price

@@ -50,6 +50,12 @@ class Candidate(Struct, frozen=True):
         return self.id, self.start
 
     @property
+    def group(self) -> tuple[int, int]:
+        """Pack and offset of the record that it is stored in."""
+        assert self.place is not None
+        return self.place[:2]
+
+    @property
     def needs(self) -> list[Node]:
         """The pieces that it is decoded from."""
         return [(id_, self.start) for id_ in (self.base, *self.inputs) if id_ is not None]

@@ -5,9 +5,11 @@ A coding that is stored is taken as it is; of others ``Sizes`` estimates the byt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
-from mvc.maintenance.repack.candidates import Candidate, Candidates, found_from_base
+from mvc.maintenance.repack.candidates import Candidate, Candidates, found_from_base, starts_of
 from mvc.maintenance.repack.sizes import Sizes
 from mvc.maintenance.repack.survey import Survey
 from mvc.store.recovery.rates import Rates
@@ -35,11 +37,8 @@ class Costs:
         """The full records of a blob of any version."""
         return self.full(self.survey.first[id_], id_)
 
-    def between(self, a: int, b: int, span: int) -> dict[bytes, list[Candidate]]:
-        """For each blob of b that a lacks, the codings that make it from version a.
-
-        ``span``: generations between the two.
-        """
+    def between(self, a: int, b: int) -> dict[bytes, list[Candidate]]:
+        """For each blob of b that a lacks, the codings that make it from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
         found: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
@@ -55,6 +54,7 @@ class Costs:
             if stored is not None:
                 found[id_] = stored
             elif base is not None:
+                span = self.survey.generation(b) - self.survey.generation(a)
                 found[id_] = self._delta(id_, base, span)
             else:
                 found[id_] = self.full(b, id_)
@@ -69,6 +69,23 @@ class Costs:
     def _delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
         made = self.sizes.delta(id_, base, span)
         return made if made[0].base is not None else self.alone(id_)
+
+    def whole(self) -> Iterator[tuple[bytes, bytes | None, list[Candidate]]]:
+        """The stored codings by blob and base that make all of the blob, both of versions."""
+        first, found = self.survey.first, dict[tuple[bytes, bytes | None], dict[int, Candidate]]()
+        for coding in self.candidates:
+            if coding.id in first and (coding.base is None or coding.base in first):
+                pieces = found.setdefault((coding.id, coding.base), {})
+                best = pieces.setdefault(coding.start, coding)
+                pieces[coding.start] = min(best, coding, key=lambda each: each.stored)
+        for (id_, base), pieces in found.items():
+            if len(pieces) == len(starts_of(self.survey.size(id_))):
+                yield id_, base, list(pieces.values())
+
+    def renewed(self, id_: bytes, base: bytes, candidates: list[Candidate]) -> list[Candidate]:
+        """The same delta at the price that trials since then have shown."""
+        new = [o for o in candidates if o.base is not None and o.place is None]
+        return self._delta(id_, base, new[0].span) if new else candidates
 
     def tried(self, id_: bytes, base: bytes, span: int = 1) -> list[Candidate]:
         """A delta that is not stored, after trying it."""

@@ -1,47 +1,26 @@
 """repack: store the same versions with other reset points and deltas.
 
 A ``RepackProblem`` holds what is stored, and estimates what other codings would take. A plan is a
-``Selection`` of codings of single tensors from which everything can be recovered. Most goals are
-met in two steps. A solver (``solve``) chooses among whole versions: which are in full, and which
-delta leads to each of the others (``Selected``). The codings of their tensors follow from that.
-What recovery then takes, tensor by tensor, can differ from the solver's figure, so a bound is
-tightened for the solver until the plan keeps it. The lowest price is searched for over tensors
-themselves (``ContentGraph``).
-
+``Selection`` of codings of single tensors from which everything can be recovered (``planner``).
 Execution moves the codings that stay into new packs and adds the new ones, in one step
 (``mvc.maintenance.rewrite_plan``). Ids do not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import Unattainable
-from mvc.ids import CommitId
-from mvc.maintenance.repack.contents import ContentGraph
-from mvc.maintenance.repack.goal import Goal, plain
-from mvc.maintenance.repack.layout_codings import drop_full, of_layout, of_store
-from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
-from mvc.maintenance.repack.plan import CurvePoint, RepackCurve, RepackPlan
+from mvc.maintenance.repack.goal import Goal
+from mvc.maintenance.repack.metrics import LayoutMetrics
+from mvc.maintenance.repack.plan import RepackCurve, RepackPlan
+from mvc.maintenance.repack.planner import ALIKE, curve, planned
 from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve import layouts
-from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes, within_time
-from mvc.maintenance.repack.solve.model import Selected, Versions
-from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
-from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
-from mvc.repo.lookup import availability
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
-from mvc.store.writing.layout import ENDLESS
-from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
 
 
@@ -94,18 +73,13 @@ def unchanged(context: Context) -> Repacked:
     return Repacked(plan, None)
 
 
-_ROUNDS = 6
-_STEP = 4  # of skip deltas, where the settings have none
-_ALIKE = 1.01  # ratio of estimates that count as equal
-
-
 def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
     """The best plan found for a goal.
 
     Raises Unattainable if the goal cannot be met, DamagedData in a damaged repository.
     """
     problem = RepackProblem(context, goal, progress)
-    plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
+    plan = planned(problem) if problem.survey.versions else problem.unchanged()
     if not _is_worth(plan):
         prices = plan.prices and (plan.prices[0], plan.prices[0])
         plan = replace(problem.unchanged(), prices=prices)
@@ -127,160 +101,15 @@ def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> Re
     return replace(plan, rewrite=rewrite, after=after, joined=joined)
 
 
-def _chosen(problem: RepackProblem) -> RepackPlan:
-    goal = problem.goal
-    if goal.weight is not None:
-        return _cheapest(problem, goal.weight)
-    if goal.add:
-        return problem.plan_of(added(problem))
-    if goal.remove:
-        return problem.plan_of(removed(problem))
-    if goal.super_step is not None:
-        pairs = [(each.start, each.end) for each in problem.steps()]
-        if not pairs:
-            return problem.unchanged()
-        versions, today = problem.versions(full=False)
-        layout = layouts.with_steps(versions, today, pairs)
-        return problem.plan_of(problem.completed(problem.with_edges(versions, layout)))
-    if goal.interval is not None:
-        versions, _ = problem.versions(full=True)
-        return problem.plan_of(
-            problem.of_layout(versions, layouts.at_interval(versions, goal.interval))
-        )
-    if goal.layout is not None:
-        plan = problem.plan_of(problem.skipping(goal.layout))
-        a, b = plan.before, plan.after
-        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * _ALIKE
-        return problem.unchanged() if kept else plan
-    if goal.max_recovery is not None:
-        return _within_time(problem, goal.max_recovery)
-    assert goal.max_size is not None
-    return _within_bytes(problem, goal.max_size)
-
-
-def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
-    """Tightens the planner's bound until the selection meets the real one, blob by blob."""
-    (versions, today), before = problem.versions(full=True), problem.before
-    allowed, least = round(bound * 1e9), fastest(versions)
-    best = next((p for p in _skipping(problem) if p.after.worst_seconds <= bound), None)
-    for last in (*[False] * (_ROUNDS - 1), True):
-        layout = within_time(versions, least if last else allowed, today)
-        if layout is None:
-            break
-        plan = problem.plan_of(problem.of_layout(versions, layout))
-        if plan.after.worst_seconds <= bound:
-            best = plan if best is None or plan.after.bytes <= best.after.bytes else best
-            break
-        # The planner knows no groups: what it must be asked for can lie far below the bound, but
-        # not below what every version in full takes.
-        planned = versions.worst(layout) or allowed
-        allowed = max(least, min(allowed - 1, int(planned * bound / plan.after.worst_seconds)))
-    if before.worst_seconds <= bound and (best is None or before.bytes <= best.after.bytes):
-        return problem.unchanged()
-    if best is not None:
-        return best
-    raise Unattainable(
-        f"no layout recovers every version within {plain(bound)} s here",
-        hint=f"the fastest takes about {plain(least / 1e9, 2)} s: every version in full",
-    )
-
-
-def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
-    """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
-    goal, versions = problem.goal, problem.survey.versions
-    old, rest, saved = _price(problem, problem.before, weight), problem, 0.0
-    best = cheapest(ContentGraph(problem, weight, goal.bound).priced)
-    numbers = [] if best is None else sorted(best.given_up)
-    gone = [versions[i].commit for i in numbers]
-    if best is not None and gone:
-        paths = {commit: goal.proven[commit].path for commit in gone}
-        without = replace(goal, proven={})
-        rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
-        lost = problem.survey.specs.keys() - rest.survey.specs.keys()
-        saved = sum(o.stored for o in rest.stored if o.id in lost) * weight / 1e9
-        saved -= sum(best.ns[i] for i in numbers) / 1e9
-    plan = _cheapest_layout(rest, weight)
-    prices = old, _price(rest, plan.after, weight) - saved
-    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
-
-
-def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
-    """As ``_within_time`` for the price: the present layout, or a better one that was found."""
-    bound = allowed = problem.goal.bound
-    plans = [problem.unchanged()]
-    for _ in range(_ROUNDS):
-        graph = ContentGraph(problem, weight, allowed)
-        best = cheapest(graph.priced)
-        if best is None:
-            break
-        plan = problem.plan_of(problem.selected(partial(graph.selection, best.layout)))
-        plans.append(plan)
-        if bound is None or allowed is None or plan.after.worst_seconds <= bound:
-            break
-        allowed *= 0.99 * bound / plan.after.worst_seconds
-    fitting = [p for p in plans if bound is None or p.after.worst_seconds <= bound]
-    if bound is not None and not fitting:
-        return _within_time(problem, bound)
-    return min(fitting, key=lambda p: _price(problem, p.after, weight))
-
-
-def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """Seconds: of bytes in packs, and of one recovery of every version."""
-    return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
-
-
-def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
-    """Plans with skip deltas, of fewer and fewer versions between reset points."""
-    step = layout_of(problem.survey.context.config).step or _STEP
-    for interval in (ENDLESS, step**3, step**2, step):
-        yield problem.plan_of(problem.skipping(SkipLayout(interval, step)))
-
-
-def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
-    """As ``_within_time`` for bytes, including manifests and headers, which no layout changes."""
-    (versions, today), before = problem.versions(full=True), problem.before
-    least = problem.plan_of(problem.of_layout(versions, smallest(versions, today)))
-    if min(least.after.bytes, before.bytes) > size:
-        raise Unattainable(
-            f"no layout fits into {size} bytes",
-            hint=f"the smallest possible takes about {least.after.bytes} bytes",
-        )
-    fitting = [p for p in (least, *_skipping(problem)) if p.after.bytes <= size]
-    best = min(fitting, key=lambda p: p.after.worst_seconds, default=None)
-    room = size - (least.after.bytes - versions.stored(smallest(versions, today)))
-    for _ in range(_ROUNDS):
-        try:
-            layout = within_bytes(versions, room, today)
-        except Unattainable:
-            break
-        layout = _cheaper(versions, layout, today)
-        plan = problem.plan_of(problem.of_layout(versions, layout))
-        if plan.after.bytes <= size:
-            if best is None or plan.after.worst_seconds < best.after.worst_seconds:
-                best = plan
-            break
-        room -= plan.after.bytes - size
-    worst = before.worst_seconds
-    if best is None or (before.bytes <= size and worst <= best.after.worst_seconds):
-        return problem.unchanged()
-    return best
-
-
-def _cheaper(versions: Versions, layout: Selected, today: Selected) -> Selected:
-    """The smallest layout with about the same worst recovery."""
-    worst = versions.worst(layout) or 0
-    return within_time(versions, round(worst * _ALIKE), today) or layout
-
-
 def _is_worth(plan: RepackPlan) -> bool:
     """Whether a plan changes more than estimates can tell apart."""
     a, b = plan.before, plan.after
     if plan.prices is not None:
         bound = plan.goal.bound
         late = bound is not None and a.worst_seconds > bound
-        return late or plan.prices[0] > plan.prices[1] * _ALIKE
+        return late or plan.prices[0] > plan.prices[1] * ALIKE
     return a.reset_points != b.reset_points or any(
-        not 1 / _ALIKE < (x + 1e-9) / (y + 1e-9) < _ALIKE
+        not 1 / ALIKE < (x + 1e-9) / (y + 1e-9) < ALIKE
         for x, y in (
             (a.bytes, b.bytes),
             (a.worst_seconds, b.worst_seconds),
@@ -292,159 +121,10 @@ def _is_worth(plan: RepackPlan) -> bool:
 def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
     """The bytes of all packs that each recovery bound would take, and the stored layout."""
     return retry_on_rewrite(
-        context.store.snapshot, lambda: _drawn(RepackProblem(context, Goal(), progress))
+        context.store.snapshot, lambda: curve(RepackProblem(context, Goal(), progress))
     )
-
-
-def _drawn(problem: RepackProblem) -> RepackCurve:
-    before, versions = problem.before, problem.versions(full=True)[0]
-    tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
-    today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
-    if not len(versions):
-        return RepackCurve((), today)
-    found, after = curve(versions), [plan.after for plan in _skipping(problem)]
-    points: list[CurvePoint] = []
-    if problem.costs.candidates.groups:  # the planner counts shares of groups, which are less
-        costs = problem.costs
-        after += [layout_metrics(costs, of_layout(costs, versions, each)) for each in found]
-    else:
-        points = [
-            CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
-            for p in map(versions.price, found)
-        ]
-    points += [CurvePoint(a.bytes, a.worst_seconds, a.mean_seconds) for a in after]
-    return RepackCurve(front([*points, today]), today)
 
 
 def present_metrics(context: Context) -> LayoutMetrics:
     """The metrics of the stored layout."""
     return retry_on_rewrite(context.store.snapshot, lambda: RepackProblem(context, Goal()).before)
-
-
-_SAME = 1.001  # ratio of sizes that count as equal
-
-
-def curve(versions: Versions, count: int = 24) -> list[Selected]:
-    """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
-
-    Their recovery bounds grow by a constant ratio.
-    """
-    low = max(1, fastest(versions))
-    high = max(low, versions.worst(smallest(versions)) or low)
-    ratio = (high / low) ** (1 / max(1, count - 1))
-    bounds = sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)})
-    found: list[Selected] = []
-    for bound in bounds:
-        layout = within_time(versions, bound)
-        if layout is None:
-            continue
-        if not found or versions.stored(layout) < versions.stored(found[-1]):
-            found.append(layout)
-    return found
-
-
-def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """The Pareto front of points, from the fastest recovery to the fewest bytes.
-
-    Of points with nearly the same bytes the fastest stays.
-    """
-    found: list[CurvePoint] = []
-    for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
-        if not found or point.bytes * _SAME <= found[-1].bytes:
-            found.append(point)
-    return tuple(found)
-
-
-def added(problem: RepackProblem) -> Selection:
-    """All stored codings plus full records of the versions to add."""
-    costs = problem.costs
-
-    def build() -> Selection:
-        chosen = of_store(costs)
-        for i in _numbers(problem, problem.goal.add):
-            for id_ in _blobs(problem, i):
-                chosen.add(costs.full(i, id_))
-        return chosen
-
-    return problem.selected(build)
-
-
-def removed(problem: RepackProblem) -> Selection:
-    """All stored codings without the full records that only the versions to remove need.
-
-    Missing deltas are added only if the stored ones do not do. Raises Unattainable if a version
-    cannot be recovered then, or if its recovery would take longer than the settings allow.
-    """
-    numbers = _numbers(problem, problem.goal.remove)
-    versions, today = problem.versions(full=False)
-    for i in numbers:
-        if i not in today.sources:
-            raise Unattainable(
-                f"version {_name(problem, i)} is no reset point",
-                hint="'mvc show' says of a version whether it is one",
-            )
-    layout = layouts.without(versions, today, numbers)
-    lost = [i for i, ns in enumerate(versions.recovery(layout)) if ns is None]
-    if lost:
-        raise Unattainable(
-            f"version {_name(problem, lost[0])} could not be recovered any more: "
-            "no delta leads to it from another reset point",
-            hint="keep one of them, or add another reset point first",
-        )
-    needed = {id_ for i in layout.sources for id_ in _blobs(problem, i)}
-    gone = {id_ for i in numbers for id_ in _blobs(problem, i)} - needed
-    asked, bound = {problem.survey.versions[i].commit for i in numbers}, problem.goal.bound
-
-    def rest(chosen: Selection) -> tuple[LayoutMetrics, Selection]:
-        drop_full(chosen, problem.costs, gone)
-        chosen = problem.completed(chosen)
-        return layout_metrics(problem.costs, chosen), chosen
-
-    def fails(after: LayoutMetrics) -> tuple[bool, int]:
-        late = bound is not None and after.worst_seconds > bound
-        return late, len(asked.intersection(after.reset_points))
-
-    # The layout's edges are of whole versions. Where deltas of single tensors have other bases
-    # (skips, groups), the stored ones may lead everywhere though no edge is stored as a whole.
-    after, chosen = rest(of_store(problem.costs))
-    if any(fails(after)):
-        edged = rest(problem.with_edges(versions, layout))
-        if fails(edged[0]) < fails(after):
-            after, chosen = edged
-    _check_bound(problem, after)
-    for id_ in after.reset_points:
-        if id_ in asked:
-            raise Unattainable(
-                f"version {id_.short} stays a reset point: what it has is needed in full by others",
-                hint="remove the reset points with the same tensors as well, or run 'mvc gc' first",
-            )
-    return chosen
-
-
-def _check_bound(problem: RepackProblem, after: LayoutMetrics) -> None:
-    bound = problem.goal.bound
-    if bound is None or after.worst_seconds <= bound:
-        return
-    name = after.worst_commit.short if after.worst_commit else "?"
-    raise Unattainable(
-        f"version {name} would take {plain(after.worst_seconds, 3)} s; "
-        f"store.max_recovery allows {plain(bound)} s",
-        hint="raise store.max_recovery, or remove fewer reset points",
-    )
-
-
-def _numbers(problem: RepackProblem, ids: Sequence[CommitId]) -> list[int]:
-    numbers = problem.survey.numbers
-    for id_ in ids:
-        if id_ not in numbers:
-            availability.check_kept(problem.survey.context, id_)
-            raise Unattainable(f"the state of version {id_.short} is not there any more")
-    return [numbers[id_] for id_ in ids]
-
-
-def _blobs(problem: RepackProblem, i: int) -> Collection[bytes]:
-    return problem.survey.versions[i].blobs.keys()
-
-
-def _name(problem: RepackProblem, i: int) -> str:
-    return problem.survey.versions[i].commit.short

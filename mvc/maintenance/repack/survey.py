@@ -81,6 +81,15 @@ class Survey(Struct):
             self._generations.append(0 if parent is None else self._generations[parent] + 1)
         return self._generations[i]
 
+    def distance(self, older: bytes, newer: bytes) -> int | None:
+        """How many generations before the first version of a blob another one was last there."""
+        at, generations = self.versions[self.first[newer]].parent, 1
+        while at is not None and older not in self.versions[at].blobs:
+            # No version before the first one that has the blob can have it.
+            at = self.versions[at].parent if at > self.first[older] else None
+            generations += 1
+        return None if at is None else generations
+
     def ancestor(self, i: int, steps: int) -> int | None:
         """The version ``steps`` generations back; None before the first."""
         at: int | None = i

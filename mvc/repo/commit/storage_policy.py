@@ -3,10 +3,10 @@
 With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
 longer to recover. A chain's tail has a reset point on one side only, so a new version is stored
 in full as soon as the delta that the layout wants would pass the bound, for all blobs together;
-where all take the same time, after as many as fit into it (R' of
-``repack.solve.layouts.open_interval``). A run of an optimizer's steps ends before that, where one
-more step would pass the bound. Without it, every ``store.reset_interval``-th version is a reset
-point. With ``store.storage_weight`` one is, too, where the chain has cost as much as it.
+where all take the same time, after as many as fit into it (R'). A run of an optimizer's steps ends
+before that, where one more step would pass the bound. Without it, every
+``store.reset_interval``-th version is a reset point. With ``store.storage_weight`` one is, too,
+where the chain has cost as much as it.
 """
 
 from __future__ import annotations

@@ -1,31 +1,35 @@
 """The layout of the lowest price, where bytes and seconds of recovery are weighed together.
 
-Here the nodes of the planning graph are contents (tensors), not versions: one that did not change
-is stored once, and of each that did it is decided apart whether it is stored in full or as a delta.
-So a version stored in full, an update (what changed, in full) and lossless deltas are layouts among
-others. A version with a recipe may give up its weights: contents that no other version has are
-not stored then, and nothing is decoded through them.
+A content that did not change is stored once; of each one that did it is decided apart whether it is
+stored in full or as a delta. So a version stored in full, an update (what changed, in full) and
+lossless deltas are layouts among others. A version with a recipe may give up its weights: contents
+that no other version has are not stored then, and nothing is decoded through them.
 
-Contents depend on each other in trees, and apart from the bound the price is a sum over these
-trees, so ``exact.cheapest_tree`` finds the optimum of each. Two things join them. Where a version
-exceeds the bound, its nanoseconds become dearer until it does not (Lagrange multipliers). Which
-weights to give up is searched by changing one version at a time, from none and from all.
+Nodes depend on each other in trees, and apart from the bound the price is a sum over these
+trees, so ``cheapest_tree`` finds the optimum of each. Two things join them. The bound is on whole
+versions: each tree gets a part of it, then one after the other is planned again within what the
+others leave of it, as long as that helps. Which weights to give up is searched by changing one
+version at a time, from none and from all.
+
+The fewest bytes within a bound are the lowest price where time costs next to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
 
 from msgspec import Struct
 
-from mvc.maintenance.repack.solve.exact import cheapest_tree
-from mvc.maintenance.repack.solve.model import Selected, Versions
+from mvc.maintenance.repack.solve.graph import Nodes, Selected, Tree
+from mvc.maintenance.repack.solve.tree import cheapest_tree
 
-_ROUNDS = 40  # in which recoveries become dearer or cheaper
-_AGAIN = 4  # rounds after a change of one version
-_DEARER, _EASED = 1.6, 0.6  # factors of a version above the bound, of all if none is
-_PASSES = 3  # over the recipes
-_ENDLESS = 1 << 60  # nanoseconds
+BYTES_ALONE = 1e9
+"""A weight with which a second of recovery is worth no more than a byte."""
+ENDLESS = 1 << 60
+"""Nanoseconds that no recovery takes."""
+_PASSES = 3  # over the trees, and over the recipes
 
 
 class Training(Struct, frozen=True):
@@ -46,11 +50,11 @@ class Priced(Struct, frozen=True):
     ``trainings``: by version its recipe; the bytes that it needs are stored in any case.
     """
 
-    contents: Versions
+    contents: Nodes
     held: Sequence[Sequence[int]]
     fixed_ns: Sequence[int]
     weight: float
-    bound: int = _ENDLESS
+    bound: int = ENDLESS
     trainings: Mapping[int, Training] | None = None
 
 
@@ -64,113 +68,205 @@ class PricedLayout(Struct, frozen=True):
     ns: Sequence[int]
     price: float
 
-
-def cheapest(problem: Priced) -> PricedLayout | None:
-    """The layout of the lowest price found within the bound; None if none was found."""
-    search = _PriceSearch(problem)
-    trainings = problem.trainings or {}
-    able = frozenset(v for v, training in trainings.items() if training.ns <= problem.bound)
-    found = [search.improved(start, able) for start in {frozenset[int](), able}]
-    return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
+    @property
+    def worst(self) -> int:
+        """The longest recovery."""
+        return max(self.ns, default=0)
 
 
-class _PriceSearch:
+class _Needs(Struct, frozen=True):
+    """What versions are made from if some have ``given_up`` their weights: for each version the
+    ``contents``, and ``fixed_ns`` beside decoding them. For each content the versions that ``use``
+    it, and the ``prices`` of its nanoseconds.
+    """
+
+    given_up: frozenset[int]
+    contents: list[list[int]]
+    fixed_ns: list[int]
+    use: list[list[int]]
+    prices: list[float]
+
+
+class Solver:
+    """``shortest``: nanoseconds of the worst recovery if everything is stored."""
+
     def __init__(self, problem: Priced) -> None:
-        self._problem = problem
-        self._trees = problem.contents.trees
-        self._costs = [1.0] * len(problem.held)  # of a nanosecond of each version's recovery
-        self._known: dict[tuple[int, tuple[float, ...]], Selected] = {}
+        self.problem, self._contents = problem, problem.contents
+        self._least = self._contents.recovery(self._contents.everything)
+        each = zip(problem.held, problem.fixed_ns, strict=True)
+        self.shortest = max(
+            (ns + sum(self._least[c] for c in held) for held, ns in each), default=0
+        )
+        shares = [(_share(self._contents, tree), tree) for tree in self._contents.trees]
+        self._trees = [tree for _, tree in sorted(shares, key=lambda each: -each[0])]
+        # Of the bound, by content.
+        self._shares = {node: share for share, tree in shares for node in tree.nodes}
+        self._free: dict[tuple[int, tuple[float, ...]], Selected] = {}  # by tree and prices
 
-    def improved(self, given_up: frozenset[int], able: Iterable[int]) -> PricedLayout | None:
+    def cheapest(self, bound: int | None = None) -> PricedLayout | None:
+        """The layout of the lowest price found within the bound; None if none was found."""
+        bound = self.problem.bound if bound is None else bound
+        trainings = self.problem.trainings or {}
+        able = frozenset(v for v, training in trainings.items() if training.ns <= bound)
+        found = [self._improved(start, able, bound) for start in {frozenset[int](), able}]
+        return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
+
+    def sweep(self, count: int = 24) -> list[PricedLayout]:
+        """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
+
+        Their bounds grow by a constant ratio.
+        """
+        smallest, low = self.cheapest(), max(1, self.shortest)
+        high = max(low, 0 if smallest is None else smallest.worst)
+        ratio = (high / low) ** (1 / max(1, count - 1))
+        found: list[PricedLayout] = []
+        for bound in sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)}):
+            made, stored = self.cheapest(bound), self._contents.stored
+            if made and (not found or stored(made.layout) < stored(found[-1].layout)):
+                found.append(made)
+        return found
+
+    def _improved(
+        self, given_up: frozenset[int], able: Iterable[int], bound: int
+    ) -> PricedLayout | None:
         """Changes one version at a time, the newest first, as long as the price falls."""
-        self._costs = [1.0] * len(self._problem.held)
-        best = self._priced(given_up, _ROUNDS)
+        best = self._best(given_up, bound)
         for _ in range(_PASSES):
             before = best
             for version in sorted(able, reverse=True):
-                tried = self._priced((best.given_up if best else given_up) ^ {version}, _AGAIN)
+                tried = self._best((best.given_up if best else given_up) ^ {version}, bound)
                 if tried is not None and (best is None or tried.price < best.price):
                     best = tried
             if best is before:
                 break
         return best
 
-    def _priced(self, given_up: frozenset[int], rounds: int) -> PricedLayout | None:
-        """The best layout if these versions give up their weights; None if none was found.
+    def _best(self, given_up: frozenset[int], bound: int) -> PricedLayout | None:
+        """The best layout if these versions give up their weights; None if none was found."""
+        needs = self._needs(given_up)
+        free = self._priced([self._unlimited(i, needs) for i in range(len(self._trees))], needs)
+        if free.worst <= bound:
+            return free
+        found = []
+        rare = {c: self._least[c] / max(1, len(used)) for c, used in enumerate(needs.use)}
+        for shares in (self._shares, self._least, rare) if len(self._trees) > 1 else (rare,):
+            limits = self._limits(needs, bound, shares)
+            if limits is None:
+                return None
+            parts = [self._layout(tree, needs, limits) for tree in self._trees]
+            found.append(self._priced(self._replanned(parts, needs, bound), needs))
+        return min(found, key=lambda each: each.price)
 
-        The multipliers that last kept the bound are tried first.
-        """
-        bound, count = self._problem.bound, len(self._problem.held)
-        needs = [self._needs(given_up, version) for version in range(count)]
-        costs = self._costs
-        simple = self._simple(self._prices(needs, costs))
-        found = [self._made(layout, given_up, needs) for layout in simple]
-        for _ in range(rounds):
-            made = self._made(self._layout(self._prices(needs, costs)), given_up, needs)
-            found.append(made)
-            late = [ns > bound for ns in made.ns]
-            if not any(late):
-                self._costs = costs
-                if max(costs, default=1.0) == 1.0:
-                    break
-                costs = [max(1.0, cost * _EASED) for cost in costs]
-            else:
-                costs = [c * _DEARER if slow else c for c, slow in zip(costs, late, strict=True)]
-        fitting = [made for made in found if max(made.ns, default=0) <= bound]
-        return min(fitting, key=lambda made: made.price, default=None)
-
-    def _needs(self, given_up: frozenset[int], version: int) -> tuple[list[int], int]:
-        """The contents from which a version is made, and the nanoseconds beside decoding them."""
-        contents, ns = list[int](), 0
-        while version in given_up:
-            assert self._problem.trainings is not None
-            training = self._problem.trainings[version]
-            contents += training.kept
-            version, ns = training.base, ns + training.ns
-        return [*contents, *self._problem.held[version]], ns + self._problem.fixed_ns[version]
-
-    def _prices(
-        self, needs: Sequence[tuple[Sequence[int], int]], costs: Sequence[float]
-    ) -> Sequence[float]:
-        """What a nanosecond of each content costs in bytes; 0 if no version needs the content."""
-        prices = [0.0] * len(self._problem.contents)
-        for (contents, _), cost in zip(needs, costs, strict=True):
+    def _needs(self, given_up: frozenset[int]) -> _Needs:
+        count, problem = len(self.problem.held), self.problem
+        found = _Needs(
+            given_up, [], [], use=[[] for _ in self._shares], prices=[0.0] * len(self._shares)
+        )
+        for number in range(count):
+            contents, ns, version = list[int](), 0, number
+            while version in given_up:
+                assert problem.trainings is not None
+                training = problem.trainings[version]
+                contents += training.kept
+                version, ns = training.base, ns + training.ns
+            contents += problem.held[version]
+            found.contents.append(contents)
+            found.fixed_ns.append(ns + problem.fixed_ns[version])
             for content in contents:
-                prices[content] += cost / self._problem.weight
-        return prices
+                found.use[content].append(number)
+                found.prices[content] += 1 / problem.weight
+        return found
 
-    def _layout(self, prices: Sequence[float]) -> Selected:
-        sources, edges = set[int](), set[int]()
-        for number, tree in enumerate(self._trees):
-            here = tuple(prices[node] for node in tree.nodes)
-            if (number, here) not in self._known:
-                layout = cheapest_tree(self._problem.contents, tree, _ENDLESS - 1, here)
-                assert layout is not None  # every content in full is one
-                self._known[number, here] = layout
-            sources |= self._known[number, here].sources
-            edges |= self._known[number, here].edges
-        return Selected(frozenset(sources), frozenset(edges))
+    def _limits(
+        self, needs: _Needs, bound: int, shares: Mapping[int, float]
+    ) -> dict[int, float] | None:
+        """The bound, divided among the trees by their shares; None if it is too short."""
+        limits: dict[int, float] = {}
+        for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True):
+            room = bound - fixed_ns - sum(self._least[c] for c in contents)
+            if room < 0:
+                return None
+            every = sum(shares[c] for c in contents) or 1.0
+            for c in contents:
+                most = self._least[c] + room * shares[c] / every
+                limits[c] = min(most, limits.get(c, most))
+        return limits
 
-    def _simple(self, prices: Sequence[float]) -> Iterator[Selected]:
-        """Everything needed in full, and every delta between two that are needed."""
-        contents = self._problem.contents
-        needed = {i for i, price in enumerate(prices) if price}
-        yield Selected(frozenset(needed), frozenset())
-        parents = contents.parents
-        edges = {i: up[1] for i in needed if (up := parents[i]) is not None and up[0] in needed}
-        yield Selected(frozenset(needed - edges.keys()), frozenset(edges.values()))
+    def _unlimited(self, number: int, needs: _Needs) -> Selected:
+        """The cheapest layout of a tree without a bound."""
+        key = number, tuple(needs.prices[node] for node in self._trees[number].nodes)
+        if key not in self._free:
+            self._free[key] = self._layout(self._trees[number], needs, {})
+        return self._free[key]
 
-    def _made(
-        self,
-        layout: Selected,
-        given_up: frozenset[int],
-        needs: Sequence[tuple[Sequence[int], int]],
-    ) -> PricedLayout:
-        stored = self._problem.contents.stored(layout)
-        decoding = self._problem.contents.recovery(layout)
-        ns = []
-        for contents, fixed_ns in needs:
-            parts = [took for content in contents if (took := decoding[content]) is not None]
-            assert len(parts) == len(contents), "a content is needed and not stored"
-            ns.append(fixed_ns + sum(parts))
-        return PricedLayout(layout, given_up, ns, self._problem.weight * stored + sum(ns))
+    def _layout(self, tree: Tree, needs: _Needs, limits: Mapping[int, float]) -> Selected:
+        """The cheapest layout of a tree within limits that at least one layout keeps."""
+        prices = [needs.prices[node] for node in tree.nodes]
+        bounds = [limits.get(node, ENDLESS) for node in tree.nodes]
+        found = cheapest_tree(self._contents, tree, prices, bounds)
+        assert found is not None
+        return found
+
+    def _replanned(self, parts: list[Selected], needs: _Needs, bound: int) -> list[Selected]:
+        """Plans each tree again within what the others leave, as long as that changes something."""
+        times = [self._contents.recovery(part) for part in parts]
+        totals = list(needs.fixed_ns)
+        for each in times:
+            _count(totals, each, needs, 1)
+        for _ in range(_PASSES):
+            before = list(parts)
+            for i, tree in enumerate(self._trees):
+                if len(tree.nodes) == 1:
+                    continue
+                room = [bound - total for total in totals]
+                made = self._layout(tree, needs, _raised(times[i], room, needs))
+                if made != parts[i]:
+                    _count(totals, times[i], needs, -1)
+                    parts[i], times[i] = made, self._contents.recovery(made)
+                    _count(totals, times[i], needs, 1)
+            if parts == before:
+                break
+        return parts
+
+    def _priced(self, parts: Sequence[Selected], needs: _Needs) -> PricedLayout:
+        layout = Selected(
+            frozenset().union(*(part.sources for part in parts)),
+            frozenset().union(*(part.edges for part in parts)),
+        )
+        decoding, weight = self._contents.recovery(layout), self.problem.weight
+        ns = [
+            fixed_ns + sum(decoding[content] for content in contents)
+            for contents, fixed_ns in zip(needs.contents, needs.fixed_ns, strict=True)
+        ]
+        price = weight * self._contents.stored(layout) + sum(ns)
+        return PricedLayout(layout, needs.given_up, ns, price)
+
+
+def _raised(times: Mapping[int, int], room: Sequence[int], needs: _Needs) -> dict[int, float]:
+    """The times of a tree's contents, raised by the room that versions have."""
+    own: dict[int, int] = defaultdict(int)
+    for content, ns in times.items():
+        for version in needs.use[content]:
+            own[version] += ns
+    return {
+        content: ns * (1 + min((room[v] / own[v] for v in needs.use[content]), default=0))
+        for content, ns in times.items()
+    }
+
+
+def _share(contents: Nodes, tree: Tree) -> float:
+    """How much of a bound a tree gets, in relation to others.
+
+    With r deltas between reset points a tree of n deltas takes n / r full records. So the bytes of
+    all trees are the fewest if each may take the root of what r deltas save and take.
+    """
+    edges = [contents.edges[link[1]] for link in tree.up if link is not None]
+    saved = sum(contents.full_bytes[edge.b] - edge.bytes for edge in edges)
+    taken = sum(edge.ns for edge in edges)
+    return sqrt(max(0, saved) * taken / max(1, len(edges)))
+
+
+def _count(totals: list[int], times: Mapping[int, int], needs: _Needs, sign: int) -> None:
+    for content, ns in times.items():
+        for version in needs.use[content]:
+            totals[version] += sign * ns

@@ -10,9 +10,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from mvc.errors import Unattainable
-from mvc.maintenance.repack.solve.exact import MOST, cheapest_chain, cheapest_tree
-from mvc.maintenance.repack.solve.layouts import evenly_within
-from mvc.maintenance.repack.solve.model import Selected, Tree, Versions
+from tests.maintenance.old_planner.exact import MOST, cheapest_chain, cheapest_tree
+from tests.maintenance.old_planner.layouts import evenly_within
+from tests.maintenance.old_planner.model import Selected, Tree, Versions
 
 
 def fastest(versions: Versions) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.maintenance.repack.solve.model import Edge, Selected, Tree, Versions
+from tests.maintenance.old_planner.model import Edge, Selected, Tree, Versions
 
 MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.costs import Costs
-from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.survey import Survey
+from tests.maintenance.old_planner.model import Edge, Selected, Versions
 
 _LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
 
@@ -75,7 +75,7 @@ def stored_strides(costs: Costs) -> list[Stride]:
 
 def _edge(costs: Costs, stride: Stride, *, long: bool) -> Edge:
     survey, a, b = costs.survey, stride.start, stride.end
-    made = costs.between(a, b, stride.span)
+    made = costs.between(a, b)
     every = [candidate for candidates in made.values() for candidate in candidates]
     deltas = [candidates for candidates in made.values() if any(o.base for o in candidates)]
     lost = set(survey.new_in(b, a)) - {candidate.id for candidate in every}
@@ -93,7 +93,7 @@ def _edge(costs: Costs, stride: Stride, *, long: bool) -> Edge:
 
 
 def _is_stored(costs: Costs, edge: Edge) -> bool:
-    made = costs.between(edge.a, edge.b, edge.span).values()
+    made = costs.between(edge.a, edge.b).values()
     every = [candidate for candidates in made for candidate in candidates]
     if any(candidate.place is None for candidate in every):
         return False

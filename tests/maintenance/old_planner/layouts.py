@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
 
-from mvc.maintenance.repack.solve.model import Selected, Versions
+from tests.maintenance.old_planner.model import Selected, Versions
 
 
 def open_interval(bound: float, step: float) -> int:

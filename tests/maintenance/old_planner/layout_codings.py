@@ -9,9 +9,9 @@ from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.completion import completed
 from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
+from tests.maintenance.old_planner.model import Edge, Selected, Versions
 
 
 def of_store(costs: Costs) -> Selection:
@@ -51,8 +51,7 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
         if len(way) == 1 and base is not None and layout.is_near(ways[base], version.sequence):
             base = None
         if base is not None:
-            span = survey.generation(i) - survey.generation(base)
-            for id_, candidates in costs.between(base, i, span).items():
+            for id_, candidates in costs.between(base, i).items():
                 if survey.first[id_] != i or costs.candidates.added(id_, survey.size(id_)):
                     continue
                 if not any(candidate.base for candidate in candidates):
@@ -107,7 +106,7 @@ def add_edges(chosen: Selection, costs: Costs, versions: Versions, layout: Selec
     times = versions.recovery(layout)
     for number in sorted(layout.edges):
         edge = versions.edges[number]
-        for id_, candidates in costs.between(edge.a, edge.b, edge.span).items():
+        for id_, candidates in costs.between(edge.a, edge.b).items():
             add_delta(chosen, costs, id_, candidates, used=directions(edge, times))
 
 

@@ -1,0 +1,363 @@
+"""The best plan for a goal: of a rule (``rules``), or of the solver over several shapes.
+
+The solver knows contents and their estimated prices. Its layouts are completed and priced as a
+whole, with headers and groups. Where that misses a bound, the solver is asked for a tighter one.
+Where it keeps groups, the solver is asked again with other prices of what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import sqrt
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from mvc.errors import Unattainable
+from mvc.ids import CommitId
+from mvc.maintenance.repack import rules
+from mvc.maintenance.repack.contents import (
+    ContentPlan,
+    Group,
+    Shape,
+    as_stored,
+    deltas,
+    history,
+)
+from mvc.maintenance.repack.goal import plain
+from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
+from mvc.maintenance.repack.plan import CurvePoint, RepackCurve, RepackPlan
+from mvc.maintenance.repack.problem import RepackProblem
+from mvc.maintenance.repack.selection import Selection
+from mvc.maintenance.repack.solve.graph import Selected
+from mvc.maintenance.repack.solve.priced import ENDLESS
+from mvc.maintenance.repack.trials import attempt
+from mvc.repo.commit.storage_policy import layout_of
+from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
+from mvc.store.writing.layout import Layout as SkipLayout
+
+_ROUNDS = 10  # of plans for a bound, or a size
+_AGAIN = 2  # searches more where there are groups
+_EXACT = 1.003  # ratio of bounds that count as one
+_STEP = 4  # of skip deltas, where the settings have none
+_INTERVALS = (2, 4, 8, 16)  # of reset points in simple plans
+ALIKE = 1.01
+"""Ratio of estimates that count as equal."""
+_SAME = 1.001  # ratio of sizes that count as equal
+
+_Tried: TypeAlias = Iterator[tuple[RepackPlan, Selection]]
+_Rank: TypeAlias = Callable[[LayoutMetrics], float | None]
+"""The less, the better; None for what misses the goal."""
+
+
+def planned(problem: RepackProblem) -> RepackPlan:
+    """The best plan found for the problem's goal. Raises Unattainable."""
+    goal, costs = problem.goal, problem.costs
+    if goal.weight is not None:
+        return _cheapest(problem, goal.weight)
+    if goal.max_recovery is not None:
+        return _within_time(problem, goal.max_recovery)
+    if goal.max_size is not None:
+        return _within_bytes(problem, goal.max_size)
+    if goal.remove:
+        return _removed(problem)
+    if goal.layout is not None:
+        plan = _skipping(problem, goal.layout)
+        a, b = plan.before, plan.after
+        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * ALIKE
+        return problem.unchanged() if kept else plan
+    step = goal.super_step
+    if goal.add:
+        chosen = problem.selected(lambda: rules.with_reset_points(costs, goal.add))
+    elif step is not None:
+        chosen = problem.selected(lambda: rules.with_steps(costs, step))
+    else:
+        assert goal.interval is not None
+        return _at_interval(problem, goal.interval)
+    return problem.plan_of(chosen)
+
+
+def _removed(problem: RepackProblem) -> RepackPlan:
+    """Missing deltas are added only if the stored ones do not do."""
+    goal, asked = problem.goal, set(problem.goal.remove)
+    tried = rules.without_reset_points(problem.costs, goal.remove)
+    plans = list(map(problem.plan_of, tried))
+
+    def fails(plan: RepackPlan) -> tuple[bool, int]:
+        late = goal.bound is not None and plan.after.worst_seconds > goal.bound
+        return late, len(asked.intersection(plan.after.reset_points))
+
+    plan = min(plans, key=fails)
+    late, after = fails(plan)[0], plan.after
+    if late and goal.bound is not None:
+        name = after.worst_commit.short if after.worst_commit else "?"
+        raise Unattainable(
+            f"version {name} would take {plain(after.worst_seconds, 3)} s; "
+            f"store.max_recovery allows {plain(goal.bound)} s",
+            hint="raise store.max_recovery, or remove fewer reset points",
+        )
+    for id_ in (each for each in after.reset_points if each in asked):
+        raise Unattainable(
+            f"version {id_.short} stays a reset point: what it has is needed in full by others",
+            hint="remove the reset points with the same tensors as well, or run 'mvc gc' first",
+        )
+    return plan
+
+
+# -- proposals ---------------------------------------------------------------------------------
+
+
+def _shapes(problem: RepackProblem) -> Iterator[Shape]:
+    """What the solver chooses from: a chain, skip deltas, and what is stored."""
+    costs, progress = problem.costs, problem.progress
+    step = layout_of(problem.survey.context.config).step or _STEP
+    attempt(costs, (o for id_ in problem.survey.first for o in costs.alone(id_)), progress)
+    attempt(costs, deltas(history(costs)), progress)
+    chain, stored = history(costs), as_stored(costs)
+    yield chain
+    attempt(costs, deltas(rules.skips(costs, step)), progress)
+    yield rules.skips(costs, step)
+    if any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items()):
+        yield stored
+
+
+def _skipping(problem: RepackProblem, layout: SkipLayout) -> RepackPlan:
+    return problem.plan_of(problem.selected(lambda: rules.skipping(problem.costs, layout)))
+
+
+def _at_interval(problem: RepackProblem, interval: int) -> RepackPlan:
+    return problem.plan_of(problem.selected(lambda: rules.at_interval(problem.costs, interval)))
+
+
+def _skips(problem: RepackProblem) -> Iterator[RepackPlan]:
+    """Plans with skip deltas, of fewer and fewer versions between reset points."""
+    step = layout_of(problem.survey.context.config).step or _STEP
+    for interval in (SKIP_ENDLESS, step**3, step**2, step):
+        yield _skipping(problem, SkipLayout(interval, step))
+
+
+def _proposals(
+    problem: RepackProblem,
+    search: Callable[[ContentPlan], _Tried],
+    rank: _Rank,
+    weight: float | None = None,
+) -> Iterator[RepackPlan]:
+    """Simple plans, and those of a search over every shape.
+
+    A group is kept whole. So those that the best plan of a shape keeps count for nothing in the
+    next search, and in the one after that what is used of them pays for all.
+    """
+    graph = ContentPlan(problem.costs, history(problem.costs))
+    yield problem.unchanged()
+    yield from _skips(problem)
+    for interval in _INTERVALS:
+        yield _at_interval(problem, interval)
+    yield _realised(problem, graph, graph.solver.problem.contents.in_full)[0]
+    for shape in _shapes(problem):
+        factors, again = dict[Group, float](), problem.costs.candidates.groups
+        best: tuple[float, Selection] | None = None
+        for turn in range(_AGAIN + 1 if again else 1):
+            for plan, chosen in search(ContentPlan(problem.costs, shape, weight, factors=factors)):
+                yield plan
+                ranked = rank(plan.after)
+                if ranked is not None and (best is None or ranked < best[0]):
+                    best = ranked, chosen
+            if best is None:
+                break
+            paid = _paid(problem, best[1])
+            factors = paid if turn else dict.fromkeys(paid, 0.0)
+
+
+def _paid(problem: RepackProblem, chosen: Selection) -> dict[Group, float]:
+    """By group that is kept, its bytes for each byte of what recoveries decode of it."""
+    ways = {path.step.place for path in chosen.cheapest().values()}
+    found: dict[Group, float] = {}
+    for group, members in problem.costs.candidates.groups.items():
+        used = sum(o.stored for o in members if o.place in ways)
+        if used or any(o in chosen for o in members):
+            found[group] = sum(o.stored for o in members) / max(1, used)
+    return found
+
+
+def _best(plans: Iterable[RepackPlan], rank: _Rank) -> RepackPlan | None:
+    """The best of the plans that meet the goal; the first of equal ones."""
+    ranked = [(value, plan) for plan in plans if (value := rank(plan.after)) is not None]
+    return min(ranked, key=lambda each: each[0])[1] if ranked else None
+
+
+def _realised(
+    problem: RepackProblem, graph: ContentPlan, layout: Selected
+) -> tuple[RepackPlan, Selection]:
+    """The plan for a layout, after trials of its new codings."""
+    chosen = problem.selected(lambda: graph.selection(layout))
+    return problem.plan_of(chosen), chosen
+
+
+# -- goals for the solver ----------------------------------------------------------------------
+
+
+def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
+    def rank(after: LayoutMetrics) -> float | None:
+        return after.bytes if after.worst_seconds <= bound else None
+
+    plans = list(_proposals(problem, lambda graph: _near(problem, graph, bound), rank))
+    if (best := _best(plans, rank)) is not None:
+        return best
+    least = min(plan.after.worst_seconds for plan in plans)
+    raise Unattainable(
+        f"no layout recovers every version within {plain(bound)} s here",
+        hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
+    )
+
+
+def _near(problem: RepackProblem, graph: ContentPlan, bound: float | None) -> _Tried:
+    """Plans for a bound: the solver's is moved until plans keep it, then bisected."""
+    solver, known, fit, miss = graph.solver, dict[Selected, float](), 0, 0
+    allowed = ENDLESS if bound is None else max(solver.shortest, round(1e9 * bound))
+    for _ in range(_ROUNDS):
+        found = solver.cheapest(allowed)
+        if found is None:
+            return
+        again = found.layout in known
+        if not again:
+            plan, chosen = _realised(problem, graph, found.layout)
+            known[found.layout] = plan.after.worst_seconds
+            yield plan, chosen
+        if bound is None:
+            return
+        seconds = known[found.layout]
+        # The solver's figure for this layout may be less than what it was allowed.
+        asked = int(found.worst * bound / seconds)
+        if seconds <= bound:
+            fit = allowed
+        else:
+            miss = found.worst
+        if miss and fit:
+            allowed, done = (fit + miss) // 2, miss - fit <= fit // 1000
+        elif miss:
+            allowed, done = max(solver.shortest, min(miss - 1, asked)), miss <= solver.shortest
+        else:
+            allowed, done = asked, again or asked <= fit
+        if done:
+            return
+
+
+def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
+    """Bytes include manifests and headers, which no layout changes."""
+
+    def rank(after: LayoutMetrics) -> float | None:
+        return after.worst_seconds if after.bytes <= size else None
+
+    plans = list(_proposals(problem, lambda graph: _of_size(problem, graph, size), rank))
+    if (best := _best(plans, rank)) is not None:
+        most = best.after.worst_seconds * ALIKE  # what is about as fast may be smaller
+        return min((p for p in plans if p.after.worst_seconds <= most), key=_size)
+    least = min(map(_size, plans))
+    raise Unattainable(
+        f"no layout fits into {size} bytes",
+        hint=f"the smallest possible takes about {least} bytes",
+    )
+
+
+def _size(plan: RepackPlan) -> int:
+    return plan.after.bytes
+
+
+def _of_size(problem: RepackProblem, graph: ContentPlan, size: int) -> _Tried:
+    """Plans of the smallest layout, and of fast ones near a size (by bisection)."""
+    smallest = graph.solver.cheapest()
+    assert smallest is not None, "everything in full is a layout"
+    sizes, found = dict[Selected, int](), smallest
+    low, bound, high = graph.solver.shortest, smallest.worst, smallest.worst
+    for _ in range(_ROUNDS):
+        if found.layout not in sizes:
+            plan, chosen = _realised(problem, graph, found.layout)
+            sizes[found.layout] = plan.after.bytes
+            yield plan, chosen
+        if sizes[found.layout] > size:
+            low = bound
+        else:
+            high = found.worst
+        if high <= low * _EXACT:
+            return
+        bound = round(sqrt(low * high))
+        found = graph.solver.cheapest(bound) or smallest
+
+
+def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
+    """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
+    goal, versions = problem.goal, problem.survey.versions
+    old, rest, saved, gone = _price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
+    if goal.proven:
+        graph = ContentPlan(problem.costs, next(_shapes(problem)), weight, goal.proven)
+        best = graph.solver.cheapest(ENDLESS if goal.bound is None else round(1e9 * goal.bound))
+        numbers = [] if best is None else sorted(best.given_up)
+        gone = [versions[i].commit for i in numbers]
+        saved = 0.0 if best is None else -sum(best.ns[i] for i in numbers) / 1e9
+    if gone:
+        paths = {commit: goal.proven[commit].path for commit in gone}
+        without = replace(goal, proven={})
+        rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
+        lost = problem.survey.specs.keys() - rest.survey.specs.keys()
+        saved += sum(o.stored for o in problem.stored if o.id in lost) * weight / 1e9
+    plan = _cheapest_layout(rest, weight)
+    prices = old, _price(rest, plan.after, weight) - saved
+    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
+
+
+def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
+    bound = problem.goal.bound
+
+    def rank(after: LayoutMetrics) -> float | None:
+        late = bound is not None and after.worst_seconds > bound
+        return None if late else _price(problem, after, weight)
+
+    plans = _proposals(problem, lambda graph: _near(problem, graph, bound), rank, weight)
+    best = _best(plans, rank)
+    if best is None:
+        assert bound is not None, "without a bound every plan will do"
+        return _within_time(problem, bound)
+    return best
+
+
+def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
+    """Seconds: of bytes in packs, and of one recovery of every version."""
+    return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
+
+
+# -- the curve ---------------------------------------------------------------------------------
+
+
+def curve(problem: RepackProblem) -> RepackCurve:
+    """The bytes of all packs that each recovery bound would take, and the stored layout."""
+    before, costs = problem.before, problem.costs
+    today, points = _point(before), list[CurvePoint]()
+    tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
+    for shape in _shapes(problem) if problem.survey.versions else ():
+        graph = ContentPlan(costs, shape)
+        stored = graph.solver.problem.contents.stored
+        for each in graph.solver.sweep():
+            if costs.candidates.groups:  # the solver counts shares of groups, which are less
+                points.append(_point(layout_metrics(costs, graph.selection(each.layout))))
+                continue
+            size, mean = before.bytes - tensors + stored(each.layout), sum(each.ns) / len(each.ns)
+            points.append(CurvePoint(size, each.worst / 1e9, mean / 1e9))
+    if points:
+        points += (_point(plan.after) for plan in _skips(problem))
+    return RepackCurve(front([*points, today]) if points else (), today)
+
+
+def _point(metrics: LayoutMetrics) -> CurvePoint:
+    return CurvePoint(metrics.bytes, metrics.worst_seconds, metrics.mean_seconds)
+
+
+def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """The Pareto front of points, from the fastest recovery to the fewest bytes.
+
+    Of points with nearly the same bytes the fastest stays.
+    """
+    found: list[CurvePoint] = []
+    for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
+        if not found or point.bytes * _SAME <= found[-1].bytes:
+            found.append(point)
+    return tuple(found)

@@ -1,0 +1,107 @@
+"""The contents of a repository as a planning graph, for the lowest price (``solve.priced``).
+
+A content's base is the one of its first version's parent, as for commits. Processor seconds of
+decoding count as the share that passes where a version is decoded by several threads.
+"""
+
+from __future__ import annotations
+
+from mvc.maintenance.repack.candidates import Candidate
+from mvc.maintenance.repack.completion import completed
+from mvc.maintenance.repack.selection import Selection
+from tests.maintenance.old_planner.layout_codings import add_delta, directions, of_others
+from tests.maintenance.old_planner.model import Edge, Selected, Versions
+from tests.maintenance.old_planner.priced import Priced, Training
+from tests.maintenance.old_planner.problem import RepackProblem
+from tests.maintenance.old_planner.trials import try_missing
+
+
+class ContentGraph:
+    """``priced``: the problem to solve; its contents are those of the versions, in their order."""
+
+    def __init__(self, problem: RepackProblem, weight: float, bound: float | None) -> None:
+        """``weight``: seconds that a gigabyte is worth. ``bound``: seconds of a recovery."""
+        self._problem, self._costs = problem, problem.costs
+        try_missing(self._costs, (), problem.progress, full=True)
+        self._ids = list(problem.survey.first)
+        self._numbers = {id_: i for i, id_ in enumerate(self._ids)}
+        self._deltas: list[list[Candidate]] = []
+        versions, rates = problem.survey.versions, self._costs.rates
+        held = [[self._numbers[id_] for id_ in version.blobs] for version in versions]
+        alone = [self._costs.alone(id_) for id_ in self._ids]
+        fixed, total, elapsed = list[float](), 0.0, 0.0
+        for version, mine in zip(versions, held, strict=True):
+            works = [(o.nbytes, o.seconds) for number in mine for o in alone[number]]
+            unread = [(nbytes, 0.0) for nbytes, _ in works]
+            fixed.append(rates.version(unread, version.files, version.nbytes))
+            elapsed += rates.version(works, version.files, version.nbytes) - fixed[-1]
+            total += sum(seconds for _, seconds in works)
+        self._share = elapsed / total if total else 1.0
+        self.priced = Priced(
+            contents=Versions(
+                [sum(o.stored for o in each) for each in alone],
+                [self._ns(each) for each in alone],
+                self._edges(),
+            ),
+            held=held,
+            fixed_ns=[round(seconds * 1e9) for seconds in fixed],
+            weight=weight,
+            bound=round(1e9 * bound) if bound is not None else 1 << 60,
+            trainings=self._trainings(),
+        )
+
+    def _ns(self, candidates: list[Candidate]) -> int:
+        return round(sum(o.seconds for o in candidates) * self._share * 1e9)
+
+    def _edges(self) -> list[Edge]:
+        found = []
+        for i, version in enumerate(self._problem.survey.versions):
+            if version.parent is None:
+                continue
+            for id_, candidates in self._costs.between(version.parent, i).items():
+                ends = {o.id for o in candidates} | {o.base for o in candidates if o.base}
+                other = next(iter(ends - {id_}), None)
+                if (
+                    self._problem.survey.first[id_] != i
+                    or len(ends) != 2
+                    or other not in self._numbers
+                ):
+                    continue
+                if self._problem.survey.first[other] >= i:
+                    continue
+                a, b = self._numbers[other], self._numbers[id_]
+                forward = any(o.forward_only for o in candidates)
+                stored = sum(o.stored for o in candidates)
+                found.append(Edge(a, b, bytes=stored, ns=self._ns(candidates), forward=forward))
+                self._deltas.append(candidates)
+        return found
+
+    def _trainings(self) -> dict[int, Training]:
+        """The recipes of versions that have their weights. A base that gave its up is trained, too,
+        if its recipe is proven.
+        """
+        survey, proven = self._problem.survey, self._problem.goal.proven
+        gone, found = survey.found.history.dropped, {}
+        for commit, recipe in proven.items():
+            at, seconds = recipe.base, recipe.seconds
+            while at in gone and at in proven:
+                at, seconds = proven[at].base, seconds + proven[at].seconds
+            number, base = survey.numbers.get(commit), survey.numbers.get(at)
+            if number is None or base is None or {commit, at} & gone.keys():
+                continue
+            blobs = survey.versions[number].blobs
+            made = f"{recipe.path}\0"
+            kept = [self._numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
+            found[number] = Training(base, round(seconds * 1e9), kept)
+        return found
+
+    def selection(self, layout: Selected) -> Selection:
+        chosen = of_others(self._costs)
+        for number in sorted(layout.sources):
+            chosen.add(self._costs.alone(self._ids[number]))
+        times = self.priced.contents.recovery(layout)
+        for number in sorted(layout.edges):
+            edge = self.priced.contents.edges[number]
+            used, id_ = directions(edge, times), self._ids[edge.b]
+            add_delta(chosen, self._costs, id_, self._deltas[number], used=used)
+        return completed(chosen, self._costs)
