@@ -18,7 +18,8 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deploying import retract
 from mvc.repo.deployments import list_deployments
-from mvc.repo.history.log import log
+from mvc.repo.history.log import LogEntry, LogOptions
+from mvc.repo.history.log import log as logged
 from mvc.repo.live import live_at
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
@@ -80,6 +81,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]
 
     monkeypatch.setattr(journal_reader, "read_entry", counted)
     return count
+
+
+def log(
+    context: Context, rev: CommitId | str = "HEAD", *, limit: int | None = None, **options: Any
+) -> Iterator[LogEntry]:
+    return logged(context, rev, LogOptions(**options), limit=limit)
 
 
 def minute(i: int) -> int:

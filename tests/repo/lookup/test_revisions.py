@@ -267,7 +267,7 @@ USES: dict[tuple[str, str], Use] = {
     ("model", "rev"): lambda repo, rev: refused(lambda: recipes.model(repo, rev)),
     ("retrain", "rev"): lambda repo, rev: refused(lambda: retrain(repo, rev, trust=True)),
     ("drop_weights", "revs"): lambda repo, rev: refused(lambda: recipes.drop_weights(repo, [rev])),
-    ("store_weights", "rev"): lambda repo, rev: refused(lambda: recipes.store_weights(repo, rev)),
+    ("store_weights", "rev"): lambda repo, rev: recipes.store_weights(repo, rev),
     ("retraining", "rev"): lambda repo, rev: made_again(repo, rev),
     ("patch", "rev"): lambda repo, rev: refused(lambda: recipes.patch(repo, rev)),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
