@@ -69,13 +69,7 @@ class Root(Digest):
     __slots__ = ()
 
 
-class DeploymentId(bytes):
-    """Names a deployment, in every repository alike: 16 bytes."""
+class StatementId(Digest):
+    """Names a statement, in every repository alike."""
 
     __slots__ = ()
-
-    def __str__(self) -> str:
-        return self.hex()
-
-    def __repr__(self) -> str:
-        return f"DeploymentId({self.hex()[:SHORT_HEX]}…)"

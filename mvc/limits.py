@@ -27,7 +27,6 @@ MAX_NEEDS = 1024  # versions beside its parents that a version needs
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 MAX_REASON = 64 << 10  # why an operation was done
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
-MAX_SIGNATURES = 10_000  # of one journal entry
 
 MAX_CODE_FILES = 500  # source files that a version carries
 MAX_CODE_BYTES = 16 * MIB  # of all of them

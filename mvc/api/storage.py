@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mvc.api.absent import fetching
 from mvc.ids import CommitId
+from mvc.model.statement import ReplayProof
 from mvc.repo import queries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
@@ -113,7 +114,6 @@ class Storage:
         """
         from mvc.maintenance.gc import collect, grace_of, plan_collection
         from mvc.maintenance.leftovers import clear_leftovers
-        from mvc.remote.merging import bury
         from mvc.repo.interrupted import finish_checkouts
 
         context, span = self.context, grace_of(self.context, grace)
@@ -121,7 +121,6 @@ class Storage:
             return plan_collection(context, grace=span, progress=progress)
         finish_checkouts(context)  # one may be about to move HEAD to what would be collected
         clear_leftovers(context)
-        bury(context)  # what others forgot by name, and HEAD stood on until now
         return collect(context, grace=span, reason=reason, progress=progress)
 
     def forget(
@@ -234,7 +233,7 @@ class Storage:
             if (gone := availability.dropped(self.context, commit)) is not None:
                 raise availability.dropped_error(commit, gone)
         weighs = self.context.config.get("store.storage_weight") is not None
-        if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
+        if not given and weighs and self.context.fresh().has_any(ReplayProof):
             return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
         aims["add"] = None if add is None else tuple(added)
         aims["remove"] = (

@@ -23,7 +23,8 @@ OWN_FIELDS = {
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to replaces "
     "retracted retracted_ns retracted_by retracted_reason id sent_by",
-    "Deployment": "target commit time_ns returns_to",
+    "AnnotationStatement": "kind=name id commit author reason",
+    "Deployment": "kind=name id commit author reason target time_ns",
     "Dropped": "path seconds where time@ proven@",
     "FileChange": "path kind detail not_written same_as",
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
@@ -32,17 +33,18 @@ OWN_FIELDS = {
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
     "replaces=deployment.replaces author=who sent_by=deployment.sent_by reason=why message metrics "
     "params annotations",
-    "LateStamp": "target operation=sequence recorded_ns=stamp.recorded_ns "
-    "hybrid_ns=stamp.hybrid_ns",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
     "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
-    "Relink": "target operation=sequence previous",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
-    "Retraction": "target operation=sequence",
+    "ReplayProof": "kind=name id commit author path milliseconds environment",
+    "Retraction": "kind=name id subject author reason target",
+    "Signature": "kind=name id subject author",
+    "StateMark": "commit state=what path",
+    "Tombstone": "kind=name id commit author reason root",
     "Receipt": "number time@ author reason rules states",
     "Followed": "target commit time@ file path previous received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",

@@ -256,12 +256,13 @@ class Following:
         old = self._file.current()
         foreign = old is None and self._file.is_there()
         if self._reports is not None and old is not None:  # a kill may have kept it from being told
-            self._reports.served(old.deployment, min(old.written_ns, self._clock.now_ns()))
+            served_ns = min(old.written_ns, self._clock.now_ns())
+            self._reports.served(old.id, self._target, served_ns)
         version, received = self._fetched(old)
         if foreign:
             self._warn_of_takeover(version)
         if self._reports is not None:
-            self._reports.served(version.deployment, self._clock.now_ns())
+            self._reports.served(version.id, self._target, self._clock.now_ns())
         if version.told:
             return None
         done = Followed(

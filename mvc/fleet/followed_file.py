@@ -37,7 +37,6 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
 from mvc.remote.door import Slice, Wanted
 from mvc.remote.live import objects_of
-from mvc.remote.merging import SentDeployment
 from mvc.remote.receiver import take_records
 from mvc.remote.slices import decode_entries
 from mvc.repo.checkout.checkout import fill_file
@@ -89,7 +88,6 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     data: bytes
     manifest: bytes
     path: str
-    deployment: SentDeployment
     before: tuple[KeptVersion, ...] = ()
     asked: str = ""
     identity: _Identity | None = None
@@ -122,7 +120,7 @@ class LiveAnswer(Struct, frozen=True):
     """What a remote sent: what is live, and the records that lead there from the file."""
 
     commit: Commit
-    deployment: SentDeployment
+    time_ns: int
     given: Slice
 
     @classmethod
@@ -130,14 +128,14 @@ class LiveAnswer(Struct, frozen=True):
         """Raises DamagedData, UnsupportedFormat."""
         check_features(given.features)
         entries = decode_entries(given.head)
-        truths = entries[0].truths if len(entries) == 1 else None
-        if truths is None or len(entries[0].commits) != 1 or len(truths.deployments) != 1:
+        made = entries[0].deployments if len(entries) == 1 else ()
+        if len(made) != 1 or len(entries[0].commits) != 1:
             raise _strange()
-        commit, (deployment,) = Commit.decode(entries[0].commits[0]), truths.deployments
-        is_of = deployment.target, deployment.commit
+        commit, (deployment,) = Commit.decode(entries[0].commits[0]), made
+        is_of = deployment.target, deployment.subject
         if entries[0].size != given.size or is_of != (target, commit.id):
             raise _strange()
-        return cls(commit, deployment, given)
+        return cls(commit, deployment.time_ns, given)
 
 
 class FollowedFile:
@@ -238,7 +236,7 @@ class FollowedFile:
         if old is not None and old.commit == commit.id:
             for _ in given.records:
                 pass
-            self.note(replace(old, deployment=answer.deployment))
+            self.note(old)
             return self._known[0]
         if old is None or len(have) == 1:
             self._drop_records()
@@ -259,9 +257,8 @@ class FollowedFile:
             entry = one_entry(manifest, asked or None)
             graph.know(objects_of(entry))
             version = FollowedVersion(
-                bytes(commit.id), bytes(entry.state_id), answer.deployment.time_ns,
+                bytes(commit.id), bytes(entry.state_id), answer.time_ns,
                 data=commit.encoded, manifest=data, path=entry.path, asked=asked,
-                deployment=answer.deployment,
                 before=self._leading(kept, graph.reached({*objects_of(entry)}), entry.size),
             )  # fmt: skip
             if old is None or old.entry.content_id != entry.content_id:

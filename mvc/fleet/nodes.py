@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,8 @@ from msgspec import Struct
 
 from mvc.errors import NoDeployment, UnknownTarget
 from mvc.ids import CommitId
-from mvc.repo.deployments import Deployed, check_target
+from mvc.repo.deployments import Deployed, check_target, deployment_with, on_target
 from mvc.repo.live import succession
-from mvc.repo.lookup import stamping
-from mvc.store.journal.entries import Deployment
-from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import datetime_of, nearest
 
@@ -97,41 +93,30 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
         _, node, follows = name.split("/", 2)
         if target not in (None, follows):
             continue
-        newest = snapshot.retry_on_rewrite(partial(_newest, snapshot, name))
+        newest = next((each for each in on_target(snapshot, name) if not each.retracted), None)
         if newest is None:
             continue
+        report = deployment_with(snapshot, newest.id)
         if follows not in followed:
             followed[follows] = _Followed(snapshot, follows, now_ns)
-        recorded, made = newest
         there = followed[follows]
         found.append(
             NodeStatus(
                 node,
                 follows,
-                made.commit,
-                made.time_ns,
-                reported_ns=recorded.entry.done_ns,
-                ahead_ms=made.ahead_ms,
+                newest.commit,
+                newest.time_ns,
+                reported_ns=newest.recorded_ns,
+                ahead_ms=None if report is None else report[1].ahead_ms,
                 live=there.live,
                 live_ns=there.live_ns,
-                behind=there.behind(made.commit),
+                behind=there.behind(newest.commit),
                 now_ns=now_ns,
             )
         )
     if target is not None and not found:
         check_target(context, target)
     return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
-
-
-def _newest(snapshot: Snapshot, name: str) -> tuple[Recorded, Deployment] | None:
-    """The newest report on a target that was not retracted, in the node's own order."""
-    below: int | None = None
-    while (below := snapshot.newest_hybrid(name, below)) is not None:
-        for recorded, _ in snapshot.stamped_at(name, below):
-            made = stamping.on(recorded, name)
-            if made is not None and not snapshot.retractions(name, recorded.sequence):
-                return recorded, made
-    return None
 
 
 def _natural(name: str) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """What a node has served, as reports that wait beside its file until a remote has them.
 
-A report is a deployment on ``nodes/NAME/TARGET`` at the node's own time. Its id follows from what
-it says, so that a report whose answer was lost is sent again and counts once. The queue is a text
+The remote records a report as a deployment on ``nodes/NAME/TARGET`` at the node's own time. One
+whose answer was lost is sent again, and counts once. The queue is a text
 file: a line for each report that waits, and for the newest one of each target.
 """
 
@@ -18,15 +18,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from mvc.errors import HistoryMissing, InvalidName, InvalidTime, MvcError, RemoteRefused
-from mvc.ids import DIGEST_SIZE
+from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 from mvc.names import NODES, check_node, check_ref, is_report
 from mvc.remote.door import Door, Slice
-from mvc.remote.merging import AHEAD_NS, SentDeployment, Truths
-from mvc.remote.slices import Sent, encode_entries
-from mvc.store.journal.stamps import node_of
+from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.remote.statements import AHEAD_NS
 
 QUEUE = "reports"
 """The file in the folder beside what a node serves."""
@@ -49,12 +48,6 @@ class _Report(Struct, frozen=True, array_like=True):
     time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     delivered: bool = False
     refusals: Annotated[int, Meta(ge=0, le=1 << 30)] = 0
-
-    @property
-    def sent(self) -> SentDeployment:
-        node = node_of("/".join(self.target.split("/", 2)[:2]))
-        at = self.time_ns
-        return SentDeployment(self.target, at, self.commit, node, recorded_ns=at, hybrid_ns=at)
 
 
 class Reports:
@@ -79,14 +72,14 @@ class Reports:
     def waiting(self) -> int:
         return sum(not each.delivered for each in self._read())
 
-    def served(self, deployment: SentDeployment, when_ns: int) -> None:
+    def served(self, commit: CommitId, target: str, when_ns: int) -> None:
         """Notes what is served since a moment by this node's clock; durable on return.
 
         What the newest note of the target says already is passed over, so that it may be called
         again for what an interrupted process may not have noted. Times of a target ascend, also
         where the clock was set back.
         """
-        target = f"{NODES}{self.name}/{deployment.target}"
+        target = f"{NODES}{self.name}/{target}"
         rows = self._read()
         before = next((each for each in reversed(rows) if each.target == target), None)
         if before is not None and before.time_ns > when_ns + AHEAD_NS:
@@ -94,10 +87,10 @@ class Reports:
             rows = [each for each in rows if each.time_ns <= when_ns + AHEAD_NS]
             before = next((each for each in reversed(rows) if each.target == target), None)
         if before is not None:
-            if before.commit == deployment.commit:
+            if before.commit == commit:
                 return
             when_ns = max(when_ns, before.time_ns + 1)
-        self._write([*rows, _Report(target, bytes(deployment.commit), when_ns)])
+        self._write([*rows, _Report(target, bytes(commit), when_ns)])
 
     def send(self, door: Door) -> None:
         """Gives a remote the reports that wait: those refused least often first, then the oldest.
@@ -135,7 +128,10 @@ class Reports:
 
     def _offer(self, door: Door, rows: Sequence[_Report]) -> None:
         now = self._clock.now_ns()
-        entries = [Sent(truths=Truths(now, deployments=(each.sent,))) for each in rows]
+        entries = [
+            Sent(reports=(NodeReport(each.target, each.commit, each.time_ns, now),))
+            for each in rows
+        ]
         door.receive(Slice(encode_entries(entries), 0, ()))
 
     # -- the file ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ The plan says which codings that needs (``keep_codings``), which journal entries
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 
 import numpy as np
@@ -93,12 +93,10 @@ class CollectionPlan(Struct, kw_only=True):
         ``headers``: of its records. Call it for each such operation, in order.
         """
         entry, reach, found = recorded.entry, self.reach, self.graph
-        restored = entry.here_again or any(each.kind == "restored" for each in entry.weights)
-        undone = entry.undoes is not None and not entry.refs
-        if entry.forgotten or restored or undone:
+        if entry.forgets or any(mark.what == "stored" for mark in entry.states):
             return False
         reach.commits.update(commit.id for commit in entry.commits)
-        named = names_of(entry) | {d.commit for d in entry.deployments} | entry.told_of
+        named = names_of(entry) | entry.about
         for commit in entry.commits:
             named |= {*commit.parents, *commit.needs}
         if not named <= reach.commits:
@@ -199,13 +197,16 @@ def reachable(
     cutoff_ns: int,
     *,
     forget: Mapping[CommitId, bool] | None = None,
+    in_use: Set[CommitId] = frozenset(),
 ) -> Reachable:
     """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
 
-    ``forget``: further states to treat as forgotten (by name: True).
+    ``forget``: further states to treat as forgotten (by name: True); ``in_use``: forgotten ones
+    that stay, because something stands on them.
     """
     history, contents = found.history, found.contents
-    forgotten, fresh = dict(history.forgotten), set(history.fresh)
+    forgotten = {id_: n for id_, n in history.forgotten.items() if id_ not in in_use}
+    fresh = history.fresh - in_use
     for commit_id, named in (forget or {}).items():
         forgotten[commit_id] = forgotten.get(commit_id, False) or named
         fresh.update({commit_id} if named else ())

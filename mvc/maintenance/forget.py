@@ -24,14 +24,16 @@ from mvc.maintenance.retention import Retention, Short, protected, recorded_sinc
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
+from mvc.model.statement import Tombstone
 from mvc.repo.context import Context
 from mvc.repo.history.log import in_range
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests, refs
+from mvc.repo.lookup.availability import all_in_use, needed_by
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop_rows
 from mvc.repo.worktree.identify import holders
-from mvc.store.journal.entries import Entry, Forgotten, Weights
+from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.types import Progress
@@ -78,7 +80,7 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
         selected = select(context, rules)
-        stay = _needed(context, {commit.id for commit in selected})
+        stay = needed_by(context, {commit.id for commit in selected})
         going = _sorted(commit for commit in selected if commit.id not in stay)
         since = recorded_since(context) if rules.unqueried else None
         short = too_few(context, rules, going)
@@ -109,24 +111,23 @@ def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | 
 
     def make() -> Entry:
         going = _still_going(context, chosen)
-        marks = tuple(Forgotten(c.id, chosen.named, c.root) for c in going)
-        note = "by name" if chosen.rules is None else chosen.rules.text
-        again = tuple(_kept_by(context, going)) if chosen.named else ()
-        return Entry(
-            "forget",
-            context.store.clock.now_ns(),
-            note,
-            forgotten=marks,
-            weights=again,
-            author=context.author,
-            reason=reason,
+        now, author = context.store.clock.now_ns(), context.author
+        if chosen.rules is not None:
+            marks = tuple(StateMark(commit.id, "forgotten") for commit in going)
+            note = chosen.rules.text
+            return Entry("forget", now, note, author, reason=reason, states=marks)
+        stones = tuple(
+            Tombstone(subject=each.id, author=author, reason=reason, root=each.root)
+            for each in going
         )
+        again = tuple(_kept_by(context, going))
+        return Entry("forget", now, "by name", statements=stones, states=again)
 
     try:
         done = context.store.publish(make)
     except _NothingLeft:
         return None
-    drop_rows(context, {each.commit for each in done.entry.forgotten})
+    drop_rows(context, done.entry.forgets)
     return done
 
 
@@ -141,14 +142,14 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
         _refuse_head(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
-        stay = {*protected(context, chosen.rules), *_needed(context, {c.id for c in going})}
+        stay = {*protected(context, chosen.rules), *needed_by(context, {c.id for c in going})}
         going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
     if not going:
         raise _NothingLeft
     return going
 
 
-def check_forgettable(context: Context, going: Sequence[Commit]) -> list[Weights]:
+def check_forgettable(context: Context, going: Sequence[Commit]) -> list[StateMark]:
     """Raises RefConflict for versions that cannot be forgotten by name.
 
     Returns the marks of those that have their weights again because they are.
@@ -168,35 +169,21 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
         )
 
 
-def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
-    """Versions among these that the recipe of another one, which gave up its weights, needs."""
-    gone = availability.all_dropped(context).keys()
-    needs = {id_: commits.get(context, id_).needs for id_ in gone if _mark(context, id_) is None}
-    stay: dict[CommitId, CommitId] = {}
-    before = -1
-    while len(stay) != before:
-        before = len(stay)
-        for id_, needed in needs.items():
-            if id_ not in going or id_ in stay:
-                stay.update((each, id_) for each in needed if each in going)
-    return stay
-
-
-def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
+def _kept_by(context: Context, going: Iterable[Commit]) -> list[StateMark]:
     """Marks of versions that these are needed to train again, and whose weights another one has.
 
     Raises RefConflict for one whose weights no other has.
     """
-    found: dict[CommitId, Weights] = {}
+    found: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
-    for id_, holder in _needed(context, ids).items():
+    for id_, holder in needed_by(context, ids).items():
         gone = availability.dropped(context, holder)
         if gone is None or not _another_has(context, gone, ids):
             raise RefConflict(
                 f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
                 hint=f"'mvc retrain {holder.short} --trust-code' stores them again first",
             )
-        found[holder] = Weights(holder, "restored", gone.path, round(gone.seconds * 1000))
+        found[holder] = StateMark(holder, "stored", gone.path)
     return list(found.values())
 
 
@@ -213,7 +200,7 @@ def _another_has(context: Context, gone: availability.Dropped, going: set[Commit
 
 def _mark(context: Context, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    mark = availability.forgotten(context, id_)
+    mark = availability.gone(context.store.snapshot, id_)
     return None if mark is None else mark.named
 
 
@@ -268,7 +255,8 @@ def _preview(
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     with suppress(DamagedData):
-        reach = reachable(found, cutoff_of(store.now_ns(), grace), forget=chosen.marks)
+        cutoff, in_use = cutoff_of(store.now_ns(), grace), all_in_use(context)
+        reach = reachable(found, cutoff, forget=chosen.marks, in_use=in_use)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None

@@ -21,8 +21,9 @@ from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
+from mvc.repo.lookup.availability import all_in_use
 from mvc.repo.queries import drop_rows
-from mvc.store.journal.entries import Entry
+from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
@@ -55,7 +56,7 @@ def plan_collection(
 ) -> Collection:
     """What ``collect`` would do now. Raises Busy, and DamagedData if the repository is damaged."""
     store, policy = context.store, encoding_policy(context.config)
-    plan, _ = retry_on_rewrite(store.snapshot, lambda: _plan_now(store, policy, grace, progress))
+    plan, _ = retry_on_rewrite(store.snapshot, lambda: _plan_now(context, policy, grace, progress))
     return plan.summary
 
 
@@ -78,7 +79,7 @@ def collect(
     before = store.disk_use().total
 
     def attempt() -> CollectionPlan:
-        plan, quarantine = _plan_now(store, policy, grace, progress)
+        plan, quarantine = _plan_now(context, policy, grace, progress)
 
         def operation() -> Entry:
             # Before the entry: later collections do not look for what was forgotten before it.
@@ -100,18 +101,21 @@ def collect(
     gone = plan.gone()
     if gone and not store.unnamed_packs():
         note = f"of {len(gone)} forgotten states no byte is left"
-        store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author=author, gone=gone))
+        marks = tuple(StateMark(id_, "no residue") for id_ in gone)
+        store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author, states=marks))
     drop_rows(context, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, before=before, freed=before - store.disk_use().total)
 
 
 def _plan_now(
-    store: Store, policy: Policy, grace: timedelta, progress: Progress | None
+    context: Context, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> tuple[CollectionPlan, list[Path]]:
     """The plan, and the files of the quarantine to delete."""
+    store = context.store
     graph = read(store, progress)
     refuse_damaged(graph)
-    reach = reachable(graph, cutoff_of(store.now_ns(), grace))
+    cutoff = cutoff_of(store.now_ns(), grace)
+    reach = reachable(graph, cutoff, in_use=all_in_use(context))
     return plan_deletion(store, policy, graph, reach)
 
 

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
+from mvc.model.statement import Tombstone
 from mvc.names import is_report
 from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, StateMark
 from mvc.store.journal.frames import Recorded
 
 
@@ -27,7 +28,6 @@ class VersionHistory:
     ``homes``: by entry the number of the last version that it published, or -1.
     ``forgotten``: versions whose state was forgotten, by name (True) or by rule, and is not here
     again. ``absent``: those of them that were fetched without their state, which never came.
-    ``fresh``: those that were forgotten by name since the last collection.
     ``gone``: forgotten versions of which no byte was left at the end of a collection.
     ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
     """
@@ -38,7 +38,6 @@ class VersionHistory:
         self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
         self.absent: set[CommitId] = set()
-        self.fresh: set[CommitId] = set()
         self.gone: set[CommitId] = set()
         self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
@@ -50,14 +49,10 @@ class VersionHistory:
         self._times, self._sequences = array("q"), array("q")
         self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
-        self._marked: set[int] = set()  # of entries with weights, evidence or signatures
-        self._annotations: list[tuple[int, int]] = []  # positions and sequences of annotations
-        self._undone: dict[int, tuple[int, int]] = {}  # by sequence the same of its newest undo
+        self._marked: set[int] = set()  # of entries with what goes with a version
 
     def take(self, recorded: Recorded) -> None:
         entry, position = recorded.entry, len(self._times)
-        if entry.operation == "gc":
-            self.fresh.clear()
         for commit in entry.commits:
             number = self._number(commit.id)
             self.published.append(number)
@@ -71,40 +66,47 @@ class VersionHistory:
             self._refs[change.name] = value, position
             moved = moved or change.name.startswith(BRANCH)
         for deployment in entry.deployments:
-            self._deployed.add(self._number(deployment.commit))
+            self._deployed.add(self._number(CommitId(deployment.subject)))
             if not is_report(deployment.target):
                 self.targets.add(deployment.target)
                 self.deployments += 1
-        for each in entry.forgotten:
-            self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
-            self.gone.discard(each.commit)
-            if each.named:
-                self.absent.discard(each.commit)
-                self.fresh.add(each.commit)
-        self.absent |= {id_ for id_ in entry.absent if not self.forgotten[id_]}
-        for id_ in entry.here_again:
-            if not self.forgotten.get(id_, True):
-                del self.forgotten[id_]
-                self.gone.discard(id_)
-                self.absent.discard(id_)
-        self.gone.update(entry.gone)
-        if entry.weights or entry.evidence or entry.signatures:
+        stones = [CommitId(each.subject) for each in entry.of(Tombstone)]
+        for id_ in stones:
+            self.forgotten[id_] = True
+            self.gone.discard(id_)
+            self.absent.discard(id_)
+        for mark in entry.states:
+            self._mark(mark)
+        if any(mark.path for mark in entry.states) or any(not s.stays for s in entry.statements):
             self._marked.add(position)
-        if entry.evidence:
-            self._annotations.append((position, recorded.sequence))
-        if entry.undoes is not None:
-            self._undone[entry.undoes] = position, recorded.sequence
-        for mark in entry.weights:
-            if mark.kind == "dropped":
-                self.dropped[mark.commit] = mark.path
-            elif mark.kind == "restored":
-                self.dropped.pop(mark.commit, None)
         self._times.append(entry.time_ns)
         self._sequences.append(recorded.sequence)
         self._names.extend(map(self._number, names_of(entry)))
         self._name_ends.append(len(self._names))
-        special = entry.forgotten or position in self._marked
+        special = entry.states or stones or position in self._marked
         self._plain.append(bool(entry.commits and moved and not special))
+
+    def _mark(self, mark: StateMark) -> None:
+        id_, is_named = mark.commit, self.forgotten.get(mark.commit, False)
+        if mark.what == "dropped":
+            self.dropped[id_] = mark.path
+        elif mark.path:
+            self.dropped.pop(id_, None)
+        elif mark.what == "no residue":
+            self.gone.add(id_)
+        elif not is_named:
+            self.forgotten.pop(id_, None)
+            self.absent.discard(id_)
+            self.gone.discard(id_)
+            if mark.what != "stored":
+                self.forgotten[id_] = False
+            if mark.what == "absent":
+                self.absent.add(id_)
+
+    @property
+    def fresh(self) -> set[CommitId]:
+        """Those that were forgotten by name, and of which bytes may be left."""
+        return {id_ for id_, named in self.forgotten.items() if named} - self.gone
 
     def _number(self, id_: CommitId) -> int:
         number = self.numbers.setdefault(id_, len(self.numbers))
@@ -171,35 +173,25 @@ class VersionHistory:
         By position among ``entries``, which are those that were taken; None drops the entry.
         ``stay``: the versions that are not collected. Regions are ignored.
 
-        Entries from ``cutoff_ns`` on stay, without marks of weights, annotations and signatures of
-        versions that go. See ``_aged`` for older ones. One whose versions all stay keeps all of
-        its moves of refs, and can be undone; any other keeps new values only, so that no operation
-        can be undone in part or twice.
+        Entries from ``cutoff_ns`` on stay, without what goes with versions: marks of weights, and
+        statements that do not stay. See ``_aged`` for older ones. One whose versions all stay keeps
+        all of its moves of refs, and can be undone; any other keeps new values only, so that no
+        operation can be undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
-        taken_back, undos = self._taken_back(cutoff_ns)
         undoable: set[int] = set()  # sequence numbers of older entries
         edits: dict[int, Entry | None] = {}
         saved = 0
         for position in range(1, len(self._times)):
             recent = self._times[position] >= cutoff_ns
-            if (recent and position not in self._marked) or position in undos:
+            if recent and position not in self._marked:
                 continue
             if not recent and self._is_plain(position, numbers):
                 undoable.add(self._sequences[position])
                 continue
             recorded = entries[position]
             old = recorded.entry
-            new = replace(
-                old,
-                weights=tuple(each for each in old.weights if each.commit in stay),
-                evidence=tuple(
-                    each
-                    for each in old.evidence
-                    if each.commit in stay and position not in taken_back
-                ),
-                signatures=tuple(each for each in old.signatures if each.commit in stay),
-            )
+            new = _without(old, stay)
             if not recent:
                 refs = self._refs_left(position, old, stay)
                 if (refs or old.undoes in undoable) and names_of(old) <= stay:
@@ -215,22 +207,6 @@ class VersionHistory:
                 edits[position] = new
                 saved += 2 * (len(old.encoded) - len(new.encoded))
         return edits, saved
-
-    def _taken_back(self, cutoff_ns: int) -> tuple[set[int], set[int]]:
-        """Annotations that were undone before ``cutoff_ns``, and the undos of all others."""
-        gone: set[int] = set()
-        undos: set[int] = set()
-        for position, sequence in self._annotations:
-            chain = [position]
-            while (later := self._undone.get(sequence)) is not None and later[0] > chain[-1]:
-                chain.append(later[0])
-                sequence = later[1]
-            aged = all(self._times[each] < cutoff_ns for each in chain)
-            if aged and len(chain) % 2 == 0:
-                gone.add(position)
-            else:
-                undos.update(chain[1:])
-        return gone, undos
 
     def _is_plain(self, position: int, among: Collection[int]) -> bool:
         """Whether an entry does no more than publish versions and move branches to them, and
@@ -262,10 +238,23 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
     return change.name.startswith(BRANCH) and all(value in stay for value in values)
 
 
+def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
+    """An entry without what goes with versions that do not ``stay``."""
+    rows = [
+        (each, entry.before(each))
+        for each in entry.statements
+        if each.stays or each.commit is None or each.commit in stay
+    ]
+    return replace(
+        entry,
+        statements=tuple(each for each, _ in rows),
+        previous=tuple(before for _, before in rows),
+        states=tuple(mark for mark in entry.states if not mark.path or mark.commit in stay),
+    )
+
+
 def _aged(entry: Entry, stay: Set[CommitId]) -> Entry:
-    """What an entry says of versions that stay; all evidence: every deployment, retraction and
-    correction, every forgotten state.
-    """
+    """What an entry says of versions that stay; and all statements and states."""
     commits = tuple(commit for commit in entry.commits if commit.id in stay)
     return replace(
         entry,
@@ -275,20 +264,5 @@ def _aged(entry: Entry, stay: Set[CommitId]) -> Entry:
 
 
 def _says_anything(entry: Entry) -> bool:
-    return any(
-        (
-            entry.commits,
-            entry.refs,
-            entry.deployments,
-            entry.retractions,
-            entry.relinks,
-            entry.forgotten,
-            entry.gone,
-            entry.here_again,
-            entry.stamps,
-            entry.weights,
-            entry.evidence,
-            entry.signatures,
-            entry.reason,
-        )
-    )
+    said = entry.commits or entry.refs or entry.statements or entry.states or entry.reason
+    return bool(said)

@@ -1,9 +1,8 @@
 """Receipts of forgotten states: who forgot them, why, and since when no byte is left of them.
 
-They are read from the journal: ``forget`` records who, why and what, and the ``gc`` that has
-deleted the last byte says so. No collection drops either of the two. Of a receipt that another
-repository gave, time, author and reason are those of that one; that a state never came is no
-receipt.
+They are read from the journal: tombstones and the marks of ``forget`` say who, why and what, and
+the ``gc`` that has deleted the last byte says so. No collection drops either of the two. That a
+state never came is no receipt.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, Root
+from mvc.model.statement import Tombstone
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
-from mvc.store.journal.entries import Entry
 
 
 class ForgottenState(Struct, frozen=True):
-    """The state of ``commit``, by its Merkle root: None if the commit is gone, too, and an earlier
-    version of mvc forgot it.
+    """The state of ``commit``, by its Merkle root: None if a rule forgot it and the commit is gone.
 
     ``gone_ns``: when it was known that no byte of it is left in the repository's files; None if
     that is not so yet. ``again_ns``: when a state forgotten by rule was stored again. ``came``:
@@ -51,33 +49,35 @@ def receipts(context: Context) -> list[Receipt]:
     lacking = set[CommitId]()
     for recorded in snapshot.forgetting():
         entry = recorded.entry
-        if entry.gone:
-            gone = set(entry.gone)
+        if gone := {*entry.says_of("no residue")}:
             found = [_with_gone(receipt, gone, entry.time_ns) for receipt in found]
-        lacking |= entry.lacking
-        if entry.here_again:
-            lacking.difference_update(entry.here_again)
-            found = [_with_again(receipt, entry) for receipt in found]
-        if entry.operation == "forget" or any(each.named for each in entry.forgotten):
-            states = tuple(
-                ForgottenState(
-                    each.commit,
-                    each.root or _root(context, each.commit),
-                    came=each.commit not in lacking,
-                )
-                for each in entry.forgotten
-            )
-            rules = "" if any(each.named for each in entry.forgotten) else entry.note
-            found.append(
-                Receipt(
-                    recorded.sequence,
-                    entry.done_ns,
-                    author=entry.author,
-                    reason=entry.reason,
-                    rules=rules,
-                    states=states,
-                )
-            )
+        lacking |= {*entry.says_of("absent")}
+        if back := {*entry.says_of("stored")}:
+            lacking -= back
+            found = [_with_again(receipt, back, entry.time_ns) for receipt in found]
+        stones: dict[tuple[int, str, str], list[ForgottenState]] = {}
+        for each in entry.of(Tombstone):
+            id_ = CommitId(each.subject)
+            root = _root(context, id_) or each.root  # which a stranger may have said
+            state = ForgottenState(id_, root, came=id_ not in lacking)
+            stones.setdefault((each.recorded_ns, each.author, each.reason), []).append(state)
+        for (time_ns, author, reason), states in stones.items():
+            receipt = Receipt(
+                recorded.sequence, time_ns, author=author, reason=reason, rules="",
+                states=tuple(states),
+            )  # fmt: skip
+            found.append(receipt)
+        ruled = entry.says_of("forgotten") if entry.operation == "forget" else ()
+        if ruled:
+            receipt = Receipt(
+                recorded.sequence, entry.time_ns, author=entry.author, reason=entry.reason,
+                rules=entry.note,
+                states=tuple(
+                    ForgottenState(id_, _root(context, id_), came=id_ not in lacking)
+                    for id_ in ruled
+                ),
+            )  # fmt: skip
+            found.append(receipt)
     return found
 
 
@@ -86,12 +86,11 @@ def _root(context: Context, commit: CommitId) -> Root | None:
     return None if there is None else there[1].root
 
 
-def _with_again(receipt: Receipt, entry: Entry) -> Receipt:
+def _with_again(receipt: Receipt, back: set[CommitId], time_ns: int) -> Receipt:
     if not receipt.rules:
         return receipt  # forgotten by name: that is final
-    back = set(entry.here_again)
     states = tuple(
-        replace(state, again_ns=state.again_ns or entry.time_ns) if state.commit in back else state
+        replace(state, again_ns=state.again_ns or time_ns) if state.commit in back else state
         for state in receipt.states
     )
     return replace(receipt, states=states)

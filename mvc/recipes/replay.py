@@ -53,8 +53,8 @@ from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.availability import is_stored
-from mvc.store.journal.entries import Entry, Weights
+from mvc.repo.lookup.availability import is_stored, new_proof
+from mvc.store.journal.entries import Entry
 from mvc.times import check_seconds
 from mvc.types import Progress
 
@@ -395,9 +395,16 @@ class _Replay:
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
         if not store.writable or self._options.threads is not None:
             return
-        taken = round(self.seconds * 1000)
-        mark = Weights(self._commit, "proven", self.entry.path, taken, where=self.where)
-        store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, weights=(mark,)))
+        base = self._recipe.base.version
+        proof = new_proof(
+            self._context,
+            self._commit,
+            self.entry.path,
+            base=base,
+            seconds=self.seconds,
+            where=self.where,
+        )
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, statements=(proof,)))
 
     def _differs(self, here: Mapping[str, LogicalTensor], parsed: ParsedFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}

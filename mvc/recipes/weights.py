@@ -1,7 +1,7 @@
 """Gives up weights that a proven recipe makes again, and stores them again.
 
-Each is one journal entry with a mark, as is the proof by a replay. The next ``gc`` deletes what no
-other version has.
+Each is one journal entry with a mark of the state; the proof by a replay is a statement. The next
+``gc`` deletes what no other version has.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import (
@@ -36,7 +38,7 @@ from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.store.graph.plan import plan
-from mvc.store.journal.entries import Entry, Weights
+from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import Policy
@@ -55,9 +57,8 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
 
     Not those whose data lie outside of the repository, nor those whose recipe cannot be read.
     """
-    marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
     found = {}
-    for commit, mark in marks.items():
+    for commit, mark in availability.proven_here(context).items():
         with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
             recipe = recipe_of(context, commit)
             proven = mark.path == recipe.makes.path and unproven_base(context, commit) is None
@@ -184,7 +185,7 @@ def drop(
                 hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
                 f"mvc.retrain(repo, {commit.short!r}, trust=True)",
             )
-        marks.append(Weights(commit, "dropped", recipe.makes.path, proof[1].milliseconds))
+        marks.append(StateMark(commit, "dropped", recipe.makes.path))
 
     generation = context.store.graph.generation
     _check_whole(context, needed)
@@ -203,9 +204,9 @@ def drop(
         return Entry(
             "drop-weights",
             context.store.clock.now_ns(),
-            weights=tuple(there),
             author=context.author,
             reason=reason,
+            states=tuple(there),
         )
 
     with suppress(_NothingToDo):
@@ -296,20 +297,26 @@ def _store(
 
     Raises _Collected if there were none to write, and they are stored no more.
     """
-    seconds = gone.seconds if done is None else done.seconds
-    where = "" if done is None else done.where
-    mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where=where)
+    mark = StateMark(commit, "stored", gone.path)
+    entry = Entry("restore-weights", 0, author=context.author, states=(mark,))
+    if done is not None and done.where:
+        base = recipe_of(context, commit).base.version
+        proof = availability.new_proof(
+            context, commit, gone.path, base=base, seconds=done.seconds, where=done.where
+        )
+        entry = replace(entry, statements=(proof,))
     get = context.config.get
     pipeline = encoding_policy(context.config).pipeline
     policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), reset=True)
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):
-            _attempt(context, policy, mark, None if done is None else done.state)
+            _attempt(context, policy, entry, None if done is None else done.state)
             return
     raise Busy("the store was rewritten again and again meanwhile", hint="run it again")
 
 
-def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
+def _attempt(context: Context, policy: Policy, entry: Entry, state: Any) -> None:
+    (mark,) = entry.states
     store, graph = context.store, context.store.graph
     store.snapshot.refresh()
     generation = graph.generation
@@ -325,12 +332,6 @@ def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> Non
             file = _file(context, mark.commit, mark.path)
             if state is None and not availability.is_stored(context, file):
                 raise _Collected
-            return Entry(
-                "restore-weights",
-                store.clock.now_ns(),
-                regions=regions,
-                weights=(mark,),
-                author=context.author,
-            )
+            return replace(entry, time_ns=store.clock.now_ns(), regions=regions)
 
         store.publish(make, release=packs.close)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
 from mvc.store.journal.entries import RefValue
 from mvc.types import Bytes
 
@@ -113,14 +113,14 @@ class Slice(Struct):
 
 
 class RefusedDeployment(Struct, frozen=True):
-    """A deployment, or its retraction (``retracts``), that replaces what is not live there now.
+    """A deployment, or a retraction (``retracts``), that replaces what is not live there now.
 
-    ``id``: of the deployment; ``live``, ``author`` and ``time_ns``: the version that is live there,
+    ``id``: of the statement; ``live``, ``author`` and ``time_ns``: the version that is live there,
     who deployed it and when; no version if nothing is.
     """
 
     target: str
-    id: DeploymentId
+    id: StatementId
     live: CommitId | None = None
     author: str = ""
     time_ns: int = 0

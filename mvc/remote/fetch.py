@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotten, WrongUsage
 from mvc.ids import CommitId
+from mvc.model.statement import Tombstone
 from mvc.names import REMOTE
 from mvc.remote import waiting as patience
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.merging import TruthReader, by_name, here_again
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
@@ -36,6 +36,7 @@ from mvc.remote.places import (
 )
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import Sent, decode_entries, encode_entries
+from mvc.remote.statements import by_name, here_again, told, without
 from mvc.remote.transfer import (
     NOTHING,
     Change,
@@ -199,9 +200,8 @@ def _note_told(context: Context, remote: Remote, before: Known, work: _Fetch) ->
     if work.tally.versions.issuperset(known.untold(context, tips)):
         known = replace(known, tips=tuple(map(bytes, tips)))
     place, snapshot = known.place, context.fresh()
-    reader = TruthReader(snapshot)
     for recorded in snapshot.entries(begins(snapshot, place)):
-        if recorded.sequence not in work.own and reader.of(recorded):
+        if recorded.sequence not in work.own and told(snapshot, recorded):
             break  # another process recorded it meanwhile
         place = Place(recorded.after.sequence, recorded.after.chain)
     known = replace(known, place=place, there=work.place or head.place)
@@ -366,14 +366,12 @@ class _Fetch:
 
     def _believed(self, sent: Sent) -> Sent:
         """What was sent, without what is not believed of this remote."""
-        if sent.truths is None:
-            return sent
-        if not self._remote.tombstones:
-            self.kept.update((CommitId(each.commit), None) for each in sent.truths.tombstones)
-        truths = replace(sent.truths, **dict.fromkeys(self._remote.disbelieved, ()))
-        if not self._remote.deployments:
-            truths = replace(truths, signatures=truths.signatures_but(None))
-        return replace(sent, truths=truths)
+        said, remote = sent.said, self._remote
+        if not remote.tombstones:
+            stones = (each for each in said if isinstance(each, Tombstone))
+            self.kept.update((CommitId(each.subject), None) for each in stones)
+        gone = {each.id for each in said if remote.disbelieves(each)}
+        return replace(sent, statements=tuple(each.encoded for each in without(said, gone)))
 
     def _keep(self, place: Place | None) -> None:
         if place is not None:

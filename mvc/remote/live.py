@@ -16,8 +16,8 @@ from mvc.model.tensor import TensorSpec
 from mvc.names import check_ref, printable
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.merging import Buried, TruthReader, Truths
 from mvc.remote.slices import Sent, encode_entries
+from mvc.remote.statements import Buried
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
 from mvc.repo.live import live_at, same_until
@@ -99,17 +99,10 @@ class LiveSending:
                 )
             chosen = self._records(recorded, live.commit)
         self._chosen = chosen
-        origin = self._snapshot.by_sequence(live.sequence)
-        reader = TruthReader(self._snapshot, reports=True)
-        truths = None if origin is None else reader.of(origin)
-        if truths is None:
+        found = self._snapshot.statement(live.id)
+        if found is None:
             raise DamagedData(f"the deployment of {live.commit.short} is lost")
-        made = tuple(each for each in truths.deployments if each.target == live.target)
-        self._sent = Sent(
-            (commit.encoded,),
-            chosen.size,
-            truths=Truths(truths.time_ns, truths.author, truths.reason, deployments=made),
-        )
+        self._sent = Sent((commit.encoded,), chosen.size, statements=(found[1].encoded,))
 
     def slices(self, most: int) -> Iterator[Slice]:
         del most

@@ -25,12 +25,12 @@ from mvc.errors import (
     UnknownRevision,
     WeightsDropped,
 )
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import Retraction, Tombstone
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
 from mvc.remote.door import FETCH, Door, Move, Place, Received, RefusedDeployment, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
-from mvc.remote.merging import TruthReader
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.places import (
     FETCHED,
@@ -44,7 +44,8 @@ from mvc.remote.places import (
 )
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
-from mvc.remote.slices import Sent, decode_entries, encode_entries
+from mvc.remote.slices import Sent, decode_entries, encode_entries, sent_with
+from mvc.remote.statements import told, tombstones, without
 from mvc.remote.transfer import (
     NOTHING,
     Change,
@@ -55,7 +56,14 @@ from mvc.remote.transfer import (
     versions_in,
     with_missing,
 )
-from mvc.remote.unsent import deployed_by, operations, own_keys, own_targets, without
+from mvc.remote.unsent import (
+    deployed_by,
+    operations,
+    own_ids,
+    own_targets,
+    retracting,
+    without_deployed,
+)
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits
@@ -64,7 +72,7 @@ from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.protection import protected
-from mvc.store.journal.entries import Entry, RefChange, Retraction
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.times import format_time
 from mvc.types import Progress
@@ -197,14 +205,14 @@ def send_first(
         snapshot = context.fresh()
         end = snapshot.position
         due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
-        truths = TruthReader(snapshot).of(due)
+        said = sent_with(told(snapshot, due), is_own=True)
         with closing(open_door(remote, context)) as door:
             work = _Push(context, remote, door, due, progress=progress)
             wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
             work.note(())
-            got = door.receive(Slice(encode_entries([Sent(truths=truths)]), 0, ()))
+            got = door.receive(Slice(encode_entries([said]), 0, ()))
         if got.refused:
             raise RefConflict(
                 f"{remote.name} refuses it: {meanwhile(got.refused[0])}; "
@@ -230,8 +238,9 @@ def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:
     known = known_place(context, remote, PUSHED)
     if known is None:
         return
-    taken = recorded.entry.retractions  # of what was refused: it is not there
-    rows = [without(each, taken) for each in operations(context, known)]
+    # Of what was refused: it is not there.
+    taken = {StatementId(each.subject) for each in recorded.entry.retractions}
+    rows = [without_deployed(each, taken) for each in operations(context, known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
     before = (each for each in rows if each.sequence < recorded.sequence)
@@ -426,7 +435,7 @@ class _Plan:
         snapshot = self._context.store.snapshot
         entries = (snapshot.entry(at).entry for at in snapshot.deployments_of(id_))
         return any(
-            made.target == target and made.commit == id_ and entry.operation == FETCH
+            made.target == target and made.subject == id_ and entry.operation == FETCH
             for entry in entries
             for made in entry.deployments
         )
@@ -477,8 +486,8 @@ class _Push:
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
         self._last: Slice | None = None
-        self._accepted = set[tuple[DeploymentId, bool]]()
-        self._refused = dict[tuple[DeploymentId, bool], RefusedDeployment]()
+        self._accepted = set[StatementId]()
+        self._refused = dict[StatementId, RefusedDeployment]()
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
         self._identity = self.head.identity  # an empty bucket has none yet
 
@@ -488,13 +497,12 @@ class _Push:
         place = None if self._known is None else self._known.place
 
         def look() -> list[Sent]:
-            told = TruthReader(snapshot).tombstones(begins(snapshot, place))
-            return [Sent(truths=each) for each in told]
+            return [sent_with(each) for each in tombstones(snapshot, begins(snapshot, place))]
 
         if not self._may_forget:
             return
-        told = iter(snapshot.retry_on_rewrite(look))
-        while sent := list(islice(told, _AT_ONCE)):
+        stones = iter(snapshot.retry_on_rewrite(look))
+        while sent := list(islice(stones, _AT_ONCE)):
             got = self._door.receive(Slice(encode_entries(sent), 0, ()))
             self.forgot |= got.begun > 0
             self._took(got)
@@ -507,8 +515,10 @@ class _Push:
         start = begins(snapshot, None if self._known is None else self._known.place)
         there = Ancestors(snapshot, filter(context.store.has_commit, tips_of(self.head.refs)))
         by_fetch = {True: set[CommitId](), False: set[CommitId]()}
-        for recorded in snapshot.forgetting() if start == GENESIS else snapshot.entries(start):
-            named = (mark.commit for mark in recorded.entry.forgotten if mark.named)
+        for recorded in (
+            snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
+        ):
+            named = (CommitId(each.subject) for each in recorded.entry.of(Tombstone))
             by_fetch[recorded.entry.operation == FETCH].update(named)
         return tuple(sorted(id_ for id_ in by_fetch[False] - by_fetch[True] if id_ in there))
 
@@ -550,7 +560,8 @@ class _Push:
         from mvc.remote.sender import Sending
 
         snapshot = self._context.store.snapshot
-        is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
+        lacks = snapshot.forgetting() or snapshot.state_marks(weights=True)
+        is_whole = self._remote.data and not lacks
         has_data = any(tag.name.startswith(DATA) for tag in tags(self._context))
         if not wanted.versions or (is_whole and not has_data):
             return set()
@@ -595,8 +606,9 @@ class _Push:
         """An operation without what the remote was told of it, or need not hear any more."""
         entry, known = recorded.entry, self._known
         if known is not None and recorded.sequence < known.dealt and own_targets(recorded):
-            made = (Retraction(each.target, recorded.sequence) for each in entry.deployments)
-            recorded = without(recorded, {*made, *entry.retractions})
+            made = {each.id for each in entry.deployments}
+            taken = {StatementId(each.subject) for each in entry.retractions}
+            recorded = without_deployed(recorded, made | taken)
         return self._said.get(recorded.sequence, recorded)
 
     def _allowed(self, given: Slice) -> Slice:
@@ -609,16 +621,16 @@ class _Push:
             return given
         own, entries = self._context.store.snapshot.node, list[Sent]()
         for sent in decode_entries(given.head):
-            if (truths := sent.truths) is not None:
-                denied = {target for target in truths.targets if not self._takes(target)}
-                made = [d for d in truths.deployments if d.node == own and d.target in denied]
-                retracted = truths.retractions if truths.is_own else ()
-                taken = [r for r in retracted if r.target in denied]
-                self.denied |= {f"deploy:{d.target}" for d in made}
-                self.denied |= {f"deploy:{r.target}" for r in taken}
-                gone = {(d.id, False) for d in made} | {(DeploymentId(r.id), True) for r in taken}
-                kept = truths if self._may_forget else replace(truths, tombstones=())
-                sent = _but(replace(sent, truths=kept), gone)
+            said, gone = sent.said, set[StatementId]()
+            for each in said:
+                if isinstance(each, Tombstone) and not self._may_forget:
+                    gone.add(each.id)
+                is_mine = sent.is_own if isinstance(each, Retraction) else each.node == own
+                if each.target and is_mine and not self._takes(each.target):
+                    self.denied |= {f"deploy:{each.target}"}
+                    gone.add(each.id)
+            if gone:
+                sent = _but(sent, gone)
             if sent != Sent():
                 entries.append(sent)
         return replace(given, head=encode_entries(entries))
@@ -671,7 +683,7 @@ class _Push:
             self.tally.bytes = before
         else:
             self._took(got)
-            refused = {(each.id, each.retracts): each for each in got.refused}
+            refused = {each.id: each for each in got.refused}
             self._refused.update(refused)
             self._counted(given, refused, is_new=got.begun > 0)
         return got
@@ -682,15 +694,13 @@ class _Push:
         keys = {key for each in rows for key in self._open(each)} & self._refused.keys()
         return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())
 
-    def _open(self, recorded: Recorded) -> set[tuple[DeploymentId, bool]]:
+    def _open(self, recorded: Recorded) -> set[StatementId]:
         """The statements of an operation that the remote lacks, and should have."""
-        snapshot, dropped = self._context.store.snapshot, set[tuple[DeploymentId, bool]]()
-        truths = TruthReader(snapshot).of(recorded)
+        snapshot, dropped = self._context.store.snapshot, set[StatementId]()
         for made in recorded.entry.deployments:
-            key = made.id(snapshot.stamp_of(recorded, made)), False
-            if key in self._refused and snapshot.retractions(made.target, recorded.sequence):
-                dropped.add(key)
-        return set() if truths is None else own_keys(truths) - self._accepted - dropped
+            if made.id in self._refused and retracting(snapshot, made.id):
+                dropped.add(made.id)
+        return own_ids(told(snapshot, recorded)) - self._accepted - dropped
 
     def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
         """With the operations before number ``end`` whose statements were left out."""
@@ -706,7 +716,7 @@ class _Push:
     def _counted(
         self,
         given: Slice,
-        refused: Container[tuple[DeploymentId, bool]] = frozenset(),
+        refused: Container[StatementId] = frozenset(),
         *,
         is_new: bool = True,
     ) -> None:
@@ -716,8 +726,8 @@ class _Push:
         """
         entries = [_but(sent, refused) for sent in decode_entries(given.head)]
         for sent in entries:
-            if sent.truths is not None and sent.truths.is_own:
-                self._accepted |= own_keys(sent.truths)
+            if sent.is_own:
+                self._accepted |= own_ids(sent.said)
         entries = [sent for sent in entries if is_new and sent != Sent()]
         self.tally.entries(given.head, entries, versions_in(entries))
 
@@ -749,19 +759,10 @@ class _Push:
             keep_place(context, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
-def _but(sent: Sent, refused: Container[tuple[DeploymentId, bool]]) -> Sent:
-    """An operation without these deployments and retractions."""
-    truths = sent.truths
-    if truths is None:
-        return sent
-    made = tuple(each for each in truths.deployments if (each.id, False) not in refused)
-    taken = tuple(
-        each for each in truths.retractions if (DeploymentId(each.id), True) not in refused
-    )
-    gone = {each.id for each in truths.deployments} - {each.id for each in made}
-    signatures = truths.signatures_but(gone) if gone else truths.signatures
-    left = replace(truths, deployments=made, retractions=taken, signatures=signatures)
-    return replace(sent, truths=left or None)
+def _but(sent: Sent, refused: Container[StatementId]) -> Sent:
+    """An operation without these statements."""
+    left = tuple(each.encoded for each in without(sent.said, refused))
+    return replace(sent, statements=left, is_own=sent.is_own and bool(left))
 
 
 class _ByValue:

@@ -25,23 +25,23 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
+from mvc.model.statement import Deployment, Statement, Tombstone
 from mvc.model.tensor import TensorSpec
+from mvc.names import is_report, printable
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
-from mvc.remote.merging import (
-    Merger,
-    Truths,
-    arrived,
-    by_name,
-    check_clock,
-    compared,
-    here_again,
-    hold,
-    in_parts,
-)
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
-from mvc.remote.slices import Absent, Sent, decode_entries
+from mvc.remote.slices import Absent, NodeReport, Sent, decode_entries, sent_with
+from mvc.remote.statements import (
+    admit,
+    by_name,
+    check_clock,
+    check_target,
+    compared,
+    here_again,
+    in_parts,
+)
 from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.live import Standings
@@ -52,7 +52,7 @@ from mvc.repo.protection import protected, protecting
 from mvc.store.format import check_features
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.journal.entries import Entry, Region, StateMark
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
@@ -66,6 +66,7 @@ from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.text import size as in_units
+from mvc.times import check_moment
 from mvc.types import Bytes
 
 _TRIES = 8
@@ -80,8 +81,8 @@ class _ReceivedEntry(Struct):
 
     ``again``: versions that were here without their states or weights, which have come;
     ``marked`` and ``restored`` say so in the journal. ``lapsed``: versions without weights, and
-    without what makes them again, which count as forgotten by rule. ``truths``: what is taken of
-    those that were sent.
+    without what makes them again, which count as forgotten by rule. ``said``: what may be taken of
+    the statements that were sent.
     """
 
     sent: Sent
@@ -89,12 +90,12 @@ class _ReceivedEntry(Struct):
     absent: dict[CommitId, Absent] = field(default_factory=dict)
     again: tuple[Commit, ...] = ()
     marked: tuple[CommitId, ...] = ()
-    restored: tuple[Weights, ...] = ()
+    restored: tuple[StateMark, ...] = ()
     lapsed: set[CommitId] = field(default_factory=set)
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
-    truths: Truths | None = None
+    said: tuple[Statement, ...] = ()
 
     @property
     def is_new(self) -> bool:
@@ -119,29 +120,29 @@ class _ReceivedEntry(Struct):
         return {each.id: each.spec for each in self.sent.shapes}
 
     def entry(self, operation: str, now_ns: int) -> Entry:
-        """What is recorded here, but for truths and refs."""
+        """What is recorded here, but for statements and refs."""
         known = {commit.id: commit for commit in (*self.fresh, *self.again)}
-        lacks = [(known[id_], lack) for id_, lack in self.absent.items() if id_ in known]
+        lacks = [(id_, lack) for id_, lack in self.absent.items() if id_ in known]
         return Entry(
             operation,
             now_ns,
             regions=self.regions,
             commits=self.fresh,
             marks=self.marks,
-            forgotten=tuple(
-                Forgotten(commit.id, False, commit.root)  # by name, once its tombstone comes
-                for commit, lack in lacks
-                if lack.why != "dropped" or commit.id in self.lapsed
-            ),
-            weights=(
+            states=(
+                *(  # with a tombstone, once that comes
+                    StateMark(id_, "absent" if id_ in self.own else "forgotten")
+                    for id_, lack in lacks
+                    if lack.why != "dropped" or id_ in self.lapsed
+                ),
                 *self.restored,
                 *(
-                    Weights(commit.id, "dropped", lack.path, lack.milliseconds)
-                    for commit, lack in lacks
+                    StateMark(id_, "dropped", lack.path)
+                    for id_, lack in lacks
                     if lack.why == "dropped"
                 ),
+                *(StateMark(id_, "stored") for id_ in self.marked),
             ),
-            here_again=self.marked,
         )
 
 
@@ -169,8 +170,7 @@ def receive(
     check_features(given.features)
     check_moves(scopes, given.moves)
     sent = [part for each in decode_entries(given.head) for part in _parts(each)]
-    # What a server has gathered comes without scopes.
-    drafts = _drafts(context, sent, given.size, local=local, gathered=not scopes)
+    drafts = _drafts(context, sent, given.size, local=local)
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             ("the disk" if local else "the remote's disk")
@@ -215,14 +215,14 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
 
 
 def _parts(sent: Sent) -> Iterator[Sent]:
-    """An entry, and others with the rest of what it says if that is much."""
-    first, *more = (None,) if sent.truths is None else in_parts(sent.truths)
-    yield replace(sent, truths=first)
-    yield from (Sent(truths=each) for each in more)
+    """An entry, and others with the rest of what it says if that is much. Raises DamagedData."""
+    first, *more = [*in_parts(sent.said)] or [()]
+    yield replace(sent, statements=tuple(each.encoded for each in first))
+    yield from (sent_with(each, is_own=sent.is_own) for each in more)
 
 
 def _drafts(
-    context: Context, sent: Sequence[Sent], size: int, *, local: bool, gathered: bool
+    context: Context, sent: Sequence[Sent], size: int, *, local: bool
 ) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
@@ -231,8 +231,6 @@ def _drafts(
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
-        if each.truths is not None and not local:
-            each = replace(each, truths=arrived(each.truths, now_ns, gathered=gathered))
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:
@@ -271,8 +269,7 @@ def _come_back(context: Context, draft: _ReceivedEntry) -> None:
     for id_ in ids:
         gone = None if id_ in draft.absent else availability.dropped(context, id_)
         if gone is not None:
-            took = round(gone.seconds * 1000)
-            draft.restored += (Weights(id_, "restored", gone.path, took),)
+            draft.restored += (StateMark(id_, "stored", gone.path),)
         if gone is not None or id_ in draft.marked:
             draft.again += (commits.get(context, id_),)
 
@@ -407,7 +404,6 @@ class _Publication:
     ) -> None:
         self._context, self._drafts, self._sender = context, drafts, sender
         self._moves, self._local, self._scopes = moves, local, scopes
-        self._merger = Merger(context)
         self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
@@ -423,11 +419,10 @@ class _Publication:
         proven = self._proven()
         store.require(proven.features)
         packs.sync()
-        self._merger.prepare()
         self.refused.clear()
         standings = Standings(store.snapshot)
         for draft in self._drafts:
-            draft.truths = draft.sent.truths
+            draft.said = draft.sent.said
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
@@ -435,10 +430,10 @@ class _Publication:
             for draft in drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in drafts:
-                if draft.truths is not None and not self._local:
-                    draft.truths, refused = compared(store.snapshot, draft.truths, standings)
+                if draft.sent.is_own and not self._local:
+                    draft.said, refused = compared(store.snapshot, draft.said, standings)
                     self.refused += refused
-                if self._entry(draft, draft.own, remember=True) is not None:
+                if self._entry(draft, draft.own) is not None:
                     yield partial(self._made, draft)
 
         if len(self._drafts) > _AT_ONCE:  # then only what others publish meanwhile can refuse it
@@ -473,37 +468,68 @@ class _Publication:
         assert entry is not None
         return entry
 
-    def _entry(
-        self, draft: _ReceivedEntry, own: Collection[CommitId], *, remember: bool = False
-    ) -> Entry | None:
+    def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
         """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
 
-        ``own``: versions that are there by then. ``remember``: what cannot be forgotten yet.
-        Raises what the receiver refuses.
+        ``own``: versions that are there by then. Raises what the receiver refuses.
         """
-        entry = draft.entry(self._operation, self._context.store.now_ns())
-        entry, news = replace(entry, sender=self._sender), draft.is_new
+        context, snapshot = self._context, self._context.store.snapshot
+        entry = draft.entry(self._operation, context.store.now_ns())
+        entry, news = replace(entry, author=self._sender), draft.is_new
         check_news(self._scopes, (), adds=news)
-        if draft.truths is not None:
-            merged, held = self._merger.merge(draft.truths, entry, own)
-            targets = {made.target for made in merged.deployments}
-            targets |= {taken.target for taken in merged.retractions}
-            targets |= {signed.target for signed in merged.signatures if signed.target}
-            said = {each.commit for each in merged.evidence}
-            said |= {signed.commit for signed in merged.signatures if not signed.target}
-            forgets = bool(held) or any(mark.named for mark in merged.forgotten)
+        if not self._local and any(is_report(each.target) for each in draft.said):
+            raise RemoteRefused("what nodes report is recorded by the remote that they report to")
+        admitted = admit(context, draft.said, own)
+        statements = [*admitted.statements, *self._reported(draft.sent.reports, own)]
+        if statements:
+            targets = admitted.targets(snapshot) | {each.target for each in draft.sent.reports}
+            said = admitted.versions(snapshot)
             if not self._local:
-                check_protected(self._scopes, protected(protecting(self._context), targets))
+                check_protected(self._scopes, protected(protecting(context), targets))
+            forgets = any(isinstance(each, Tombstone) for each in statements)
             check_news(self._scopes, targets, adds=bool(said), forgets=forgets)
             self._check_annotated(said)
-            if remember:
-                hold(self._context, draft.truths, held)
-            news, entry = news or merged is not entry, merged
-            self.held.update(dict.fromkeys(held))
+            states = (*entry.states, *admitted.states)
+            entry, news = replace(entry, statements=tuple(statements), states=states), True
+            self.held.update(dict.fromkeys(admitted.held))
         if draft is self._drafts[-1]:
-            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+            changes = ref_changes(context, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
+
+    def _reported(
+        self, reports: Sequence[NodeReport], own: Collection[CommitId]
+    ) -> Iterator[Deployment]:
+        """What nodes report, as this repository records it; without what is on record.
+
+        Only what a server has gathered, which comes without scopes, says when it came and from
+        whom.
+        """
+        store = self._context.store
+        for each in reports:
+            commit, now_ns = CommitId(each.commit), store.now_ns()
+            check_target(each.target)
+            if not is_report(each.target):
+                raise DamagedData("a node reports on a target that is none of nodes")
+            check_moment(each.time_ns)
+            check_clock(max(each.time_ns, each.now_ns), now_ns, "a report")
+            known = store.snapshot.deployed_at(each.target, each.time_ns)
+            if any(other.subject == commit for other in known):
+                continue
+            if commit not in own and not store.has_commit(commit):
+                raise HistoryMissing(
+                    f"version {commit.short}, which {printable(each.target)} serves, is not here",
+                    hint="it comes with a push",
+                )
+            is_gathered = bool(each.arrived_ns) and not self._scopes
+            arrived_ns = each.arrived_ns if is_gathered else now_ns
+            yield Deployment(
+                subject=commit,
+                author=each.author if is_gathered else self._sender,
+                target=each.target,
+                time_ns=each.time_ns,
+                ahead_ms=(each.now_ns - arrived_ns) // 10**6,
+            )
 
     def _check_annotated(self, ids: Set[CommitId]) -> None:
         """Raises RemoteRefused for versions of branches to which the sender may not push, and for

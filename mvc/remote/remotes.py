@@ -24,6 +24,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
+from mvc.model.statement import Deployment, Signature, Statement, Tombstone
 from mvc.names import REMOTE, check_ref, printable
 from mvc.remote.door import States
 from mvc.repo.config import changing, read_yaml, write_yaml
@@ -100,9 +101,16 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def disbelieved(self) -> tuple[str, ...]:
-        """The fields of truths that a fetch from it passes over."""
-        forgotten = () if self.tombstones else ("tombstones",)
-        return forgotten if self.deployments else (*forgotten, "deployments", "retractions")
+        """The kinds of statements that a fetch from it passes over."""
+        forgotten = () if self.tombstones else (Tombstone.name,)
+        return forgotten if self.deployments else (*forgotten, Deployment.name)
+
+    def disbelieves(self, statement: Statement) -> bool:
+        """Whether a fetch from it passes over a statement."""
+        if isinstance(statement, Tombstone):
+            return not self.tombstones
+        is_of_deployment = isinstance(statement, Signature) and statement.of_statement
+        return not self.deployments and bool(statement.target or is_of_deployment)
 
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""

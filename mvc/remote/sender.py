@@ -1,4 +1,4 @@
-"""Sends the entries that a receiver lacks, as slices: versions with their records, and truths."""
+"""Sends the entries that a receiver lacks, as slices: versions with records, and statements."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mvc.names import is_report
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.live import LiveSending
-from mvc.remote.merging import Buried, TruthReader
 from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
+from mvc.remote.statements import Buried, about, told
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests
@@ -122,7 +122,6 @@ class Sending:
         self._have = self._had()
         self._new = self._unheld()
         self._held = Ancestors(self._snapshot, self._have)
-        self._truths = TruthReader(self._snapshot, reports=wanted.reports)
         self._states = self._with_states()
         self._closure = Closure(context, self._is_held, self._buried.hold, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder)
@@ -139,7 +138,7 @@ class Sending:
         refs: dict[str, RefValue] = {}
         for recorded in self._snapshot.entries(self._start):
             deployed = {
-                made.commit
+                CommitId(made.subject)
                 for made in recorded.entry.deployments
                 if self._wanted.reports or not is_report(made.target)
             }
@@ -252,8 +251,7 @@ class Sending:
 
     def _given_up(self, id_: CommitId) -> Absent | None:
         gone = availability.dropped(self._context, id_)
-        took = 0 if gone is None else round(gone.seconds * 1000)
-        return None if gone is None else Absent(bytes(id_), "dropped", gone.path, took)
+        return None if gone is None else Absent(bytes(id_), "dropped", gone.path)
 
     @property
     def versions(self) -> Iterator[Commit]:
@@ -266,8 +264,8 @@ class Sending:
         the receiver lacks.
         """
         snapshot = self._snapshot
-        marked = {each.commit for r in snapshot.forgetting() for each in r.entry.forgotten}
-        marked |= {mark.commit for _, mark in snapshot.weights()}
+        marked = {id_ for recorded in snapshot.forgetting() for id_ in recorded.entry.forgets}
+        marked |= {mark.commit for _, mark in snapshot.state_marks(weights=True)}
         for id_ in marked & self._new.keys():
             version = self._version(commits.get(self._context, id_))
             if version.lack is not None:
@@ -308,8 +306,8 @@ class Sending:
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
         offsets = set(self._new.values())
-        offsets.update(self._truths.about(self._new.keys()) if self._start != GENESIS else ())
-        offsets.update(self._truths.about(self._wanted.due))
+        offsets.update(about(self._snapshot, self._new) if self._start != GENESIS else ())
+        offsets.update(about(self._snapshot, self._wanted.due))
         offsets.update(() if self._wanted.again else self._since)
         for offset in sorted(offsets):
             yield self._snapshot.entry(offset)
@@ -321,11 +319,16 @@ class Sending:
             if self._new.get(commit.id) == recorded.offset
         ]
         among = self._is_there if self._wanted.versions else None
-        truths = self._truths.of(self._said(recorded), among)
-        if not versions and truths is None:
+        said = self._said(recorded)
+        statements = told(self._snapshot, said, among, reports=self._wanted.reports)
+        if not versions and not statements:
             return None, NOTHING
-        encoded = tuple(version.commit.encoded for version in versions)
-        return self._with_records(recorded, versions, Sent(encoded, truths=truths))
+        sent = Sent(
+            tuple(version.commit.encoded for version in versions),
+            statements=tuple(each.encoded for each in statements),
+            is_own=bool(statements) and not said.entry.is_received,
+        )
+        return self._with_records(recorded, versions, sent)
 
     def _is_there(self, id_: CommitId) -> bool:
         """Whether the receiver has a version, or gets it."""

@@ -18,9 +18,9 @@ from msgspec.structs import astuple
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_DIMENSIONS, MAX_ENTRY, MAX_NAME_BYTES, MIB
+from mvc.model.statement import Deployment, Statement
 from mvc.model.tensor import TensorSpec
 from mvc.remote.door import Move, Place, Slice
-from mvc.remote.merging import Truths
 from mvc.types import Bytes
 
 SLICE = 64 * MIB
@@ -36,20 +36,17 @@ _PREFIX = struct.Struct("<4sIIQ")
 _PART = MIB
 
 Id = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+_Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Lack = Literal["rule", "name", "dropped"]
 """Why a state does not travel: forgotten (or not wanted), forgotten by name, weights given up."""
 
 
 class Absent(Struct, frozen=True, array_like=True):
-    """A version whose state, or whose weights at ``path``, does not travel.
-
-    ``milliseconds``: what the training of weights that were given up takes.
-    """
+    """A version whose state, or whose weights at ``path``, does not travel."""
 
     commit: Id
     why: Lack
     path: Annotated[str, Meta(max_length=MAX_NAME_BYTES)] = ""
-    milliseconds: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
 
 
 class SentShape(Struct, frozen=True, array_like=True):
@@ -65,11 +62,27 @@ class SentShape(Struct, frozen=True, array_like=True):
         return TensorSpec(self.dtype, self.shape)
 
 
+class NodeReport(Struct, frozen=True, array_like=True):
+    """A node serves ``commit`` since ``time_ns``, and said so at ``now_ns``, by its clock.
+
+    ``target``: ``nodes/NAME/TARGET``. A server that gathers reports notes who sent this one, and
+    when it came.
+    """
+
+    target: str
+    commit: Id
+    time_ns: _Time
+    now_ns: _Time
+    author: Annotated[str, Meta(max_length=MAX_NAME_BYTES)] = ""
+    arrived_ns: _Time = 0
+
+
 class Sent(Struct, frozen=True, omit_defaults=True):
     """An entry of the sender as it travels; ``size``: bytes of its records in the slice.
 
     ``commits`` are canonical bytes of versions that it publishes; ``again``: versions that the
-    receiver has, and whose states it asked for. ``truths``: what the entry says beside these.
+    receiver has, and whose states it asked for. ``statements`` are canonical bytes, too;
+    ``is_own``: the sender itself recorded them.
     """
 
     commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
@@ -77,7 +90,32 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     absent: Annotated[tuple[Absent, ...], Meta(max_length=_MANY)] = ()
     again: Annotated[tuple[Id, ...], Meta(max_length=_MANY)] = ()
     shapes: Annotated[tuple[SentShape, ...], Meta(max_length=_MANY)] = ()
-    truths: Truths | None = None
+    statements: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
+    is_own: bool = False
+    reports: Annotated[tuple[NodeReport, ...], Meta(max_length=_MANY)] = ()
+
+    @property
+    def said(self) -> tuple[Statement, ...]:
+        """Its statements. Raises DamagedData."""
+        return tuple(
+            Statement.decode(data, "a statement that was sent") for data in self.statements
+        )
+
+    @property
+    def deployments(self) -> tuple[Deployment, ...]:
+        """The deployments among its statements. Raises DamagedData."""
+        return tuple(each for each in self.said if isinstance(each, Deployment))
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """The targets that its statements and reports are about. Raises DamagedData."""
+        reported = frozenset(each.target for each in self.reports)
+        return reported | {each.target for each in self.said if each.target}
+
+
+def sent_with(statements: Sequence[Statement], *, is_own: bool = False) -> Sent:
+    """Statements alone, as they travel."""
+    return Sent(statements=tuple(each.encoded for each in statements), is_own=is_own)
 
 
 class _Wire(Struct, array_like=True):

@@ -82,8 +82,7 @@ class Tally:
         self.operations += len(entries)
         self.versions |= versions
         for sent in entries:
-            if sent.truths is not None:
-                self.targets |= sent.truths.targets
+            self.targets |= sent.targets
 
     def records(self, parts: Iterable[Bytes]) -> Iterator[Bytes]:
         for part in parts:

@@ -6,22 +6,20 @@ but these. It compares what each of them replaces with what is live there, in th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.ids import CommitId, DeploymentId
-from mvc.names import is_report
-from mvc.remote.merging import Truths
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import Retraction, Statement
 from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
+from mvc.remote.statements import version_of, without
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, recorded_as
+from mvc.repo.deployments import Deployed, deployment_with, on, recorded_as
 from mvc.repo.live import IN_STEP, Against, Standing
-from mvc.repo.lookup import stamping
-from mvc.store.journal.entries import Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -43,26 +41,21 @@ class Unsent(Struct, frozen=True):
 def own_targets(recorded: Recorded) -> set[str]:
     """The targets of which an operation of this repository says something."""
     entry = recorded.entry
-    if entry.origin_ns is not None:
+    if entry.is_received:
         return set()
-    made = {each.target for each in entry.deployments if not is_report(each.target)}
-    return made | {each.target for each in entry.retractions}
+    return {each.target for each in entry.statements if each.target}
 
 
-def own_keys(truths: Truths) -> set[tuple[DeploymentId, bool]]:
-    """Names of deployments, and of retractions (True), without reports."""
-    made = {(each.id, False) for each in truths.deployments if not is_report(each.target)}
-    return made | {(DeploymentId(each.id), True) for each in truths.retractions}
+def own_ids(statements: Iterable[Statement]) -> set[StatementId]:
+    """The deployments and retractions among statements."""
+    return {each.id for each in statements if each.target}
 
 
 def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
     """The versions of an operation's deployments, and of those that it retracts."""
-    found = [each.commit for each in recorded.entry.deployments]
-    for taken in recorded.entry.retractions:
-        there = snapshot.by_sequence(taken.sequence)
-        made = None if there is None else stamping.on(there, taken.target)
-        found += [] if made is None else [made.commit]
-    return found
+    mine = recorded.entry.statements
+    found = [version_of(snapshot, each, mine) for each in mine if each.target]
+    return [version for version in found if version is not None]
 
 
 def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
@@ -75,48 +68,57 @@ def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> li
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
     rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
-    own, made = dict[DeploymentId, DeploymentId | None](), dict[Retraction, DeploymentId]()
-    given_up, found = set[Retraction](), list[Recorded]()
+    own, immediate = dict[StatementId, StatementId | None](), set[StatementId]()
+    given_up, found = set[StatementId](), list[Recorded]()
     numbers = {each.sequence for each in rows}
     for each in rows:
         for new in each.entry.deployments:
-            gone = () if each.sequence >= dealt else snapshot.retractions(new.target, each.sequence)
+            gone = () if each.sequence >= dealt else retracting(snapshot, new.id)
             if any(there.sequence not in numbers for there in gone):  # which need not be sent
-                given_up.add(Retraction(new.target, each.sequence))
-            id_ = new.id(snapshot.stamp_of(each, new))
-            own[id_] = dict(each.entry.replaces).get(new.target)
-            if new.time_ns == each.entry.time_ns:
-                made[Retraction(new.target, each.sequence)] = id_
+                given_up.add(new.id)
+            own[new.id] = new.replaces
+            immediate |= {new.id} if known and new.time_ns == new.recorded_ns else set()
     for each in reversed(rows):
-        given, ends, firsts = dict(each.entry.replaces), set[Retraction](), set[Retraction]()
-        for taken in each.entry.retractions:
-            there, dropped = given.get(taken.target), made.get(taken) if known else None
-            while dropped is not None and there != dropped and there in own:
+        ends, firsts = set[StatementId](), set[StatementId]()
+        deploys = {new.target for new in each.entry.deployments}
+        for taken in _retractions(each):
+            there, dropped = taken.replaces, StatementId(taken.subject)
+            is_immediate = dropped in immediate
+            while is_immediate and there is not None and there != dropped and there in own:
                 there = own[there]
-            is_first = _is_first(snapshot, each, taken)
-            if not is_first or dropped not in (None, there) or stamping.on(each, taken.target):
-                ends.add(taken)
-                firsts |= {taken} if is_first else set()
-        found.append(without(each, given_up | firsts if firsts else given_up))
+            is_first = _is_first(snapshot, each, dropped)
+            is_past = is_immediate and there != dropped
+            if not is_first or is_past or taken.target in deploys:
+                ends.add(dropped)
+                firsts |= {dropped} if is_first else set()
+        found.append(without_deployed(each, given_up | firsts if firsts else given_up))
         given_up |= ends
     return found[::-1]
 
 
-def _is_first(snapshot: Snapshot, recorded: Recorded, taken: Retraction) -> bool:
+def _retractions(recorded: Recorded) -> list[Retraction]:
+    return [each for each in recorded.entry.retractions if each.target]
+
+
+def retracting(snapshot: Snapshot, deployment: StatementId) -> list[Recorded]:
+    """The operations that retract a deployment, in the order of the journal."""
+    found = (recorded for recorded, _ in snapshot.about(Retraction, deployment))
+    return sorted(found, key=lambda recorded: recorded.sequence)
+
+
+def _is_first(snapshot: Snapshot, recorded: Recorded, deployment: StatementId) -> bool:
     """Whether no operation before this one retracts the same."""
-    there = snapshot.retractions(taken.target, taken.sequence)
+    there = retracting(snapshot, deployment)
     return not there or there[0].sequence == recorded.sequence
 
 
-def without(recorded: Recorded, gone: Container[Retraction]) -> Recorded:
-    """An operation without these retractions, and without the deployments that they retract."""
-    entry, number = recorded.entry, recorded.sequence
-    made = tuple(d for d in entry.deployments if Retraction(d.target, number) not in gone)
-    taken = tuple(each for each in entry.retractions if each not in gone)
-    targets = {"", *(d.target for d in made), *(t.target for t in taken)}
-    signed = tuple(each for each in entry.signatures if each.target in targets)
-    entry = replace(entry, deployments=made, retractions=taken, signatures=signed)
-    return replace(recorded, entry=entry)
+def without_deployed(recorded: Recorded, gone: Container[StatementId]) -> Recorded:
+    """An operation without these deployments, and without their retractions."""
+    entry = recorded.entry
+    ids = {each.id for each in entry.deployments if each.id in gone}
+    ids |= {each.id for each in _retractions(recorded) if StatementId(each.subject) in gone}
+    kept = without(entry.statements, ids)
+    return replace(recorded, entry=replace(entry, statements=kept, previous=()))
 
 
 def unsent(context: Context, target: str | None = None) -> tuple[Unsent, ...]:
@@ -157,23 +159,23 @@ def apart_from(context: Context, remote: Remote, target: str) -> Against:
     snapshot = context.fresh()
     known = known_place(context, remote, PUSHED)
     rows = [each for each in operations(context, known) if target in own_targets(each)]
-    made = {each.sequence for each in rows if stamping.on(each, target) is not None}
+    made = {new.id for each in rows for new in on(each, target)}
     return Against(frozenset(made), frozenset(_counting(snapshot, target, rows) - made))
 
 
-def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[int]:
+def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[StatementId]:
     """Deployments that are retracted here and not at a remote that lacks these operations."""
     numbers = {each.sequence for each in rows}
 
     def is_lacking(recorded: Recorded, until: int) -> bool:  # or one in its place is
-        is_given_up = recorded.sequence < until and recorded.entry.origin_ns is None
+        is_given_up = recorded.sequence < until and not recorded.entry.is_received
         return is_given_up or recorded.sequence in numbers
 
     return {
-        number
+        id_
         for each in rows
-        for number in _retracted(each, target)
-        if all(is_lacking(r, each.sequence) for r in snapshot.retractions(target, number))
+        for id_ in _retracted(each, target)
+        if all(is_lacking(r, each.sequence) for r in retracting(snapshot, id_))
     }
 
 
@@ -181,38 +183,41 @@ def _compared(
     snapshot: Snapshot, remote: str, target: str, rows: list[Recorded]
 ) -> Iterator[Unsent]:
     """What the remote would do with operations on a target."""
-    deployed = {each.sequence for each in rows if stamping.on(each, target) is not None}
-    taken = {each.sequence: _retracted(each, target) for each in rows}
+    deployed = {new.id for each in rows for new in on(each, target)}
     counting = _counting(snapshot, target, rows)
     standing = Standing(snapshot, target, Against(frozenset(deployed)))
     is_sent = False
     for recorded in rows:
-        made, now_ns = stamping.on(recorded, target), recorded.entry.time_ns
-        changes = {n for n in taken[recorded.sequence] if n in counting and n not in deployed}
+        made, now_ns = next(on(recorded, target), None), recorded.entry.time_ns
+        taken = [each for each in _retractions(recorded) if each.target == target]
+        ids = _retracted(recorded, target)
+        changes = {id_ for id_ in ids if id_ in counting and id_ not in deployed}
         if made is None and not changes:
             continue
         at = None if made is None else made.time_ns
         live = standing.then(now_ns, at, Against(deployed, counting))
-        expected = dict(recorded.entry.replaces).get(target)
+        expected = taken[0].replaces if made is None else made.replaces
         if expected == (None if live is None else live.id):
             is_sent = True
-            deployed.discard(recorded.sequence)
             if made is not None:
+                deployed.discard(made.id)
                 standing.add(own := recorded_as(snapshot, target, recorded.sequence))
-                if own.retracted and recorded.sequence not in counting:
+                if own.retracted and made.id not in counting:
                     standing.drop(own)
             counting -= changes
-            for number in changes:
-                standing.drop(recorded_as(snapshot, target, number))
-    refused = {n for n in deployed if not snapshot.retractions(target, n)}
-    open_ = {n for n in counting if n not in deployed}
+            for id_ in changes:
+                if (there := deployment_with(snapshot, id_)) is not None:
+                    standing.drop(recorded_as(snapshot, target, there[0].sequence))
+    refused = {id_ for id_ in deployed if not retracting(snapshot, id_)}
+    open_ = {id_ for id_ in counting if id_ not in deployed}
     against = Against(frozenset(deployed), frozenset(open_))
-    there = standing.then(rows[-1].entry.time_ns, None, against)
+    there_live = standing.then(rows[-1].entry.time_ns, None, against)
     if refused or open_:
-        yield Unsent(remote, target, "conflict", there, against=against)
+        yield Unsent(remote, target, "conflict", there_live, against=against)
     elif is_sent:
-        yield Unsent(remote, target, "not sent", there)
+        yield Unsent(remote, target, "not sent", there_live)
 
 
-def _retracted(recorded: Recorded, target: str) -> list[int]:
-    return [each.sequence for each in recorded.entry.retractions if each.target == target]
+def _retracted(recorded: Recorded, target: str) -> list[StatementId]:
+    taken = _retractions(recorded)
+    return [StatementId(each.subject) for each in taken if each.target == target]

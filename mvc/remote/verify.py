@@ -266,7 +266,7 @@ class _Proof:
     def _kept(self, id_: CommitId) -> Manifest | None:
         """The manifest of a version whose state was kept and is whole; None if there is none."""
         placed = commits.find(self._view, id_)
-        if placed is None or self._view.forgotten(id_) is not None:
+        if placed is None or availability.gone(self._view, id_) is not None:
             return None
         manifest = placed[1].manifest
         return self._load(manifest) if is_reached(self._graph, manifest, 0) else None
@@ -274,7 +274,7 @@ class _Proof:
     def _objects_of(self, id_: CommitId) -> dict[bytes, TensorSpec]:
         """The objects that a version has, which are here; none if its state is not."""
         manifest = self._kept(id_)
-        marks = (mark for _, mark in self._view.weights(id_))
+        marks = (mark for _, mark in self._view.state_marks(id_, weights=True))
         gone = set(availability.dropped_paths(marks).values())
         return {} if manifest is None else manifests.objects(manifest, gone)
 

@@ -1,8 +1,7 @@
 """Annotations: what somebody found out about a version after it was made.
 
-An annotation is an operation of its own, with author and time, so that the version's id stays. One
-that was undone does not count. Of several metrics or params with one name the last counts: the one
-that was recorded last, or, where some came from another repository, the one of the latest time.
+An annotation is a statement of its own, with author and time, so that the version's id stays. One
+that was undone does not count. Of several metrics or params with one name the last counts.
 """
 
 from __future__ import annotations
@@ -10,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE
 from mvc.model.commit import Commit
+from mvc.model.statement import AnnotationStatement, Retraction
 from mvc.names import encode_text
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.lookup.undos import undone_by
 from mvc.repo.values import check_values, metrics_from, params_from
-from mvc.store.journal.entries import Entry, Evidence, evidence_bytes
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -48,36 +48,33 @@ def annotate(
     """``Repository.annotate``; durable on return."""
     context.fresh()
     commit = resolve(context, rev)
-    evidence = Evidence(commit, metrics_from(metrics), params_from(params), note)
     if not (metrics or params or note):
         raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:
         raise WrongUsage(f"the note is longer than {MAX_MESSAGE} bytes")
-    check_values(evidence.metrics, evidence.params)
+    draft = AnnotationStatement(
+        subject=commit, metrics=metrics_from(metrics), params=params_from(params), note=note
+    )
+    check_values(draft.metrics, draft.params)
 
     def make() -> Entry:
         commits.get(context, commit)
-        author, now = context.author, context.store.now_ns()
-        return Entry("annotate", now, commit.short, author=author, evidence=(evidence,))
+        statement = replace(draft, author=context.author)
+        return Entry("annotate", context.store.now_ns(), commit.short, statements=(statement,))
 
-    return _annotation(context.store.publish(make), evidence)
+    recorded = context.store.publish(make)
+    return _annotation(recorded, *recorded.entry.of(AnnotationStatement))
 
 
-def _annotation(recorded: Recorded, evidence: Evidence) -> Annotation:
+def _annotation(recorded: Recorded, statement: AnnotationStatement) -> Annotation:
     return Annotation(
         recorded.sequence,
-        recorded.entry.done_by,
-        recorded.entry.done_ns,
-        metrics=evidence.metrics,
-        params=evidence.params,
-        note=evidence.note,
+        statement.author,
+        statement.recorded_ns,
+        metrics=statement.metrics,
+        params=statement.params,
+        note=statement.note,
     )
-
-
-def _place(pair: tuple[Recorded, Evidence]) -> tuple[int, str, bytes]:
-    """The same in every repository."""
-    recorded, evidence = pair
-    return recorded.entry.done_ns, recorded.entry.done_by, evidence_bytes([evidence])
 
 
 class Annotations:
@@ -89,21 +86,17 @@ class Annotations:
         self._incomplete = incomplete
         with noting(incomplete):
             snapshot.check_gaps(-1, "what was annotated")
-        self._any = snapshot.has_evidence()
+        self._any = snapshot.has_any(AnnotationStatement)
 
     def of(self, commit: CommitId) -> tuple[Annotation, ...]:
         """Those that count, in their order."""
         if not self._any:
             return ()
-        snapshot = self._snapshot
         with noting(self._incomplete):
-            found = snapshot.evidence(commit)
-            if any(recorded.entry.origin_ns is not None for recorded, _ in found):
-                found.sort(key=_place)
             return tuple(
-                _annotation(recorded, evidence)
-                for recorded, evidence in found
-                if undone_by(snapshot, recorded.sequence) is None
+                _annotation(recorded, statement)
+                for recorded, statement in self._snapshot.about(AnnotationStatement, commit)
+                if not self._snapshot.is_subject(Retraction, statement.id)
             )
         return ()
 

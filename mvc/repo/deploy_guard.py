@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from mvc.errors import DamagedData, MvcError, MvcWarning, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
+from mvc.model.statement import Retraction
 from mvc.names import printable
 from mvc.repo.config import load_config
 from mvc.repo.context import Context
@@ -61,7 +62,7 @@ class DeployGuard:
     def committed(self, deployed: Deployed | None) -> None:
         """Notes how a version was committed. Warns of the first one without a deployment."""
         if deployed is not None:
-            self._live = self._newest = deployed.sequence
+            self._live, self._newest = deployed.id, deployed.sequence
             return
         self.left_out += 1
         if not self._warned:
@@ -78,10 +79,10 @@ class DeployGuard:
         target, snapshot = self._target, self._context.store.snapshot
         if protected(self._protecting(), [target]):
             return f"it is protected ({SETTING})"
-        recorded = snapshot.newest_deployment(target)
+        recorded = snapshot.newest_on(target)
         newest = None if recorded is None else recorded.sequence
         known = newest == self._newest and now_ns < self._until_ns
-        taken = self._live is not None and snapshot.retractions(target, self._live)
+        taken = self._live is not None and snapshot.is_subject(Retraction, self._live)
         if known and not taken:
             return None
         live = self._live_now()
@@ -104,14 +105,14 @@ class DeployGuard:
             return f"{printable(other.author) or 'somebody'} {how} {other.commit.short}"
         return "its deployment does not count any more"
 
-    def _live_now(self) -> int | None:
-        """The sequence of the live deployment; -1: lost entries of the journal may change it."""
+    def _live_now(self) -> bytes | None:
+        """The id of the live deployment; empty: lost entries of the journal may change it."""
         try:
-            return live_at(self._context, None, self._target).sequence
+            return live_at(self._context, None, self._target).id
         except (NoDeployment, UnknownTarget):
             return None
         except DamagedData:
-            return -1
+            return b""
 
     def _protecting(self) -> tuple[str, ...]:
         """The setting as it is now: the repository's file is read again once it has changed."""

@@ -6,13 +6,15 @@ Both note which deployment was live then: a push compares it with what is live a
 from __future__ import annotations
 
 from mvc.errors import NoDeployment
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import Deployment, Retraction
 from mvc.names import is_report
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
+    check_deployment,
     check_target,
-    deployment_for,
+    deployment_with,
     newest_first,
     of_commit,
     recorded_as,
@@ -22,7 +24,7 @@ from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
 from mvc.repo.signatures.signing import Send, publish, signing
-from mvc.store.journal.entries import Entry, Retraction
+from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 from mvc.times import format_time
 
@@ -60,17 +62,18 @@ def deploy(
     def make(now: int) -> Entry:
         if time_ns is None or time_ns > now:
             availability.check_kept(context, commit)
-        at = now if time_ns is None else time_ns
-        return Entry(
-            "deploy",
-            now,
-            target,
-            deployments=(deployment_for(snapshot, target, at, commit, now_ns=now),),
-            author=context.author,
+        at, author = now if time_ns is None else time_ns, context.author
+        check_deployment(target, at)
+        made = Deployment(
+            subject=commit,
+            author=author,
             reason=reason,
+            target=target,
+            time_ns=at,
             replaces=replaced(snapshot, target, now, at, against=against),
-            retractions=against.retractions(snapshot, target),
         )
+        dropped = against.retractions(snapshot, made)
+        return Entry("deploy", now, target, statements=(made, *dropped))
 
     return recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
 
@@ -100,19 +103,19 @@ def retract(
     how = signing(context, sign, deployment=True)
 
     def make(now: int) -> Entry:
-        sequence = _to_retract(snapshot, target, commit, time_ns, against=against).sequence
-        return Entry(
-            "retract",
-            now,
-            target,
-            retractions=(Retraction(target, sequence),),
+        taken = Retraction(
+            subject=_to_retract(snapshot, target, commit, time_ns, against=against).id,
             author=context.author,
             reason=reason,
+            target=target,
             replaces=replaced(snapshot, target, now, against=against),
         )
+        return Entry("retract", now, target, statements=(taken,))
 
-    sequence = publish(context, make, how, send=send).entry.retractions[0].sequence
-    return recorded_as(snapshot, target, sequence)
+    (taken,) = publish(context, make, how, send=send).entry.retractions
+    found = deployment_with(snapshot, StatementId(taken.subject))
+    assert found is not None
+    return recorded_as(snapshot, target, found[0].sequence)
 
 
 def _to_retract(
@@ -129,13 +132,13 @@ def _to_retract(
         newest = reversed(of_commit(snapshot, commit))
     then, second = list[Deployed](), list[Deployed]()
     if against.without:  # what a remote refuses is dropped first
-        newest = iter(sorted(newest, key=lambda each: each.sequence not in against.without))
+        newest = iter(sorted(newest, key=lambda each: each.id not in against.without))
     for deployed in newest:
         if deployed.target != target or commit not in (None, deployed.commit):
             continue
         if time_ns in (None, deployed.time_ns):
             then.append(deployed)
-            if not deployed.retracted or deployed.sequence in against.counting:
+            if not deployed.retracted or deployed.id in against.counting:
                 return deployed
         elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
             second.append(deployed)  # people are shown seconds

@@ -5,8 +5,7 @@ Deployments are evidence: they are added and never erased (docs/decisions.md). A
 time was given, that is, if its time differs from the one at which it was recorded; otherwise it is
 *immediate*. Which of them is live: ``live``.
 
-The deployments of a target are ordered by their stamps, which are the same in every repository
-(``stamping``).
+The deployments of a target are in one order in every repository: by hybrid time, then by id.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, InvalidName, UnknownTarget
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import Deployment, Retraction
 from mvc.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
-from mvc.repo.lookup import stamping
 from mvc.store.index import keys
-from mvc.store.journal.entries import Deployment
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import check_moment, datetime_of
@@ -51,7 +49,7 @@ class Deployed(Struct, frozen=True):
     recorded_ns: int
     sequence: int
     commit: CommitId
-    id: DeploymentId
+    id: StatementId
     hybrid_ns: int
     retracted: bool = False
     retracted_ns: int | None = None
@@ -62,7 +60,7 @@ class Deployed(Struct, frozen=True):
     retracted_by: str = ""
     retracted_reason: str = ""
     sent_by: str = ""
-    replaces: DeploymentId | None = None
+    replaces: StatementId | None = None
 
     @property
     def dated(self) -> bool:
@@ -90,18 +88,8 @@ class Deployed(Struct, frozen=True):
         return self.time_ns, *self.order
 
 
-def deployment_for(
-    snapshot: Snapshot,
-    target: str,
-    time_ns: int,
-    commit_id: CommitId,
-    *,
-    now_ns: int,
-) -> Deployment:
-    """The record of a deployment, for an entry of ``now_ns`` made under the journal's lock.
-
-    An entry has at most one per target. Raises InvalidName, InvalidTime.
-    """
+def check_deployment(target: str, time_ns: int) -> None:
+    """Raises InvalidName, InvalidTime for a deployment that cannot be recorded."""
     check_ref("deployment target", target)
     if is_report(target):
         raise InvalidName(
@@ -109,14 +97,6 @@ def deployment_for(
             hint="deploy to the target that the node follows: 'mvc follow' sends its report",
         )
     check_moment(time_ns)
-    before = snapshot.newest_deployment(target)
-    return Deployment(
-        target,
-        time_ns,
-        commit_id,
-        None if before is None else before.sequence,
-        stamp=stamping.next_stamp(snapshot, target, now_ns),
-    )
 
 
 def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
@@ -148,11 +128,11 @@ def all_on(
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before = None
-    for offset in snapshot.deployments_on(target):
+    for offset in snapshot.offsets_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
-            made = _in_entry(recorded, target)
-            found.append(_deployed(snapshot, recorded, made, before))
+            for made in on(recorded, target):
+                found.append(_deployed(snapshot, recorded, made, before))
         before = offset
     return list(_in_order(found))
 
@@ -197,7 +177,7 @@ def of_commit(
                 found += [
                     _read(snapshot, recorded, each)
                     for each in recorded.entry.deployments
-                    if each.commit == commit and not is_report(each.target)
+                    if each.subject == commit and not is_report(each.target)
                 ]
         return tuple(sorted(found, key=lambda deployed: (*deployed.order, deployed.target)))
 
@@ -227,7 +207,7 @@ def on_target(
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
-    low = keys.STAMPED + keys.text(target)
+    low = keys.ordered(Deployment.code, target)
     found = _down(snapshot, target, low, keys.after(low))
     return _settled(found, lambda deployed: deployed.order[0], down=True)
 
@@ -283,16 +263,14 @@ def _immediate(snapshot: Snapshot, target: str, size: int) -> tuple[list[int], D
     With the damage at which the search ended.
     """
     found: list[int] = []
-    newest = reversed(snapshot.newest_stamped(target, size))
+    newest = reversed(snapshot.newest_ordered(target, size))
     try:
-        for hybrid_ns, equal in groupby(newest, keys.moment_of):
-            rows = [snapshot.stamped_by(key, target) for key in equal]
-            rows = [row for row in rows if row[1].hybrid_ns == hybrid_ns]
-            if len(rows) > 1:
-                rows.sort(key=lambda row: _in_entry(row[0], target).id(row[1]), reverse=True)
-            for recorded, stamp in rows[:size]:
+        for _, equal in groupby(newest, keys.moment_of):
+            rows = [snapshot.ordered_at(key, target) for key in equal]
+            rows.sort(key=lambda row: row[1].order, reverse=True)
+            for recorded, made in rows[:size]:
                 size -= 1
-                if _in_entry(recorded, target).time_ns == stamp.recorded_ns:
+                if made.time_ns == made.recorded_ns:
                     found.append(recorded.sequence)
     except DamagedData as error:
         return found, error
@@ -310,13 +288,24 @@ def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
 
 def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
-    before = snapshot.deployment_before(made.target, recorded.offset)
+    before = snapshot.before_on(made.target, recorded.offset)
     deployed = _deployed(snapshot, recorded, made, before)
     earlier_ns = None
     with suppress(DamagedData):  # a lost entry before it does not change when it was recorded
-        earlier_ns = stamping.recorded_before(snapshot, made.target, deployed.hybrid_ns)
+        earlier_ns = _recorded_before(snapshot, made)
     back = earlier_ns is not None and deployed.recorded_ns < earlier_ns
     return replace(deployed, clock_back=True) if back else deployed
+
+
+def _recorded_before(snapshot: Snapshot, made: Deployment) -> int | None:
+    """When the deployment before this one was recorded; of several of one hybrid time the last."""
+
+    def look() -> int | None:
+        before = snapshot.hybrid_before(made.target, made.hybrid_ns)
+        rows = [] if before is None else snapshot.at_hybrid(made.target, before)
+        return max((each.recorded_ns for _, each in rows), default=None)
+
+    return snapshot.retry_on_rewrite(look)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -387,59 +376,65 @@ def _down(
 
 def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, int, Deployed]:
     """The deployment that a key leads to, after the key up to its offset and its entry's number."""
-    recorded = at = snapshot.entry(keys.offset_of(key))
-    if key.startswith(keys.STAMPED):
-        recorded, _ = snapshot.stamped_by(key, target)
+    recorded = snapshot.entry(keys.offset_of(key))
     deployed = _read(snapshot, recorded, _in_entry(recorded, target))
-    return keys.without_offset(key), at.sequence, deployed
+    return keys.without_offset(key), recorded.sequence, deployed
+
+
+def on(recorded: Recorded, target: str) -> Iterator[Deployment]:
+    """The deployments on a target in an entry: one at most."""
+    return (each for each in recorded.entry.deployments if each.target == target)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
-    found = next((each for each in recorded.entry.deployments if each.target == target), None)
+    found = next(on(recorded, target), None)
     if found is None:
         raise _bad_index(target)
     return found
 
 
+def deployment_with(snapshot: Snapshot, id_: StatementId) -> tuple[Recorded, Deployment] | None:
+    """A deployment, and its entry; None if it is not here."""
+    found = snapshot.statement(id_)
+    if found is None or not isinstance(found[1], Deployment):
+        return None
+    return found[0], found[1]
+
+
 def _deployed(
-    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
+    snapshot: Snapshot, recorded: Recorded, made: Deployment, before: int | None
 ) -> Deployed:
     """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    The check detects a look-up that skipped a deployment. Raises DamagedData.
+    The check detects a look-up that skipped a statement. Raises DamagedData.
     """
-    target, sequence = deployment.target, recorded.sequence
-    there = None
+    target, there = made.target, None
     if before is not None:
         with suppress(DamagedData):
             there = snapshot.entry(before)
-    if not _follows(snapshot, deployment.previous, before, there):
-        relink = snapshot.newest_relink(target, sequence)  # corrects the predecessor
-        relinks = () if relink is None else relink.entry.relinks
-        known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
-        if not known or not _follows(snapshot, known[0], before, there):
-            raise _bad_index(target)
-    entry = recorded.entry
-    # Claimed times change nothing: of several the one counts that was on record first.
-    retraction = next(iter(snapshot.retractions(target, sequence)), None)
-    stamp = snapshot.stamp_of(recorded, deployment)
+    if not _follows(snapshot, recorded.entry.before(made), before, there):
+        raise _bad_index(target)
+    _, retraction = next(iter(snapshot.about(Retraction, made.id)), (None, None))
+    back = None
+    with suppress(DamagedData):
+        back = None if made.returned_to is None else deployment_with(snapshot, made.returned_to)
     return Deployed(
         target,
-        deployment.time_ns,
-        stamp.recorded_ns,
-        sequence,
-        commit=deployment.commit,
-        id=deployment.id(stamp),
-        hybrid_ns=stamp.hybrid_ns,
+        made.time_ns,
+        made.recorded_ns,
+        recorded.sequence,
+        commit=CommitId(made.subject),
+        id=made.id,
+        hybrid_ns=made.hybrid_ns,
         retracted=retraction is not None,
-        retracted_ns=None if retraction is None else retraction.entry.done_ns,
-        author=entry.done_by,
-        reason=entry.reason,
-        returns_to=deployment.returns_to,
-        retracted_by="" if retraction is None else retraction.entry.done_by,
-        retracted_reason="" if retraction is None else retraction.entry.reason,
-        sent_by=entry.sender,
-        replaces=next((id_ for name, id_ in entry.replaces if name == target), None),
+        retracted_ns=None if retraction is None else retraction.recorded_ns,
+        author=made.author,
+        reason=made.reason,
+        returns_to=None if back is None else back[0].sequence,
+        retracted_by="" if retraction is None else retraction.author,
+        retracted_reason="" if retraction is None else retraction.reason,
+        sent_by=recorded.entry.sender,
+        replaces=made.replaces,
     )
 
 
@@ -469,7 +464,7 @@ def _bad_index(target: str) -> DamagedData:
 
 def check_target(context: Context, target: str) -> str:
     """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
-    if context.store.snapshot.deployment_before(target) is not None:
+    if context.store.snapshot.newest_hybrid(target) is not None:
         return target
     if is_report(target):
         raise UnknownTarget(

@@ -22,8 +22,9 @@ from operator import attrgetter
 from msgspec import Struct
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
 from mvc.model.commit import Commit
+from mvc.model.statement import Deployment, Retraction
 from mvc.names import printable
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.context import Context
@@ -31,6 +32,7 @@ from mvc.repo.deployments import (
     Deployed,
     all_on,
     check_target,
+    deployment_with,
     immediate,
     newest_first,
     note_gaps,
@@ -40,8 +42,6 @@ from mvc.repo.deployments import (
     upwards,
 )
 from mvc.repo.lookup import commits
-from mvc.store.journal.entries import Retraction
-from mvc.store.journal.stamps import Replaces
 from mvc.store.snapshot import Snapshot
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
@@ -51,17 +51,26 @@ _NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
 class Against(Struct, frozen=True):
-    """How a remote's record of a target differs: it lacks the deployments of operations
-    ``without``, and the retractions of the deployments with the sequences ``counting``.
+    """How a remote's record of a target differs: it lacks the deployments ``without``, and the
+    retractions of the deployments ``counting``.
     """
 
-    without: Set[int] = frozenset()
-    counting: Set[int] = frozenset()
+    without: Set[StatementId] = frozenset()
+    counting: Set[StatementId] = frozenset()
 
-    def retractions(self, snapshot: Snapshot, target: str) -> tuple[Retraction, ...]:
+    def retractions(self, snapshot: Snapshot, new: Deployment) -> tuple[Retraction, ...]:
         """What a new deployment retracts, so that both records agree once it is accepted."""
-        dropped = (n for n in self.without if not snapshot.retractions(target, n))
-        return tuple(Retraction(target, n) for n in sorted({*dropped, *self.counting}))
+        dropped = (id_ for id_ in self.without if not snapshot.is_subject(Retraction, id_))
+        return tuple(
+            Retraction(
+                subject=id_,
+                author=new.author,
+                reason=new.reason,
+                target=new.target,
+                replaces=new.replaces,
+            )
+            for id_ in sorted({*dropped, *self.counting})
+        )
 
 
 IN_STEP = Against()
@@ -246,8 +255,8 @@ def live_among(
         found = succession(snapshot, target, now_ns, against.counting)
     else:
         every = on_target(snapshot, target, until=time_ns)
-        found = (d for d in every if not d.retracted or d.sequence in against.counting)
-    return next((d for d in found if d.sequence not in against.without), None)
+        found = (d for d in every if not d.retracted or d.id in against.counting)
+    return next((d for d in found if d.id not in against.without), None)
 
 
 def replaced(
@@ -257,14 +266,14 @@ def replaced(
     time_ns: int | None = None,
     *,
     against: Against = IN_STEP,
-) -> Replaces:
-    """What an operation of now replaces on a target; ``time_ns``: of its deployment.
+) -> StatementId | None:
+    """What a statement of now replaces on a target; ``time_ns``: of a deployment.
 
     Valid only under the journal's lock.
     """
     at = None if time_ns == now_ns else time_ns
     live = live_among(snapshot, target, now_ns, at, against=against)
-    return () if live is None else ((target, live.id),)
+    return None if live is None else live.id
 
 
 class Standing:
@@ -277,7 +286,7 @@ class Standing:
     def __init__(self, snapshot: Snapshot, target: str, against: Against = IN_STEP) -> None:
         self._snapshot, self._target = snapshot, target
         every = newest_first(snapshot, target)
-        self._newest = next((d for d in every if d.sequence not in against.without), None)
+        self._newest = next((d for d in every if d.id not in against.without), None)
         self._rows, self._until = list[Deployed](), 0
 
     def then(self, now_ns: int, time_ns: int | None, against: Against = IN_STEP) -> Deployed | None:
@@ -295,7 +304,7 @@ class Standing:
         last = live_among(self._snapshot, self._target, at, at, against=against)
         self._rows = [] if last is None or last != live else [last]
         later = (d for d in upwards(self._snapshot, self._target, at) if d.time_ns > at)
-        times = (d.time_ns for d in later if d.sequence not in against.without)
+        times = (d.time_ns for d in later if d.id not in against.without)
         self._until = next(times, _NEVER)
         return live if is_now else last
 
@@ -325,6 +334,7 @@ class Standings:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._next = snapshot, snapshot.position.sequence
         self._on = dict[str, Standing]()
+        self._dropped = set[bytes]()
 
     def on(self, target: str) -> Standing:
         """Valid only under the journal's lock."""
@@ -334,13 +344,18 @@ class Standings:
                 if made.target in self._on:
                     self._on[made.target].add(recorded_as(self._snapshot, made.target, number))
             for taken in recorded.entry.retractions:
-                name, gone = taken.target, taken.sequence
-                first = self._snapshot.retractions(name, gone)[0]
-                if name in self._on and first.sequence == number:
-                    self._on[name].drop(recorded_as(self._snapshot, name, gone))
+                if taken.target in self._on:
+                    self._drop(taken)
         if target not in self._on:
             self._on[target] = Standing(self._snapshot, target)
         return self._on[target]
+
+    def _drop(self, taken: Retraction) -> None:
+        found = deployment_with(self._snapshot, StatementId(taken.subject))
+        if found is not None and taken.subject not in self._dropped:
+            self._dropped.add(taken.subject)
+            gone = recorded_as(self._snapshot, taken.target, found[0].sequence)
+            self._on[taken.target].drop(gone)
 
 
 def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
@@ -360,19 +375,19 @@ def live_now(context: Context, *, reports: bool = False) -> dict[CommitId, list[
 
 
 def succession(
-    snapshot: Snapshot, target: str, now_ns: int, counting: Collection[int] = ()
+    snapshot: Snapshot, target: str, now_ns: int, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
     """What is live now, then what would be if that had never been deployed, and so on.
 
-    Deployments with the sequences ``counting`` are among them even if they are retracted. The
+    The deployments ``counting`` are among them even if they are retracted. The
     iterator reads only what is taken.
     """
 
     def counts(deployed: Deployed) -> bool:
-        return not deployed.retracted or deployed.sequence in counting
+        return not deployed.retracted or deployed.id in counting
 
     by_time = filter(counts, on_target(snapshot, target, until=now_ns))
-    taken: set[int] = set()
+    taken: set[StatementId] = set()
     passed: list[Deployed] = []
     later: Deployed | None = None
     for recorded in _immediate(snapshot, target, counting):
@@ -384,17 +399,17 @@ def succession(
                 passed.append(later)
             later = next(by_time, None)
         yield recorded
-        taken.add(recorded.sequence)
+        taken.add(recorded.id)
     rest = chain(passed, () if later is None else (later,), by_time)
-    yield from (deployed for deployed in rest if deployed.sequence not in taken)
+    yield from (deployed for deployed in rest if deployed.id not in taken)
 
 
 def _immediate(
-    snapshot: Snapshot, target: str, counting: Collection[int] = ()
+    snapshot: Snapshot, target: str, counting: Collection[StatementId] = ()
 ) -> Iterator[Deployed]:
     """The immediate ones among the newest records, in reverse order of recording."""
     for deployed in immediate(snapshot, target, RECENT):
-        if not deployed.retracted or deployed.sequence in counting:
+        if not deployed.retracted or deployed.id in counting:
             yield deployed
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import dropwhile, islice, pairwise
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from mvc.errors import NoDeployment, StateForgotten, WrongUsage
 from mvc.ids import CommitId
+from mvc.model.statement import Deployment
 from mvc.names import printable
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_as
+from mvc.repo.deployments import Deployed, check_deployment, of_commit, recorded_as
 from mvc.repo.live import IN_STEP, Against, live_among, live_at, succession
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
@@ -65,19 +66,19 @@ def rollback(
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
         left[:] = [live.commit]
-        made = deployment_for(snapshot, target, now, back.commit, now_ns=now)
-        made = replace(made, returns_to=back.sequence)
         author = context.author
-        return Entry(
-            "deploy",
-            now,
-            target,
-            deployments=(made,),
+        check_deployment(target, now)
+        made = Deployment(
+            subject=back.commit,
             author=author,
             reason=reason,
-            replaces=((target, live.id),),
-            retractions=against.retractions(snapshot, target),
+            target=target,
+            time_ns=now,
+            replaces=live.id,
+            returned_to=back.id,
         )
+        dropped = against.retractions(snapshot, made)
+        return Entry("deploy", now, target, statements=(made, *dropped))
 
     done = recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
     return RolledBack(**asdict(done), left=left[0])
@@ -97,8 +98,6 @@ class _Past:
         here, passed, left = live, {live.commit}, set(self._left_before())
         for _ in range(steps):
             before = next(self._before(self._origin(here), passed | left), None)
-            if before is None and not here.author:  # perhaps it was no rollback
-                before = next(self._before(here, passed), None)
             if before is None:
                 raise self._nothing_before(here, live, passed | left)
             here = before
@@ -133,9 +132,9 @@ class _Past:
         )
 
     def _succession(self, *counting: Deployed) -> Iterator[Deployed]:
-        also = {deployed.sequence for deployed in counting} | self._against.counting
+        also = {deployed.id for deployed in counting} | self._against.counting
         line = succession(self._snapshot, self._target, self._now_ns, also)
-        return (each for each in line if each.sequence not in self._against.without)
+        return (each for each in line if each.id not in self._against.without)
 
     def _before(self, origin: Deployed, besides: set[CommitId]) -> Iterator[Deployed]:
         """What was live before a deployment, which may be retracted by now."""
@@ -151,9 +150,9 @@ class _Past:
             yield before.commit
 
     def _is_later(self, a: Deployed, b: Deployed) -> bool:
-        numbers = {a.sequence, b.sequence}
-        line = (d.sequence for d in self._succession(a, b) if d.sequence in numbers)
-        return next(line, None) == a.sequence
+        ids = {a.id, b.id}
+        line = (d.id for d in self._succession(a, b) if d.id in ids)
+        return next(line, None) == a.id
 
     def _origin(self, deployed: Deployed) -> Deployed:
         """The deployment that this one, by way of others, went back to; else itself."""
@@ -164,20 +163,11 @@ class _Past:
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that this one, a rollback, went back to.
-
-        Rollbacks of earlier versions of mvc do not say so, nor who did them: a deployment without
-        an author counts as one if its version was live there before.
-        """
-        if deployed.author and deployed.returns_to is None:
+        """The earlier deployment of the same version that this one, a rollback, went back to."""
+        if deployed.returns_to is None:
             return None
-        for earlier in self._earlier(deployed.commit):
-            if earlier.order < deployed.order:
-                if earlier.sequence == deployed.returns_to:
-                    return earlier
-                if deployed.returns_to is None and not earlier.retracted:
-                    return earlier
-        return None
+        there = (e for e in self._earlier(deployed.commit) if e.order < deployed.order)
+        return next((each for each in there if each.sequence == deployed.returns_to), None)
 
     def _earlier(self, commit: CommitId) -> list[Deployed]:
         """The deployments of a version up to the moment, latest record first, retracted too."""

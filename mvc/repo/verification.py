@@ -8,7 +8,7 @@ ones of a target were taken out together does not show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,16 +16,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from mvc.errors import InvalidConfig, MvcError
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
 from mvc.io.ssh_keygen import Checked, Signers, Trust, check
+from mvc.model.statement import Retraction, Signature
 from mvc.names import printable
 from mvc.repo.config import user_path
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, all_on, check_target, note_gaps, targets
-from mvc.repo.lookup import stamping
-from mvc.repo.signatures import statements
-from mvc.repo.signatures.statements import DEPLOYMENTS, VERSIONS, Said
-from mvc.store.journal.signatures import Signature, Signed
+from mvc.repo.signatures.signing import DEPLOYMENTS, VERSIONS, signed_statement, signed_version
 from mvc.store.snapshot import Snapshot
 
 _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
@@ -111,57 +109,54 @@ class _Court:
         return self._versions[commit]
 
     def _version(self, commit: CommitId) -> Checked:
-        rows = self._rows(commit, "version", DeploymentId(b""))
-
         def message(row: Signature) -> bytes:
-            return statements.version(commit, row.time_ns)
+            return signed_version(commit, row.signed_ns)
 
-        return self._best(rows, VERSIONS, message)[0]
+        return self._best(self._rows(commit), VERSIONS, message)[0]
 
-    def deployment(self, deployed: Deployed) -> tuple[Checked, DeploymentId | None]:
-        """Also which one was recorded before it, by its signature; None if it has none."""
+    def deployment(self, deployed: Deployed) -> tuple[Checked, Signature | None]:
+        """Also the signature that says so; None if there is none.
+
+        Of a record that was rewritten, the signature in the same entry names another one.
+        """
         recorded = self._snapshot.by_sequence(deployed.sequence)
-        made = None if recorded is None else stamping.on(recorded, deployed.target)
-        if recorded is None or made is None:
-            return _UNSIGNED, None
-        stamp = self._snapshot.stamp_of(recorded, made)
-        said = Said(deployed.author, deployed.recorded_ns, deployed.reason)
-        rows = self._rows(deployed.commit, "deployment", deployed.id)
-        # Of a record that was rewritten, the signature in the same entry names another one.
-        rows += [s for s in recorded.entry.signatures if _is_of(s, "deployment", deployed.target)]
+        every = () if recorded is None else recorded.entry.of(Signature)
+        strays = [
+            each
+            for each in every
+            if each.of_statement and self._snapshot.statement(each.subject) is None
+        ]
+        return self._statement(deployed.id, strays)
 
+    def _statement(
+        self, id_: StatementId, strays: Sequence[Signature] = ()
+    ) -> tuple[Checked, Signature | None]:
         def message(row: Signature) -> bytes:
-            return statements.deployment(
-                made, stamp, said, before=row.before, signed_ns=row.time_ns
-            )
+            return signed_statement(id_, row.before, row.signed_ns)
 
-        checked, row = self._best(dict.fromkeys(rows), DEPLOYMENTS, message)
-        return checked, None if row is None else row.before
+        return self._best([*self._rows(id_), *strays], DEPLOYMENTS, message)
 
     def retraction(self, deployed: Deployed) -> Checked:
-        id_ = deployed.id
-        at = deployed.retracted_ns or 0
-        said = Said(deployed.retracted_by, at, deployed.retracted_reason)
-        rows = self._rows(deployed.commit, "retraction", id_)
-
-        def message(row: Signature) -> bytes:
-            return statements.retraction(deployed.target, id_, said, signed_ns=row.time_ns)
-
-        return self._best(rows, DEPLOYMENTS, message)[0]
+        """Who vouches for the retraction that counts."""
+        for _, taken in self._snapshot.about(Retraction, deployed.id)[:1]:
+            return self._statement(taken.id)[0]
+        return _UNSIGNED
 
     def line(self, line: list[Deployed], chosen: Iterable[int]) -> list[Vouched]:
         """Some of the deployments of a target, all in the order in which they were recorded."""
         asked = {n: self.deployment(line[n]) for n in chosen}
         problems: dict[int, list[str]] = {n: [] for n in asked}
         places = {deployed.id: n for n, deployed in enumerate(line)}
-        for n, (checked, before) in sorted(asked.items()):
-            if checked.trust != "good" or before is None:
+        for n, (checked, signature) in sorted(asked.items()):
+            if checked.trust != "good" or signature is None:
                 problems[n].append(f"signed {told(checked)}")
                 continue
-            at = places.get(before) if before else -1
+            before = signature.before
+            at = -1 if before is None else places.get(before)
             if at is None or at >= n:
                 what = "is not on record" if at is None else "is recorded after it"
-                problems[n].append(f"the deployment that it followed, {before.hex()[:10]}, {what}")
+                short = "" if before is None else before.short
+                problems[n].append(f"the deployment that it followed, {short}, {what}")
                 continue
             for between in (m for m in range(at + 1, n) if m in asked):
                 is_good = asked[between][0].trust == "good"
@@ -182,15 +177,13 @@ class _Court:
 
     def _node(self, deployed: Deployed) -> bytes:
         """The repository in which a deployment was recorded."""
-        recorded = self._snapshot.by_sequence(deployed.sequence)
-        made = None if recorded is None else stamping.on(recorded, deployed.target)
-        if recorded is None or made is None:
-            return b""
-        return self._snapshot.stamp_of(recorded, made).node
+        found = self._snapshot.statement(deployed.id)
+        return b"" if found is None else found[1].node
 
-    def _rows(self, commit: CommitId, kind: Signed, deployment: DeploymentId) -> list[Signature]:
-        every = (row for _, row in self._snapshot.signatures(commit))
-        return [row for row in every if (row.kind, row.deployment) == (kind, deployment)]
+    def _rows(self, subject: bytes) -> list[Signature]:
+        """In the order in which they came here: a stranger's clock puts none before others."""
+        every = self._snapshot.about(Signature, subject)
+        return [row for _, row in sorted(every, key=lambda pair: pair[0].sequence)]
 
     def _best(
         self, rows: Iterable[Signature], namespace: str, message: Callable[[Signature], bytes]
@@ -203,7 +196,7 @@ class _Court:
                 message(row),
                 namespace=namespace,
                 signers=self.signers,
-                time_ns=row.time_ns,
+                time_ns=row.signed_ns,
             )
             if _BEST_FIRST.index(checked.trust) < _BEST_FIRST.index(best[0].trust):
                 best = checked, row
@@ -218,10 +211,6 @@ def _from(line: list[Deployed], since: int | None) -> list[int]:
         return list(range(len(line)))
     first = next((n for n, d in enumerate(line) if d.recorded_ns >= since), len(line))
     return [n for n, d in enumerate(line) if n >= first or d.time_ns >= since]
-
-
-def _is_of(signature: Signature, kind: Signed, target: str) -> bool:
-    return (signature.kind, signature.target) == (kind, target)
 
 
 def _list(context: Context, name: str) -> Path | None:

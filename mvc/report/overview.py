@@ -88,8 +88,8 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[tuple[int, int, bytes], int, Span]]] = {}
-    gone: set[tuple[str, int]] = set()
+    made: dict[str, list[tuple[tuple[int, int, bytes], Span]]] = {}
+    gone: set[bytes] = set()
     now = context.store.clock.now_ns()
     snapshot = context.fresh()
     for recorded in snapshot.entries():  # after the names, so that it has what they name
@@ -97,18 +97,12 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
         for d in (made for made in entry.deployments if not is_report(made.target)):
-            span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
-            stamp = snapshot.stamp_of(recorded, d)
-            place = d.time_ns, stamp.hybrid_ns, d.id(stamp)
-            made.setdefault(d.target, []).append((place, recorded.sequence, span))
-        gone.update((r.target, r.sequence) for r in entry.retractions)
+            span = Span(CommitId(d.subject), d.time_ns, now, author=d.author, reason=d.reason)
+            made.setdefault(d.target, []).append(((d.time_ns, *d.order), span))
+        gone.update(each.subject for each in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
-        stay = [
-            (place, span)
-            for place, number, span in rows
-            if (target, number) not in gone and place[0] <= now
-        ]
+        stay = [(place, span) for place, span in rows if place[2] not in gone and place[0] <= now]
         spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
         if spans:
             found[target] = spans

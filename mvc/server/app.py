@@ -43,7 +43,6 @@ from mvc.limits import MIB
 from mvc.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Place, Received, Slice, Wanted
-from mvc.remote.merging import Truths
 from mvc.remote.slices import Sent
 from mvc.server.answers import Answer, Answers
 from mvc.server.audit import audit
@@ -454,13 +453,12 @@ class Application:
         return _Frames(self._working(self._proving, publish), ended)
 
     async def _reported(
-        self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
+        self, served: Served, upload: Upload, caller: Caller, reports: Sequence[slices.NodeReport]
     ) -> _Frames:
         """Gathers what nodes report with what others do; who got no answer sends it again."""
-        asked = Slice(slices.encode_entries([Sent(truths=each) for each in reports]), 0, ())
+        asked = Slice(slices.encode_entries([Sent(reports=tuple(reports))]), 0, ())
         try:
-            for each in reports:
-                scopes.check_news(caller.scopes, each.targets)
+            scopes.check_news(caller.scopes, {each.target for each in reports})
         except MvcError as error:
             audit(served.name, caller, asked, error)
             raise
@@ -470,7 +468,9 @@ class Application:
         await self._run(upload.delete)
 
         now_ns = self._clock.now_ns()
-        given = asyncio.ensure_future(gathering.add(reports, served.door(), self._run, now_ns))
+        given = asyncio.ensure_future(
+            gathering.add(reports, served.door(), self._run, now_ns=now_ns, author=caller.sender)
+        )
 
         def ended(done: asyncio.Future[Received]) -> None:  # also if nobody waits any more
             if not done.cancelled():

@@ -13,8 +13,6 @@ from mvc.names import printable
 from mvc.remote.door import Received, Slice
 from mvc.remote.slices import Sent, decode_entries
 from mvc.server.authority import Caller
-from mvc.store.journal.entries import read_evidence
-from mvc.store.journal.signatures import read_signatures
 
 _MOST = 100  # names in a field
 _LONGEST = 250  # characters of one: what is refused may have any name
@@ -24,19 +22,17 @@ def audit(repository: str, caller: Caller, given: Slice, result: Received | Base
     """Writes the line, unless nothing has changed. Of a refused slice it says what was asked."""
     if isinstance(result, Received) and not result.begun:
         return
-    entries, said = tuple[Sent, ...](), Counter[str]()
+    deployed, said = list[str](), Counter[str]()
     with suppress(MvcError):  # it may be refused because it cannot be read
         entries = decode_entries(given.head)
+        deployed = _deployed(entries)
         said = _counted(entries)
-    truths = [each.truths for each in entries if each.truths is not None]
     fields = {
         "refs": _listed(
             f"{move.name}:{_id(move.old)}..{_id(move.new)}{' forced' if move.force else ''}"
             for move in given.moves
         ),
-        "deployments": _listed(
-            f"{made.target}:{CommitId(made.commit).short}" for t in truths for made in t.deployments
-        ),
+        "deployments": _listed(deployed),
         "statements": ", ".join(f"{number} {kind}" for kind, number in said.items() if number),
     }
     kind = "done" if isinstance(result, Received) else getattr(result, "kind", "internal error")
@@ -49,20 +45,23 @@ def audit(repository: str, caller: Caller, given: Slice, result: Received | Base
     )  # fmt: skip
 
 
+def _deployed(entries: Iterable[Sent]) -> list[str]:
+    """Targets and versions that are deployed, or served by nodes."""
+    found = list[str]()
+    for sent in entries:
+        made = ((each.target, each.subject) for each in sent.deployments)
+        reported = ((each.target, each.commit) for each in sent.reports)
+        found += (f"{target}:{CommitId(id_).short}" for target, id_ in (*made, *reported))
+    return found
+
+
 def _counted(entries: Iterable[Sent]) -> Counter[str]:
-    """Versions and statements but deployments, by kind."""
-    said, where = Counter[str](), "what was sent"
+    """Versions, and statements but deployments, by kind."""
+    said = Counter[str]()
     for each in entries:
         said["versions"] += len(each.commits)
         said["states"] += len(each.again)
-        if (truths := each.truths) is None:
-            continue
-        said["retractions"] += len(truths.retractions)
-        said["forgotten by name"] += len(truths.tombstones)
-        if truths.annotations:
-            said["annotations"] += len(read_evidence(truths.annotations, where))
-        if truths.signatures:
-            said["signatures"] += len(read_signatures(truths.signatures, where))
+        said.update(f"{s.name}s" for s in each.said if s.name != "deployment")
     return said
 
 

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import MvcError
 from mvc.remote.door import Door, Received, Slice
-from mvc.remote.merging import SentDeployment, Truths, arrived
-from mvc.remote.slices import Sent, encode_entries
+from mvc.remote.slices import NodeReport, Sent, encode_entries
 
 SECONDS = 2.0
 """For which the first report waits for others."""
@@ -25,7 +25,7 @@ _ENTRY = 128  # deployments in one entry
 class _Waiting(Struct, eq=False):
     """What one request reports, and what becomes of it."""
 
-    truths: tuple[Truths, ...]
+    reports: tuple[NodeReport, ...]
     outcome: Received | MvcError | None = None
 
 
@@ -39,21 +39,24 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
-        waiting = (truths for each in self._waiting for truths in each.truths)
-        return sum(len(truths.deployments) for truths in waiting) >= MOST
+        return sum(len(each.reports) for each in self._waiting) >= MOST
 
     async def add(
         self,
-        truths: Sequence[Truths],
+        reports: Sequence[NodeReport],
         door: Door,
         run: Callable[..., Awaitable[object]],
+        *,
         now_ns: int,
+        author: str,
     ) -> Received:
-        """Returns once what a request reports is durable. Raises what it is refused for.
+        """Returns once what a request of ``author`` reports is durable. Raises what it is refused
+        for.
 
         ``run`` calls a function in a thread.
         """
-        mine = _Waiting(tuple(arrived(each, now_ns) for each in truths))
+        noted = (replace(each, author=author, arrived_ns=now_ns) for each in reports)
+        mine = _Waiting(tuple(noted))
         self._waiting.append(mine)
         if self._round is None:
             self._round = asyncio.create_task(self._wait(door, run))
@@ -86,14 +89,11 @@ def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:
 
 def _joined(gathered: Sequence[_Waiting]) -> Slice:
     """Few entries: each has at most one deployment on a target."""
-    entries: list[dict[str, SentDeployment]] = []
-    latest_ns = 0
-    for truths in (truths for each in gathered for truths in each.truths):
-        latest_ns = max(latest_ns, truths.time_ns)
-        for made in truths.deployments:
-            at = next((e for e in entries if made.target not in e and len(e) < _ENTRY), None)
-            if at is None:
-                entries.append(at := {})
-            at[made.target] = made
-    sent = [Sent(truths=Truths(latest_ns, deployments=tuple(e.values()))) for e in entries]
+    entries: list[dict[str, NodeReport]] = []
+    for report in (report for each in gathered for report in each.reports):
+        at = next((e for e in entries if report.target not in e and len(e) < _ENTRY), None)
+        if at is None:
+            entries.append(at := {})
+        at[report.target] = report
+    sent = [Sent(reports=tuple(each.values())) for each in entries]
     return Slice(encode_entries(sent), 0, ())

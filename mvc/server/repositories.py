@@ -15,7 +15,6 @@ from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.remote.door import Place, RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
-from mvc.remote.merging import held_back
 from mvc.remote.places import leads_on
 from mvc.repo.context import Context
 from mvc.repo.opening import open_context
@@ -101,7 +100,7 @@ class Served:
         """
         mark = self.live(wanted.live)
         with self._lock:
-            return self, wanted, mark, self._losses.count(), held_back(self._context)
+            return self, wanted, mark, self._losses.count()
 
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
@@ -157,7 +156,7 @@ class _Losses:
         self._read = snapshot.generation, snapshot.position
         replaced = snapshot.generation != generation
         new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
-        lost = any(e.forgotten or e.weights or e.gone or e.here_again for e in new)
+        lost = any(e.states or e.forgets for e in new)
         self._count += replaced or lost
         return self._count
 

@@ -16,8 +16,7 @@ from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
 from mvc.remote import slices, wire
 from mvc.remote.door import Received, Slice
-from mvc.remote.merging import Truths
-from mvc.remote.slices import decode_entries
+from mvc.remote.slices import NodeReport, Sent, decode_entries
 from mvc.types import Bytes
 
 HELD = 600.0
@@ -122,7 +121,7 @@ class Upload:
         self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)
         return received
 
-    def reports(self) -> tuple[Truths, ...] | None:
+    def reports(self) -> tuple[NodeReport, ...] | None:
         """What nodes report with it, in as few words as they use; None if it brings more."""
         if self.size > _LONGEST_REPORT:
             return None
@@ -132,11 +131,9 @@ class Upload:
             if given.size or given.moves or given.features:
                 return None
             entries = decode_entries(given.head)
-        truths = tuple(each.truths for each in entries if each.truths is not None)
-        is_all = len(truths) == len(entries) > 0 and not any(
-            each.commits or each.absent or each.again or each.shapes for each in entries
-        )
-        return truths if is_all and all(each.is_report for each in truths) else None
+        found = tuple(report for each in entries for report in each.reports)
+        is_all = all(each == Sent(reports=each.reports) for each in entries)
+        return found if found and is_all else None
 
     @contextmanager
     def _opened(self) -> Iterator[Slice]:

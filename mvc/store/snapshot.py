@@ -11,29 +11,29 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
 from mvc.errors import DamagedData, HistoryMissing
+from mvc.ids import StatementId
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
+from mvc.model.statement import Deployment, Statement, Tombstone, node_of
 from mvc.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
-from mvc.store.journal.entries import Deployment, Entry, Evidence, Weights
+from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
-from mvc.store.journal.signatures import Signature
-from mvc.store.journal.stamps import Stamp, node_of
 from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
 
 _T = TypeVar("_T")
-_Said = TypeVar("_Said", Evidence, Signature)
+_S = TypeVar("_S", bound=Statement)
 _OWN_KEYS = 50_000
 _TRIES = 8
 _TAKE = (
@@ -279,8 +279,8 @@ class Snapshot:
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
     # Only ``newest``, ``by_sequence``, ``ref_change_at`` and ``refs_under`` look at lost entries.
-    # Who asks anything else that one may change calls ``check_gaps``; but not of what was forgotten
-    # or given up: versions that are stored come back by id, whatever is lost.
+    # Who asks anything else that one may change calls ``check_gaps``; but not of states that are
+    # gone: versions that are stored come back by id, whatever is lost.
 
     def newest_ref_change(self, name: str) -> Recorded | None:
         """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
@@ -369,7 +369,7 @@ class Snapshot:
 
     def offsets_between(self, start: int, end: int) -> list[int]:
         """Offsets from ``start`` to ``end`` at which entries stand, or stood, as the index says."""
-        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK)
+        tables = (keys.REF, keys.COMMIT, keys.STATEMENT, keys.PACK)
         found = {keys.offset_of(key) for table in tables for key in self.under(table)}
         return sorted(offset for offset in found if start <= offset < end)
 
@@ -413,19 +413,22 @@ class Snapshot:
 
         With ``reports`` those on which nodes report what they serve, else those without these.
         """
-        nodes = keys.TARGET + NODES.encode()
-        beyond = (keys.after(nodes), keys.after(keys.TARGET)), (keys.TARGET, nodes)
+        nodes = keys.DEPLOYED + NODES.encode()
+        beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
         names = []
         for low, high in ((nodes, keys.after(nodes)),) if reports else beyond:
             end = high
             while (key := self.last(low, end)) is not None:
                 names.append(keys.name_of(key))
-                end = keys.TARGET + keys.text(names[-1])
+                end = keys.DEPLOYED + keys.text(names[-1])
         return names[::-1]
 
-    def newest_deployment(self, target: str) -> Recorded | None:
-        """The entry that recorded a deployment on ``target`` last; errors as of ``newest``."""
-        return self.newest(keys.TARGET + keys.text(target))
+    def newest_on(self, target: str) -> Recorded | None:
+        """The entry with the last deployment or retraction on ``target``; errors as of ``newest``.
+
+        None if there is none.
+        """
+        return self.newest(keys.on(target))
 
     def next_deployment(self, target: str, time_ns: int) -> int | None:
         """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
@@ -433,92 +436,143 @@ class Snapshot:
         later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
         return None if later is None else keys.moment_of(later)
 
-    def deployment_before(self, target: str, offset: int | None = None) -> int | None:
-        """Offset of the last entry before ``offset`` with a deployment on ``target``."""
-        low = keys.TARGET + keys.text(target)
-        key = self.last(low, keys.after(low) if offset is None else low + keys.number(offset))
+    def before_on(self, target: str, offset: int) -> int | None:
+        """Offset of the last entry before ``offset`` with a deployment or retraction on a target.
+
+        None if there is none.
+        """
+        low = keys.on(target)
+        key = self.last(low, low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
 
-    def deployments_on(self, target: str, start: int = 0) -> list[int]:
-        """Offsets, from ``start`` on, of the entries with deployments on ``target``; ascending."""
-        prefix = keys.TARGET + keys.text(target)
+    def offsets_on(self, target: str, start: int = 0) -> list[int]:
+        """Offsets, from ``start`` on, of the entries with deployments or retractions; ascending."""
+        prefix = keys.on(target)
         found = self.scan(prefix + keys.number(start), keys.after(prefix))
         return [keys.offset_of(key) for key in found]
 
     def deployments_of(self, commit: bytes) -> list[int]:
         """Offsets of entries with deployments of commits whose ids begin like ``commit``."""
-        return [keys.offset_of(key) for key in self.under(keys.LIVE + commit[: keys.ID_BYTES])]
+        return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
-    def newest_relink(self, target: str, sequence: int) -> Recorded | None:
-        """The newest correction of the predecessor of the deployment that an entry recorded."""
-        low = keys.RELINKED + keys.text(target) + keys.number(sequence)
-        return self._last_entry(low, keys.after(low))
+    def deployed_at(self, target: str, time_ns: int) -> list[Deployment]:
+        """The deployments on a target at exactly this time."""
+        prefix = keys.DEPLOYED + keys.text(target) + keys.moment(time_ns)
 
-    def retractions(self, target: str, sequence: int) -> list[Recorded]:
-        """The entries that retracted the deployment that entry ``sequence`` recorded.
+        def look() -> list[Deployment]:
+            entries = (self.entry(keys.offset_of(key)).entry for key in self.under(prefix))
+            found = (each for entry in entries for each in entry.deployments)
+            return [each for each in found if (each.target, each.time_ns) == (target, time_ns)]
 
-        Several only if it was retracted in several repositories.
+        return self.retry_on_rewrite(look)
+
+    def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
+        """The statement with this id, and its entry; None if it is not here."""
+
+        def look() -> tuple[Recorded, Statement] | None:
+            for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
+                recorded = self.entry(keys.offset_of(key))
+                if (found := recorded.entry.by_id.get(StatementId(id_))) is not None:
+                    return recorded, found
+            return None
+
+        return self.retry_on_rewrite(look)
+
+    def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
+        """All statements of a kind about a subject, in their order; but no deployments by nodes.
+
+        DamagedData if the index has passed over one, where kind and subject are a topic.
         """
-        return self._entries_under(self.retracting(target, sequence))
 
-    def retracting(self, target: str, sequence: int) -> bytes:
-        """The keys of retractions of a deployment begin so; see ``offsets_under``."""
-        return keys.RETRACTED + keys.text(target) + keys.number(sequence)
+        def look() -> list[tuple[Recorded, _S]]:
+            found: list[tuple[Recorded, _S]] = []
+            last: int | None = None
+            for key in self.under(keys.about(kind.code, subject)):
+                recorded = self.entry(keys.offset_of(key))
+                mine = [each for each in recorded.entry.of(kind) if each.subject == subject]
+                if mine and not mine[0].target:
+                    self._check_follows(recorded.entry.before(mine[0]), last, kind)
+                    last = recorded.sequence
+                found += ((recorded, each) for each in mine)
+            return sorted(found, key=lambda pair: pair[1].order)
 
-    def telling(self, commit: bytes) -> bytes:
-        """The keys of annotations and signatures of a commit begin so."""
-        return keys.EVIDENCE + commit[: keys.ID_BYTES]
+        return self.retry_on_rewrite(look)
 
-    def marking(self, commit: bytes) -> bytes:
-        """The keys of what forgot a commit's state begin so."""
-        return keys.FORGOTTEN + commit[: keys.ID_BYTES]
+    def newest_of_topic(self, statement: Statement) -> Recorded | None:
+        """The newest entry with a statement of the same topic; None if there is none."""
 
-    def offsets_under(self, prefix: bytes, start: int) -> list[int]:
-        """Offsets, from ``start`` on, of the entries that keys under a prefix lead to; ascending.
+        def look() -> Recorded | None:
+            low = keys.topic(statement)
+            end = keys.after(low)
+            while (key := self.last(low, end)) is not None:
+                recorded = self.entry(keys.offset_of(key))
+                if any(each.topic == statement.topic for each in recorded.entry.statements):
+                    return recorded
+                end = key
+            return None
 
-        The offset is all that follows the prefix in these keys.
-        """
-        found = self.scan(prefix + keys.number(start), keys.after(prefix))
-        return [keys.offset_of(key) for key in found]
+        return self.retry_on_rewrite(look)
+
+    def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
+        """Whether there is a statement of a kind about a subject; a look-up or two."""
+
+        def look() -> bool:
+            low = keys.about(kind.code, subject)
+            end = keys.after(low)
+            while (key := self.last(low, end)) is not None:
+                entry = self.entry(keys.offset_of(key)).entry
+                if any(each.subject == subject for each in entry.of(kind)):
+                    return True
+                end = key
+            return False
+
+        return self.retry_on_rewrite(look)
+
+    def _check_follows(self, before: int | None, last: int | None, kind: type[Statement]) -> None:
+        if before != last and not any(before in gap.numbers for gap in self.gaps):
+            raise DamagedData(
+                f"the index and the journal differ on a {kind.name}",
+                hint="run 'mvc fsck --rebuild-index', and if that does not help "
+                "'mvc fsck --repair'",
+            )
+
+    def stating(self, kind: type[Statement]) -> list[Recorded]:
+        """The entries with statements of a kind that has no target, oldest first."""
+        return self._entries_under(keys.SUBJECT + bytes((kind.code,)))
+
+    def has_any(self, kind: type[Statement]) -> bool:
+        """Whether there is a statement of a kind; one look-up."""
+        low = keys.SUBJECT + bytes((kind.code,))
+        return self.last(low, keys.after(low)) is not None
 
     @property
     def node(self) -> bytes:
-        """Names this repository in stamps. Its copies have the same one."""
+        """Names this repository in statements. Its copies have the same one."""
         return node_of(self.entry(0).entry.note)
 
-    def stamp_of(self, recorded: Recorded, made: Deployment) -> Stamp:
-        """The stamp of a deployment, in its own entry or in a later one.
-
-        Deployments without any come first on their target, by the numbers of their entries.
-        """
-        if made.stamp is not None:
-            return made.stamp
-        low = keys.LATE_STAMP + keys.text(made.target) + keys.number(recorded.sequence)
-        late = self._last_entry(low, keys.after(low))
-        place = made.target, recorded.sequence
-        for each in () if late is None else late.entry.stamps:
-            if (each.target, each.sequence) == place:
-                return each.stamp
-        return Stamp(self.node, recorded.entry.time_ns, recorded.sequence)
-
-    def newest_hybrid(self, target: str, below: int | None = None) -> int | None:
-        """The greatest hybrid time of a stamp on a target, or below one; None if it has none."""
-        low = keys.STAMPED + keys.text(target)
-        key = self.last(low, keys.after(low) if below is None else low + keys.moment(below))
+    def newest_hybrid(self, target: str, code: int = Deployment.code) -> int | None:
+        """The greatest hybrid time on a target; None if it has no statement of the kind."""
+        low = keys.ordered(code, target)
+        key = self.last(low, keys.after(low))
         return None if key is None else keys.moment_of(key)
 
-    def stamped_at(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Stamp]]:
-        """The deployments on a target with this hybrid time: their entries and stamps."""
-        low = keys.STAMPED + keys.text(target) + keys.moment(hybrid_ns)
-        rows = [self.stamped_by(key, target) for key in self.under(low)]
-        return [row for row in rows if row[1].hybrid_ns == hybrid_ns]
+    def hybrid_before(self, target: str, hybrid_ns: int) -> int | None:
+        """The greatest hybrid time of a deployment on a target that is less than this one."""
+        low = keys.ordered(Deployment.code, target)
+        key = self.last(low, low + keys.moment(hybrid_ns))
+        return None if key is None else keys.moment_of(key)
 
-    def newest_stamped(self, target: str, count: int) -> list[bytes]:
+    def at_hybrid(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Deployment]]:
+        """The deployments on a target with this hybrid time, with their entries."""
+        low = keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)
+        return [self.ordered_at(key, target) for key in self.under(low)]
+
+    def newest_ordered(self, target: str, count: int) -> list[bytes]:
         """Keys of ``count`` deployments on a target with the greatest hybrid times, ascending.
 
         More where others have the time of the last of them.
         """
-        low = keys.STAMPED + keys.text(target)
+        low = keys.ordered(Deployment.code, target)
         newest, span = self.newest_hybrid(target), 1 << 30
         if newest is None:
             return []
@@ -533,93 +587,46 @@ class Snapshot:
             found = found[bisect_left(found, last) :]
         return list(found)
 
-    def stamped_by(self, key: bytes, target: str) -> tuple[Recorded, Stamp]:
-        """The entry and the stamp of the deployment to which a key leads. Raises DamagedData.
-
-        The stamp is another one than the key's where a later entry gave it.
-        """
-        recorded, hybrid_ns = self.entry(keys.offset_of(key)), keys.moment_of(key)
-        for late in recorded.entry.stamps:
-            if late.target == target and late.stamp.hybrid_ns == hybrid_ns:
-                there = self.by_sequence(late.sequence)
-                if there is not None:
-                    return there, late.stamp
-        for made in recorded.entry.deployments:
-            if made.target == target:
-                return recorded, self.stamp_of(recorded, made)
-        raise DamagedData("the index and the journal differ on the stamps of deployments")
+    def ordered_at(self, key: bytes, target: str) -> tuple[Recorded, Deployment]:
+        """The deployment to which a key leads, and its entry. Raises DamagedData."""
+        recorded = self.entry(keys.offset_of(key))
+        for each in recorded.entry.deployments:
+            if each.target == target:
+                return recorded, each
+        raise DamagedData("the index and the journal differ on the order of deployments")
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
         """The entry that the greatest key of a range leads to."""
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
-    def _entries_under(self, prefix: bytes) -> list[Recorded]:
-        """The entries that keys under ``prefix`` lead to, oldest first."""
+    def _entries_under(self, *prefixes: bytes) -> list[Recorded]:
+        """The entries that keys under these prefixes lead to, oldest first."""
 
         def look() -> list[Recorded]:
-            offsets = {keys.offset_of(key) for key in self.under(prefix)}
-            return [self.entry(offset) for offset in sorted(offsets)]
+            found = {keys.offset_of(key) for each in prefixes for key in self.under(each)}
+            return [self.entry(offset) for offset in sorted(found)]
 
         return self.retry_on_rewrite(look)
 
-    def forgotten(self, commit: bytes) -> Recorded | None:
-        """The entry that forgot a commit's state, if it is not here again.
+    def forgetting(self) -> list[Recorded]:
+        """Every entry that says what became of states: tombstones and marks, oldest first."""
+        tombstones = keys.SUBJECT + bytes((Tombstone.code,))
+        return self._entries_under(tombstones, keys.SUBJECT + keys.STATE)
 
-        The last one that did so by name; else the last by rule, if no later one has it back.
+    def state_marks(
+        self, commit: bytes | None = None, *, weights: bool = False
+    ) -> list[tuple[Recorded, StateMark]]:
+        """What became of the state of a commit, or of its ``weights``, oldest first; of every
+        commit if it is None.
         """
-
-        def look() -> Recorded | None:
-            by_rule, again = None, False
-            for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
-                recorded = self.entry(keys.offset_of(key))
-                again = again or (by_rule is None and commit in recorded.entry.here_again)
-                for each in recorded.entry.forgotten:
-                    if each.commit == commit and each.named:
-                        return recorded
-                    if each.commit == commit and not again:
-                        by_rule = by_rule or recorded
-            return by_rule
-
-        return self.retry_on_rewrite(look)
-
-    def forgetting(self, commit: bytes = b"") -> list[Recorded]:
-        """Every entry that forgot states, has them again or says of which no byte is left.
-
-        Oldest first; of ``commit``, those that may be about it.
-        """
-        return self._entries_under(keys.FORGOTTEN + commit[:8])
-
-    def weights(self, commit: bytes | None = None) -> Sequence[tuple[Recorded, Weights]]:
-        """What became of a commit's weights, oldest first; of every commit's if it is None."""
-        prefix = keys.WEIGHTS + (b"" if commit is None else commit[:8])
+        prefix = keys.SUBJECT + (keys.WEIGHTS if weights else keys.STATE)
+        found = self._entries_under(prefix + (b"" if commit is None else commit[: keys.ID_BYTES]))
         return [
             (recorded, each)
-            for recorded in self._entries_under(prefix)
-            for each in recorded.entry.weights
-            if commit is None or each.commit == commit
-        ]
-
-    def has_evidence(self) -> bool:
-        """Whether any version was ever annotated or signed; one look-up."""
-        return self.last(keys.EVIDENCE, keys.after(keys.EVIDENCE)) is not None
-
-    def evidence(self, commit: bytes) -> list[tuple[Recorded, Evidence]]:
-        """The annotations of a commit, oldest first, also those that were undone."""
-        return self._said_of(commit, lambda entry: entry.evidence)
-
-    def signatures(self, commit: bytes) -> list[tuple[Recorded, Signature]]:
-        """The signatures of a commit and of its deployments, oldest first."""
-        return self._said_of(commit, lambda entry: entry.signatures)
-
-    def _said_of(
-        self, commit: bytes, rows: Callable[[Entry], Sequence[_Said]]
-    ) -> list[tuple[Recorded, _Said]]:
-        return [
-            (recorded, each)
-            for recorded in self._entries_under(self.telling(commit))
-            for each in rows(recorded.entry)
-            if each.commit == commit
+            for recorded in found
+            for each in recorded.entry.states
+            if bool(each.path) == weights and commit in (None, each.commit)
         ]
 
     # -- what this process has published ---------------------------------------------------
@@ -776,9 +783,11 @@ def _missing(there: Position, reached: Position) -> HistoryMissing:
 
 def _shown(prefix: bytes) -> str:
     """What a look-up under ``prefix`` is about, for a message."""
-    if prefix[:1] in {keys.REF, keys.TARGET, keys.RETRACTED}:
+    if prefix[:1] == keys.REF:
         name = prefix[1:].partition(b"\0")[0].decode("utf-8", "replace")
-        if prefix[:1] == keys.REF:
-            return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"
+        return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"
+    on = keys.on("")[:-1]
+    if prefix.startswith(on):
+        name = prefix[len(on) :].partition(b"\0")[0].decode("utf-8", "replace")
         return f"what was recorded on {name}"
     return "what the journal says last"

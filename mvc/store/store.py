@@ -398,9 +398,10 @@ class Store:
 
         An entry names its predecessors as evidence, so the journal itself is searched.
         """
-        named = [(keys.REF, change.name) for change in entry.refs]
-        named += [(keys.TARGET, deployment.target) for deployment in entry.deployments]
-        return any(self._is_hidden(table + keys.text(name), name) for table, name in named)
+        prefixes = [(keys.REF + keys.text(change.name), change.name) for change in entry.refs]
+        targets = {each.target for each in entry.statements if each.target}
+        prefixes += [(keys.on(target), target) for target in targets]
+        return any(self._is_hidden(prefix, name) for prefix, name in prefixes)
 
     def _is_hidden(self, prefix: bytes, name: str) -> bool:
         found = self.snapshot.newest(prefix)
@@ -413,9 +414,7 @@ class Store:
     def _check_named(self, entry: Entry) -> None:
         """Raises UnknownRevision if an entry would point to a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
-        named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
-        named += entry.told_of
-        for value in named:
+        for value in [*(change.new for change in entry.refs), *entry.about]:
             if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(
                     f"commit {value.short} was collected in the meantime",

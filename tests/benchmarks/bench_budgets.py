@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 import mvc
 from mvc.ids import ManifestId, Root
 from mvc.model.commit import Commit
+from mvc.model.statement import Deployment
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.publishing.publish import publish
 from tests.benchmarks.measuring import bytes_below, folder, process, seconds
@@ -264,7 +265,6 @@ def live(folder: Path, options: argparse.Namespace) -> None:
 
 def history(root: Path, commits: int) -> int:
     """A repository of bare commits, each deployed; returns a moment in the middle."""
-    from mvc.repo.deployments import deployment_for
 
     with mvc.Repository.init(root) as repo:
         view = repo.context.store.snapshot
@@ -279,9 +279,8 @@ def history(root: Path, commits: int) -> int:
             def make(commit: Commit = commit) -> Entry:
                 change = RefChange("heads/main", (commit.parents or (None,))[0], commit.id)
                 now = commit.time_ns
-                live = deployment_for(view, "prod", now, commit.id, now_ns=now)
-                return Entry("commit", commit.time_ns, commits=(commit,), refs=(change,),
-                             deployments=(live,))  # fmt: skip
+                live = Deployment(subject=commit.id, target="prod", time_ns=now)
+                return Entry("commit", now, commits=(commit,), refs=(change,), statements=(live,))
 
             publish(view, make, sync=False)
             if i % 2000 == 1999:

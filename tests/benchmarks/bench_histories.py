@@ -32,8 +32,9 @@ from mvc.limits import CHUNK
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.statement import Deployment
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
+from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.journal.frames import Position, encode_entry
 from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.reader import PACK_HEADER, pack_path
@@ -195,9 +196,15 @@ class _Writer:
             manifest.id, manifest.root, (parent.commit,), known.author, self._time(i),
             known.zone_minutes, f"batch {i}", {}, known.pipeline, known.code,
         )  # fmt: skip
-        deployments: tuple[Deployment, ...] = ()
+        statements: tuple[Deployment, ...] = ()
+        previous: tuple[int | None, ...] = ()
         if line is self._main:
-            deployments = (Deployment("prod", self._time(i), commit.id, self._deployed),)
+            at = self._time(i)
+            live = Deployment(
+                subject=commit.id, author=known.author, node=bytes(16), recorded_ns=at,
+                hybrid_ns=at, target="prod", time_ns=at,
+            )  # fmt: skip
+            statements, previous = (live,), (self._deployed,)
             self._deployed = self._at.sequence
         old = None if line is not self._main and line.tip == self._main.tip else parent.commit
         change = RefChange(f"heads/{line.name}", old, commit.id)
@@ -205,7 +212,7 @@ class _Writer:
         return self._publish(
             replace(
                 self._entry, time_ns=self._time(i), regions=(region,), commits=(commit,),
-                refs=(change,), deployments=deployments, marks=(),
+                refs=(change,), statements=statements, previous=previous, marks=(),
             )
         )  # fmt: skip
 

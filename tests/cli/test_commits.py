@@ -6,7 +6,7 @@ import pytest
 
 from mvc.cli.commits import as_json, details, heading, one_liner
 from mvc.cli.output import Output
-from mvc.ids import CommitId, DeploymentId, ManifestId, Root
+from mvc.ids import CommitId, ManifestId, Root, StatementId
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
@@ -30,7 +30,7 @@ def entry(refs=(), deployments=(), **fields) -> LogEntry:
 
 
 def deployed(target: str) -> Deployed:
-    id_ = DeploymentId(bytes(16))
+    id_ = StatementId(bytes(32))
     return Deployed(
         target, 20_000 * DAY, 20_000 * DAY, 3, CommitId(b"\xab" * 32), id_, 20_000 * DAY
     )

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 
 import mvc as library
 from mvc.recipes.verbs import record, retraining
-from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
-from tests.recipes.by_hand import drop
+from tests.recipes.by_hand import drop, mark_dropped, prove
 from tests.recipes.trainings import Conv, nothing, shift
 
 pytestmark = pytest.mark.usefixtures("prepared")
@@ -187,9 +186,8 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
                 needs=(),
             ),
         ).id
-        for kind in ("proven", "dropped"):
-            marks = (Weights(made, kind, "model.safetensors", 5, "here"),)
-            repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
+        prove(repo.context, made, "model.safetensors")
+        mark_dropped(repo.context, made)
     gone("log")
     words: tuple[object, ...]
     for words in (

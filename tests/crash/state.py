@@ -49,7 +49,7 @@ def state_of(context: Context) -> State:
     forgotten: set[CommitId] = set()
     for recorded in view.entries():
         commits += [commit.id for commit in recorded.entry.commits]
-        forgotten.update(each.commit for each in recorded.entry.forgotten)
+        forgotten |= recorded.entry.forgets
         for change in recorded.entry.refs:
             refs[change.name] = change.new
     for name, value in refs.items():

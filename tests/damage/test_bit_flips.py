@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mvc.model.statement import Deployment, Retraction
 from tests.children import note, outcome
 from tests.damage import made
 from tests.damage.flips import flip_bits
@@ -47,7 +48,7 @@ def test_the_sample_is_of_a_repository_of_64_kib(tmp_path: Path) -> None:
     assert {m.coding.text for m in members} >= {"xor | planes:all | zstd:1"}
     assert {bool(m.base) for m in members} == {True, False}
     entries = [recorded.entry for recorded in subject.entries]
-    assert all(any(getattr(e, name) for e in entries) for name in ("retractions", "deployments"))
+    assert all(any(e.of(kind) for e in entries) for kind in (Retraction, Deployment))
     verdict = subject.everything(full=True)
     assert not verdict.found and not verdict.lost
 

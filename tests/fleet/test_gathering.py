@@ -16,9 +16,8 @@ from mvc.fleet.nodes import nodes as states_of_nodes
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Slice
-from mvc.remote.merging import SentDeployment, Truths
-from mvc.remote.slices import Sent, encode_entries
-from tests.fleet.test_reports import START, deployed
+from mvc.remote.slices import NodeReport, Sent, encode_entries
+from tests.fleet.test_reports import START
 from tests.remote.kit.serving import door, token
 from tests.server.moving import answering, record, served_folder
 
@@ -54,7 +53,7 @@ def node(folder: Path, name: str, where: Path, commit: CommitId) -> tuple[Report
     """A node that serves a version, and its token."""
     (where / name).mkdir()
     reports = Reports(where / name, name)
-    reports.served(deployed(commit), START)
+    reports.served(commit, "prod", START)
     return reports, token(folder, "read", f"deploy:nodes/{name}/*", name=name)
 
 
@@ -87,7 +86,7 @@ def test_what_one_node_may_not_say_holds_no_other_back(
         Reports(tmp_path / "thief", "good"),
         token(folder, "read", "deploy:nodes/thief/*", name="thief"),
     )
-    thief[0].served(deployed(first), START + 5)
+    thief[0].served(first, "prod", START + 5)
 
     def send(each: tuple[Reports, str]) -> type[Exception] | None:
         with closing(door(url, each[1])) as opened:
@@ -109,14 +108,12 @@ def test_a_node_dates_no_report_of_another(folder: Path, url: str, tmp_path: Pat
     forged = token(folder, "read", "deploy:nodes/7/*", name="7")
     now = time.time_ns()
     at = now + 20 * 3600 * 10**9
-    made = SentDeployment(
-        "nodes/7/prod", START, bytes(first), bytes(16), START, START, ahead_ms=0
-    )  # fmt: skip
-    claim = Slice(encode_entries([Sent(truths=Truths(at, deployments=(made,)))]), 0, ())
+    claim = NodeReport("nodes/7/prod", bytes(first), START, at, arrived_ns=at)
+    given = Slice(encode_entries([Sent(reports=(claim,))]), 0, ())
 
     def forge() -> None:
         with closing(door(url, forged)) as opened:
-            opened.receive(claim)
+            opened.receive(given)
 
     def send() -> None:
         with closing(door(url, honest[1])) as opened:

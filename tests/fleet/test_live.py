@@ -14,6 +14,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import InvalidName, NoDeployment, StateForgotten, UnknownPath, UnknownTarget
 from mvc.model.commit import Commit
+from mvc.model.statement import Deployment
 from mvc.remote.door import Door, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.slices import Sent, decode_entries
@@ -56,12 +57,12 @@ def test_the_answer_is_the_live_version_and_its_deployment(repo: Repository, ope
     repo.deploy(ids[0], "other")
     sent, _, records = ask(opened, path="model.st")
     assert [Commit.decode(data).id for data in sent.commits] == [ids[2]]
-    assert sent.truths is not None
-    (made,) = sent.truths.deployments
-    assert (made.target, made.commit) == ("prod", bytes(ids[2]))
+    (made,) = sent.said
+    assert isinstance(made, Deployment)
+    assert (made.target, made.subject) == ("prod", ids[2])
     assert records
     same, given, _ = ask(opened, path="model.st", have=frozenset({ids[2]}))
-    assert given.size == 0 and same.truths == sent.truths and same.commits == sent.commits
+    assert given.size == 0 and same.statements == sent.statements and same.commits == sent.commits
 
 
 def test_a_delta_against_the_file_is_small_in_both_directions(

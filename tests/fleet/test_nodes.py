@@ -21,7 +21,6 @@ from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.doors import open_door
 from mvc.testing.process import FixedClock
-from tests.fleet.test_reports import deployed
 from tests.remote.kit.places import Place, place
 
 MINUTE = 60 * 10**9
@@ -48,7 +47,7 @@ class Fleet:
         now = time.time_ns() + off_ns
         (self.folder / node).mkdir(exist_ok=True)
         reports = Reports(self.folder / node, node, clock=FixedClock(now))
-        reports.served(deployed(commit), now if at is None else at)
+        reports.served(commit, "prod", now if at is None else at)
         with closing(open_door(self.owner.remotes.find("origin"), self.owner.context)) as door:
             reports.send(door)
         assert not reports.waiting

@@ -18,7 +18,6 @@ from mvc.fleet.reports import QUEUE, Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Received, Slice
 from mvc.remote.folder import FolderDoor
-from mvc.remote.merging import SentDeployment
 from mvc.repo.deployments import Deployed
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock
@@ -68,9 +67,8 @@ class _Node:
             return
         self._clock.advance(now_ns + self._skew - self._clock.now_ns())
         at = self._clock.now_ns()
-        made = SentDeployment(live.target, live.time_ns, bytes(live.commit), bytes(16), 0, 0)
         for _ in range(self._chance.randint(1, 2)):  # an interrupted one says it again
-            self.reports.served(made, at)
+            self.reports.served(live.commit, live.target, at)
         self.log.append((max(at, self.log[-1][0] + 1) if self.log else at, live.commit))
 
     def send(self, door: _LossyDoor, now_ns: int) -> None:

@@ -16,7 +16,6 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.remote.door import Door
 from mvc.remote.doors import open_door
-from mvc.remote.merging import SentDeployment
 from mvc.repo.deployments import Deployed
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock, killed, open_repository
@@ -48,11 +47,6 @@ class Server:
             return repo.live(f"nodes/{node}/prod", at=at).commit
 
 
-def deployed(commit: CommitId, target: str = "prod") -> SentDeployment:
-    """A deployment as the remote tells it."""
-    return SentDeployment(target, START, bytes(commit), bytes(16), START, START)
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Server:
     return Server(tmp_path / "server")
@@ -66,8 +60,8 @@ def reports(tmp_path: Path) -> Reports:
 
 def test_a_report_says_what_a_node_served_when(server: Server, reports: Reports) -> None:
     first, second, _ = server.versions
-    reports.served(deployed(first), START + 5)
-    reports.served(deployed(second), START + 50)
+    reports.served(first, "prod", START + 5)
+    reports.served(second, "prod", START + 50)
     with server.door() as door:
         reports.send(door)
     assert reports.waiting == 0
@@ -78,15 +72,15 @@ def test_a_report_says_what_a_node_served_when(server: Server, reports: Reports)
 def test_what_is_said_again_counts_once(server: Server, reports: Reports) -> None:
     """After a kill between the swap and the note the follower says it again."""
     for moment in (5, 90, 91):
-        reports.served(deployed(server.versions[0]), START + moment)
+        reports.served(server.versions[0], "prod", START + moment)
     with server.door() as door:
         reports.send(door)
-        reports.served(deployed(server.versions[0]), START + 200)
+        reports.served(server.versions[0], "prod", START + 200)
         assert reports.waiting == 0
 
 
 def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
-    reports.served(deployed(server.versions[1]), START + 50)
+    reports.served(server.versions[1], "prod", START + 50)
     with server.door() as door:
         reports.send(door)
     with closing(open_repository(server.root)) as repo:
@@ -106,7 +100,7 @@ def test_a_name_has_no_folder(tmp_path: Path) -> None:
 def queue(tmp_path: Path, reports: Reports, server: Server) -> Path:
     """The queue of a node that has served all versions, one after the other."""
     for number, version in enumerate(server.versions):
-        reports.served(deployed(version), START + number)
+        reports.served(version, "prod", START + number)
     return tmp_path / "beside" / QUEUE
 
 
@@ -152,7 +146,7 @@ def test_a_kill_loses_no_report(number: int, server: Server, tmp_path: Path) -> 
     def serve(fs: FileSystem, since: int = 0) -> None:
         reports = Reports(tmp_path / "beside", "7", fs=fs)
         for at, version in list(enumerate(server.versions))[since:]:
-            reports.served(deployed(version), START + at)
+            reports.served(version, "prod", START + at)
 
     killed(serve, lambda call, *_: call == number)
     noted = Reports(tmp_path / "beside", "7").waiting
@@ -165,7 +159,7 @@ def test_a_kill_loses_no_report(number: int, server: Server, tmp_path: Path) -> 
 def test_what_is_refused_stays_and_the_others_go(server: Server, reports: Reports) -> None:
     unknown = CommitId(bytes(32))
     for number, version in enumerate([server.versions[0], unknown, server.versions[1]]):
-        reports.served(deployed(version), START + number)
+        reports.served(version, "prod", START + number)
     for _ in range(2):
         with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
             reports.send(door)
@@ -181,7 +175,7 @@ def test_however_many_are_refused_the_others_go(
     missing = [CommitId(number.to_bytes(32)) for number in range(1, 101)]
     later = Server(tmp_path / "later", 4).versions[-1]
     for number, version in enumerate([*missing, later, server.versions[0]]):
-        reports.served(deployed(version), START + number)
+        reports.served(version, "prod", START + number)
 
     def send() -> None:
         with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
@@ -203,7 +197,7 @@ def test_the_oldest_go_for_newer_ones(
 ) -> None:
     monkeypatch.setattr("mvc.fleet.reports.MOST", 2)
     for number, version in enumerate(server.versions):
-        reports.served(deployed(version), START + number)
+        reports.served(version, "prod", START + number)
     with server.door() as door:
         reports.send(door)
     assert served(server) == server.versions[1:]
@@ -211,11 +205,11 @@ def test_the_oldest_go_for_newer_ones(
 
 def test_a_clock_that_was_far_ahead(server: Server, reports: Reports) -> None:
     first, second, third = server.versions
-    reports.served(deployed(first), START)
-    reports.served(deployed(second), START + 4000 * DAY)
+    reports.served(first, "prod", START)
+    reports.served(second, "prod", START + 4000 * DAY)
     with server.door() as door, pytest.raises(RemoteRefused, match="ahead"):
         reports.send(door)
-    reports.served(deployed(third), START + 5)
+    reports.served(third, "prod", START + 5)
     with server.door() as door:
         reports.send(door)
     assert served(server) == [first, third]
@@ -224,7 +218,7 @@ def test_a_clock_that_was_far_ahead(server: Server, reports: Reports) -> None:
 def test_a_clock_that_is_set_back(server: Server, reports: Reports) -> None:
     """What is served last is what the node serves from then on."""
     for at, version in zip((0, 600, 30), server.versions, strict=True):
-        reports.served(deployed(version), START + at)
+        reports.served(version, "prod", START + at)
     with server.door() as door:
         reports.send(door)
     assert server.live("7", START + 599) == server.versions[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,19 @@ from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.errors import InvalidName, MvcError, RefConflict, RemoteRefused
 from mvc.fleet.reports import Reports
-from mvc.ids import CommitId
+from mvc.ids import CommitId, Root
+from mvc.model.statement import (
+    AnnotationStatement,
+    Deployment,
+    Retraction,
+    Statement,
+    Tombstone,
+)
 from mvc.remote.door import Move, Slice
 from mvc.remote.doors import open_door
 from mvc.remote.http import HttpDoor
-from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.remotes import Remote
-from mvc.remote.slices import Absent, Sent, encode_entries
-from mvc.store.journal.entries import Evidence, evidence_bytes
+from mvc.remote.slices import Absent, NodeReport, Sent, encode_entries
 from mvc.testing import open_quietly
 from tests.remote.kit.places import Place, connect, place
 from tests.remote.kit.same import answers, known, refs_of, states
@@ -93,7 +98,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         owner.push("origin", every=True)
         (folder / "eight").mkdir()
         eight = Reports(folder / "eight", "8")
-        eight.served(deploys("prod", main).deployments[0], time.time_ns())
+        eight.served(main, "prod", time.time_ns())
         with closing(open_door(owner.remotes.find("origin"), owner.context)) as door:
             eight.send(door)
         token = remote.narrow_token(*SCOPES)
@@ -106,7 +111,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             node.push("origin", ["nodes/7/main"])
             with node:
                 made = World(remote, node, remote.url, main=main, first=first, of_eight=of_eight)
-                give(made, deploys("nodes/7/prod", main))
+                reports("nodes/7/prod", main)(made)
                 yield made
 
 
@@ -132,7 +137,7 @@ class TestWhatANodeDoes:
         assert there[0]["heads/nodes/7/main"] == made.id and there[1][0].metrics == {"auc": 0.5}
 
     def test_reports_what_it_serves(self, world: World) -> None:
-        assert not give(world, deploys("nodes/7/prod", world.main)).missing
+        assert not reports("nodes/7/prod", world.main)(world).missing
         at = world.remote.own(lambda repo: repo.live("nodes/7/prod").commit, reads=True)
         assert at == world.main
 
@@ -247,30 +252,32 @@ class TestVerbs:
 # -- slices that no client makes -----------------------------------------------------------
 
 
-def give(world: World, truths: Truths | None, *moves: Move, **sent: Any) -> Any:
-    head = encode_entries([Sent(truths=truths, **sent)])
-    return world.door().receive(Slice(head, 0, [], moves))
+Crafted = Callable[[World], Any]
 
 
-def deploys(target: str, commit: CommitId, **other: Any) -> Truths:
-    at = other.pop("time_ns", time.time_ns())
-    made = SentDeployment(
-        target, at, bytes(commit), b"n" * 16, recorded_ns=at, hybrid_ns=at, **other
-    )
-    return Truths(at, b"node 7", b"stolen", deployments=(made,))
+def give(world: World, said: Sequence[Statement], *moves: Move, **sent: Any) -> Any:
+    entry = Sent(statements=tuple(each.encoded for each in said), **sent)
+    return world.door().receive(Slice(encode_entries([entry]), 0, [], moves))
 
 
-def retracts(world: World) -> Truths:
+def stamp(at: int = 1) -> dict[str, Any]:
+    return {"author": "node 7", "node": b"n" * 16, "recorded_ns": at, "hybrid_ns": at}
+
+
+def deploys(target: str, commit: CommitId, time_ns: int | None = None) -> list[Statement]:
+    at = time.time_ns() if time_ns is None else time_ns
+    return [Deployment(subject=commit, target=target, time_ns=at, **stamp(at))]
+
+
+def reports(target: str, commit: CommitId) -> Crafted:
+    now = time.time_ns()
+    return lambda world: give(world, (), reports=(NodeReport(target, bytes(commit), now, now),))
+
+
+def retracts(world: World) -> list[Statement]:
     """Of what is live on prod."""
     (found,) = (d for d in world.node.deployments("prod") if d.commit == world.main)
-    assert found.id is not None and found.hybrid_ns is not None
-    return Truths(
-        found.time_ns,
-        retractions=(SentRetraction("prod", bytes(found.id), found.hybrid_ns),),
-    )
-
-
-Crafted = Callable[[World], object]
+    return [Retraction(subject=found.id, target="prod", **stamp())]
 
 
 def _deploying(target: str) -> Crafted:
@@ -278,7 +285,7 @@ def _deploying(target: str) -> Crafted:
 
 
 def _moving(name: str) -> Crafted:
-    return lambda world: give(world, None, Move(name, None, world.main))
+    return lambda world: give(world, (), Move(name, None, world.main))
 
 
 SLICES: dict[str, Crafted] = {
@@ -287,14 +294,12 @@ SLICES: dict[str, Crafted] = {
         for target in ("prod", "nodes/8/prod", "nodes/70/prod", "nodes", "nodes/7", "NODES/7/prod")
     },
     "deploys on its own and on prod": lambda world: give(
-        world,
-        Truths(
-            1,
-            deployments=(
-                *deploys("nodes/7/prod", world.first).deployments,
-                *deploys("prod", world.first).deployments,
-            ),
-        ),
+        world, [*deploys("nodes/7/prod", world.first), *deploys("prod", world.first)]
+    ),
+    "reports for another": lambda world: reports("nodes/8/prod", world.first)(world),
+    "reports on prod": lambda world: reports("prod", world.first)(world),
+    "dates what it reports itself": lambda world: give(
+        world, deploys("nodes/7/prod", world.first)
     ),
     "deploys on prod long ago": lambda world: give(world, deploys("prod", world.first, time_ns=1)),
     "climbs out": lambda world: give(world, deploys("nodes/7/../8/prod", world.first)),
@@ -303,13 +308,13 @@ SLICES: dict[str, Crafted] = {
     ),
     "retracts on prod": lambda world: give(world, retracts(world)),
     "forgets by name": lambda world: give(
-        world, Truths(1, tombstones=(Tombstone(bytes(world.first)),))
+        world, [Tombstone(subject=world.first, root=Root(bytes(32)), **stamp())]
     ),
     "annotates": lambda world: give(
-        world, Truths(1, annotations=evidence_bytes([Evidence(world.main, {"auc": 0.1})]))
+        world, [AnnotationStatement(subject=world.main, metrics={"auc": 0.1}, **stamp())]
     ),
     "forgets by a gap": lambda world: give(
-        world, None, absent=(Absent(bytes(world.first), "rule"),), again=(bytes(world.first),)
+        world, (), absent=(Absent(bytes(world.first), "rule"),), again=(bytes(world.first),)
     ),
     **{
         f"moves {name}": _moving(name)
@@ -319,15 +324,15 @@ SLICES: dict[str, Crafted] = {
         )
     },
     "moves main on": lambda world: give(
-        world, None, Move("heads/main", world.main, world.of_eight)
+        world, (), Move("heads/main", world.main, world.of_eight)
     ),
     "moves main by force": lambda world: give(
-        world, None, Move("heads/main", world.main, world.first, force=True)
+        world, (), Move("heads/main", world.main, world.first, force=True)
     ),
-    "deletes main": lambda world: give(world, None, Move("heads/main", world.main, None)),
+    "deletes main": lambda world: give(world, (), Move("heads/main", world.main, None)),
     "moves its own and main": lambda world: give(
         world,
-        None,
+        (),
         Move("heads/nodes/7/new", None, world.main),
         Move("heads/main", world.main, world.of_eight),
     ),
@@ -358,4 +363,5 @@ def test_the_owner_sees_who_it_was(world: World) -> None:
     with open_quietly(world.remote.root or Path()) as repo:
         reports = list(repo.deployments("nodes/7/prod"))
     assert reports
-    assert all(each.author == "node 7" and each.commit == world.main for each in reports)
+    assert {each.commit for each in reports} == {world.main}
+    assert {each.author for each in reports} == {"token read-pushheadsnodes7-deploynodes7"}

@@ -60,8 +60,8 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
         ],
         "annotations": {id_: each for id_, each in found.items() if each},
         "code": {str(c.id): [c.run, c.code, c.dirty] for c in commits},
-        "forgotten": [[str(f.commit), f.named, _hex(f.root)] for e in entries for f in e.forgotten],
-        "gone": [str(id_) for entry in entries for id_ in entry.gone],
+        "statements": [[s.name, str(s.id)] for entry in entries for s in entry.statements],
+        "states": [[str(s.commit), s.path, s.what] for entry in entries for s in entry.states],
         **_told_elsewhere(repo, entries),
     }
 
@@ -71,15 +71,9 @@ def _told_elsewhere(repo: Repository, entries: list[Entry]) -> dict[str, Any]:
     return {
         "stamps": [[str(d.id), d.hybrid_ns, d.recorded_ns] for d in repo.deployments()],
         "retracted": [d.retracted_ns for d in repo.deployments()],
-        "origins": [entry.origin_ns for entry in entries],
-        "here again": [str(id_) for entry in entries for id_ in entry.here_again],
         "receipts": [[r.time_ns, r.author, r.reason] for r in repo.storage.receipts()],
         "remotes": [[ref.name, str(ref.commit)] for ref in repo.remote_refs()],
     }
-
-
-def _hex(root: bytes | None) -> str | None:
-    return None if root is None else root.hex()
 
 
 def _plain(value: Any) -> str | None:

@@ -94,9 +94,9 @@ def history(root: Path) -> None:
         repo.switch("main", force=True)
         (root / "gone.bin").write_bytes(b"removed" * 30)
         repo.commit(root / "gone.bin", options=CommitOptions(author=AUTHOR))
-        repo.remove(["gone.bin"])
+        (root / "gone.bin").unlink()
+        repo.commit(root / "gone.bin", options=CommitOptions(author=AUTHOR))
         repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR))
-        repo.remove(["model.safetensors"], cached=True)
 
 
 def codings(root: Path) -> None:

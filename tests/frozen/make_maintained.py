@@ -6,13 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import mvc
 from mvc.api.repository import Repository
+from mvc.model.statement import Deployment
 from mvc.repo.commit.request import CommitOptions
-from mvc.store.journal.entries import Deployment, Entry
-from mvc.store.publishing.publish import publish
+from mvc.store.journal.entries import Entry
+from mvc.store.publishing import publish as publishing
 from tests.frozen.made import AUTHOR, START, Ticking, model, moved
 
 
@@ -44,15 +46,17 @@ def maintained(root: Path) -> None:
 
 
 def relinked(root: Path) -> None:
-    """A deployment with a wrong predecessor, which repair has corrected by a further entry."""
+    """A deployment with a wrong predecessor, which repair has corrected."""
     with Repository.init(root, clock=Ticking()) as repo:
         state = model()
         for i in range(4):
             state = moved(state, i)
             head = repo.commit(state, options=CommitOptions(author=AUTHOR), deploy="prod").id
-        wrong = Deployment("prod", START + 10**12, head, 1)
-        entry = Entry("deploy", START + 10**12, "prod", deployments=(wrong,))
-        publish(repo.context.store.snapshot, lambda: entry)  # what it names is not checked here
+        wrong = Deployment(subject=head, target="prod", time_ns=START + 10**12)
+        entry = Entry("deploy", START + 10**12, "prod", statements=(wrong,))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(publishing, "entry_before", lambda *_: 1)
+            publishing.publish(repo.context.store.snapshot, lambda: entry)
         repo.storage.repair()
         repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR), deploy="prod")
 

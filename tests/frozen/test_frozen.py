@@ -170,7 +170,7 @@ def test_what_the_frozen_annotations_say(tmp_path: Path) -> None:
         repo.storage.repack(interval=1)
         repo.storage.gc(grace="0")
     now = describe(root)
-    for what in ("returns", "annotations", "code", "forgotten", "gone"):
+    for what in ("returns", "annotations", "code", "statements"):
         found = now[what]
         if what == "code":
             found = {id_: each for id_, each in found.items() if id_ in then["code"]}
@@ -232,6 +232,6 @@ def test_what_they_hold(tmp_path: Path) -> None:
     specs = {t.spec[0] for id_ in oracle.commits for e in oracle.manifest(id_) for t in e.tensors}
     assert len(specs) >= 18
     operations = set(expected("history")["operations"])
-    assert operations >= {"init", "commit", "deploy", "retract", "tag", "branch", "rm"}
+    assert operations >= {"init", "commit", "deploy", "retract", "tag", "branch"}
     (index,) = (unpacked("indexed", tmp_path / "indexed") / ".mvc").rglob("data.mdb")
     assert index.stat().st_size > 8192

@@ -338,7 +338,7 @@ def test_commits(name: str) -> None:
         Commit.decode(COMMITS[name])
 
 
-@pytest.mark.parametrize("start", [0, 1, *range(4, 13), *range(14, 29)])
+@pytest.mark.parametrize("start", [0, 1, *range(4, 7), *range(8, 14)])
 def test_journal_entries_with_huge_counts(start: int) -> None:
     """Each count in turn is 2**40: nothing is allocated for it."""
     sound = Entry("x", 1).encoded

@@ -12,8 +12,9 @@ import pytest
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Content, FileEntry, LogicalTensor, Manifest
+from mvc.model.statement import Deployment
 from mvc.model.tensor import TensorSpec
-from mvc.store.journal.entries import Deployment, Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.packs.records import MANIFEST
 from tests.cli.program import Mvc
 from tests.hostile.forged import Forger, Piece, full, raw_id
@@ -61,11 +62,15 @@ def forge(root: Path) -> list[CommitId]:
         if parents:
             refs += [RefChange(f"tags/{EVIL}", None, commits[-1].id),
                      RefChange(f"heads/{EVIL}", None, commits[-1].id)]  # fmt: skip
-        forger.entry(
-            Entry("commit", 10**18, "note" + EVIL, (region,), (commits[-1],), tuple(refs),
-                  (Deployment("prod" + EVIL, 10**18, commits[-1].id, 1 if parents else None),))
+        live = Deployment(
+            subject=commits[-1].id, author="me" + EVIL, node=bytes(16), recorded_ns=10**18,
+            hybrid_ns=10**18 + len(commits), target="prod" + EVIL, time_ns=10**18,
         )  # fmt: skip
-    forger.entry(Entry("strange" + EVIL, 10**18, EVIL, removed=("x" + EVIL,)))
+        forger.entry(
+            Entry("commit", 10**18, "note" + EVIL, regions=(region,), commits=(commits[-1],),
+                  refs=tuple(refs), statements=(live,), previous=(1 if parents else None,))
+        )  # fmt: skip
+    forger.entry(Entry("strange" + EVIL, 10**18, EVIL))
     forger.write()
     return [commit.id for commit in commits]
 

@@ -26,11 +26,12 @@ from mvc.maintenance import forget
 from mvc.maintenance.forget import preview
 from mvc.maintenance.graph import read_records
 from mvc.maintenance.retention import Retention
+from mvc.model.statement import Tombstone
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
-from mvc.store.journal.entries import Entry, Forgotten, RefChange
+from mvc.store.journal.entries import Entry, RefChange, StateMark
 from mvc.testing import FixedClock, History, fresh_process
 from tests.maintenance.traces import drift, traces
 
@@ -92,8 +93,8 @@ def test_by_rule_everything_else_comes_back(
 ) -> None:
     ids = chain(history, 8, resets=resets, pipeline=pipeline)
     store = history.repo.context.store
-    marks = tuple(Forgotten(ids[i], named=False) for i in places)
-    store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=marks))
+    marks = tuple(StateMark(ids[i], "forgotten") for i in places)
+    store.publish(lambda: Entry("forget", store.clock.now_ns(), states=marks))
     history.gone |= {ids[i] for i in places}
     history.repo.storage.gc(grace="0")
     history.check()
@@ -288,7 +289,7 @@ def test_twice_is_once(history: History) -> None:
     stale = forget.choose(history.repo.context, [ids[1]])
     recorded = forget.forget(history.repo.context, stale)
     assert recorded is not None
-    assert [(f.commit, f.named) for f in recorded.entry.forgotten] == [(ids[1], True)]
+    assert [stone.subject for stone in recorded.entry.of(Tombstone)] == [ids[1]]
     assert forget.forget(history.repo.context, stale) is None
     assert (
         forget.forget(history.repo.context, forget.choose(history.repo.context, [ids[1]])) is None
@@ -305,7 +306,7 @@ def test_what_comes_to_be_needed_meanwhile_stays(history: History) -> None:
     other.storage.forget(ids[2])
     recorded = forget.forget(history.repo.context, chosen)
     assert recorded is not None
-    assert {f.commit for f in recorded.entry.forgotten} == {ids[3]}
+    assert recorded.entry.forgets == {ids[3]}
     named = forget.choose(history.repo.context, [ids[1]])
     other.checkout(ids[1], force=True, to=other.root)
     with pytest.raises(RefConflict):
@@ -337,7 +338,8 @@ def test_what_is_here_again_while_gc_runs_stays(history: History) -> None:
     def meanwhile(done: int, total: int, what: str) -> None:
         if what == "operations" and done == total and not done_once:
             done_once.append(done)
-            store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(back,)))
+            marks = (StateMark(back, "stored"),)
+            store.publish(lambda: Entry("fetch", store.now_ns(), states=marks))
 
     assert history.repo.storage.gc(grace="0", progress=meanwhile).forgotten == 3
     assert done_once

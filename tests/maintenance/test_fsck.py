@@ -11,7 +11,8 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import FsckReport, forget_index, fsck, rebuild_index
 from mvc.model.commit import Commit
-from mvc.store.journal.entries import Deployment, Entry, RefChange
+from mvc.model.statement import Deployment, Retraction
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.publishing.publish import publish
 from tests.repo.working import write_model
 
@@ -176,13 +177,16 @@ def test_references_to_nowhere(repo: Repository) -> None:
             "tag",
             store.clock.now_ns(),
             refs=(RefChange("tags/ghost", None, ghost),),
-            deployments=(Deployment("prod", 5, ghost, None),),
+            statements=(
+                Deployment(subject=ghost, target="prod", time_ns=5),
+                Retraction(subject=ghost, target="prod"),
+            ),
         ),
     )
     problems = check(repo).problems
     assert [p.kind for p in problems] == ["reference"] * 3
     assert sum("not in the repository" in p.message for p in problems) == 2
-    assert sum("gap" in p.message for p in problems) == 1
+    assert sum("is about a statement that is not recorded" in p.message for p in problems) == 1
 
 
 def test_a_commit_whose_root_is_not_its_files(repo: Repository) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
-from mvc.store.journal.entries import Deployment, Entry
+from mvc.model.statement import Deployment
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import encode_entry
 from mvc.types import Progress
 
@@ -21,8 +22,8 @@ from mvc.types import Progress
 # runs of the index are added and merged while the other process checks.
 WRITER = """
 import sys
-from mvc.repo.deployments import deployment_for
 from mvc.api.repository import Repository
+from mvc.model.statement import Deployment
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import publish
 
@@ -32,8 +33,8 @@ with Repository.open(sys.argv[1]) as repo:
 
     def make():
         now = store.clock.now_ns()
-        return Entry("deploy", now, target, deployments=(
-            deployment_for(store.snapshot, target, now, head, now_ns=now),))
+        return Entry("deploy", now, target, statements=(
+            Deployment(subject=head, target=target, time_ns=now),))
 
     print("ready", flush=True)
     while True:
@@ -117,8 +118,9 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(root: Path) -> None:
         view = repo.context.store.snapshot
         journal = root / ".mvc" / "journal"
         before = journal.read_bytes()
-        deployed = Deployment("test", 5, repo.find("HEAD"), None)
-        written, _ = encode_entry(Entry("deploy", 7, deployments=(deployed,)), view.position)
+        head = repo.find("HEAD")
+        deployed = Deployment(subject=head, node=bytes(16), target="test", time_ns=5)
+        written, _ = encode_entry(Entry("deploy", 7, statements=(deployed,)), view.position)
         journal.write_bytes(before + written)
 
         def take_back() -> None:

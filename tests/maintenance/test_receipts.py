@@ -115,15 +115,3 @@ def test_a_range_and_what_was_live(repo: Repository) -> None:
     live = repo.live_between(START + 2 * SECOND, START + 3 * SECOND, "prod")
     chosen = repo.storage.forget(live)
     assert [commit.id for commit in chosen.commits] == ids[2:4]
-
-
-def test_a_journal_without_the_new_fields(repo: Repository) -> None:
-    """As an earlier version of mvc wrote it: the root is that of the commit, who is not known."""
-    from mvc.store.journal.entries import Entry, Forgotten
-
-    version = repo.version("HEAD~2")
-    repo.context.store.publish(
-        lambda: Entry("forget", START, "by name", forgotten=(Forgotten(version.id, named=True),))
-    )
-    (receipt,) = repo.storage.receipts()
-    assert (receipt.author, receipt.states[0].root) == ("", version.root)

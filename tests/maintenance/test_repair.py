@@ -12,7 +12,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.store.format import format_line, read_features
-from mvc.store.journal.entries import Entry, Forgotten
+from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.packs.records import MANIFEST
 from mvc.testing import History, fresh_process
 from tests.maintenance.damaging import (
@@ -326,8 +326,8 @@ def test_the_format_file(tmp_path: Path, how: str, plain: bool) -> None:
     if not plain:
         with Repository.open(tmp_path) as repo:
             store = repo.context.store
-            gone = (Forgotten(history.ids[0], False),)
-            store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=gone))
+            gone = (StateMark(history.ids[0], "forgotten"),)
+            store.publish(lambda: Entry("forget", store.clock.now_ns(), states=gone))
         smash_payload(tmp_path, step_of(tmp_path, "HEAD~3"))
         mend(tmp_path)
     sound = path.read_bytes()
@@ -362,8 +362,8 @@ def test_forgotten_states_are_no_damage(tmp_path: Path) -> None:
     assert not mend(tmp_path).after.sound
     with Repository.open(tmp_path) as repo:
         store = repo.context.store
-        gone = tuple(Forgotten(id_, True) for id_ in history.ids[2:])
-        store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=gone))
+        gone = tuple(StateMark(id_, "forgotten") for id_ in history.ids[2:])
+        store.publish(lambda: Entry("forget", store.clock.now_ns(), states=gone))
         assert repo.storage.fsck(full=True).sound
 
 

@@ -12,7 +12,8 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.model.layout import FormLayout, Forms, number
-from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
+from mvc.model.statement import Deployment
+from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import Coding, Member, decode_header, encode_header, payload_check
 
 
@@ -32,8 +33,11 @@ def entry(i: int, parents: int = 1) -> Entry:
     return Entry(
         "commit", 10**18 + i, regions=(Region(2, 5000 + i, 300 + i),), commits=(made,),
         refs=(RefChange("heads/main", made.parents[0] if parents else None, made.id),),
-        deployments=(Deployment("prod", 10**18 + i, made.id, 4000 + i),),
         marks=(bytes([i]) * 8,),
+        statements=(
+            Deployment(subject=made.id, node=bytes(16), target="prod", time_ns=10**18 + i),
+        ),
+        previous=(4000 + i,),
     )  # fmt: skip
 
 

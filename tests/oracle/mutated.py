@@ -24,9 +24,10 @@ from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.model.commit import Commit
 from mvc.model.layout import Forms
 from mvc.model.manifest import Manifest, Shape
+from mvc.model.statement import AnnotationStatement, Statement
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.journal.entries import Entry
+from mvc.store.journal.entries import WHAT, Entry
 from mvc.store.packs.records import decode_header, payload_check, read_prefix
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, WIDTHS, pair
 from tests.oracle import reader, steps
@@ -37,7 +38,6 @@ REFUSED = "refused"
 FROZEN = Path(__file__).parents[1] / "frozen"
 _SOUND = ("annotated", "codings", "files", "history", "lossy", "maintained", "params", "recipes",
           "relinked", "trained")  # fmt: skip
-_KINDS = ("proven", "dropped", "restored")
 _DAY, _FAR = 24 * 60, 1 << 62
 
 Seeds = list[bytes]
@@ -215,81 +215,81 @@ def _ascending(values: list[bytes]) -> None:
 
 def _entry(e: Entry) -> Any:
     return (
-        e.operation, e.time_ns, e.note,
+        e.operation, e.time_ns, e.note, e.author, e.reason, _next(e.undoes),
         [(r.pack, r.start, r.length) for r in e.regions],
         [_commit(commit) for commit in e.commits],
         [(r.name, r.old, r.new) for r in e.refs],
-        [(d.target, d.time_ns, d.commit, _next(d.previous)) for d in e.deployments],
-        [(r.target, r.sequence) for r in e.retractions],
-        None if e.removed is None else list(e.removed),
         list(e.marks),
-        [(f.commit, int(f.named)) for f in e.forgotten], [f.root or bytes(32) for f in e.forgotten],
-        list(e.gone),
-        _next(e.undoes),
-        [(r.target, r.sequence, _next(r.previous)) for r in e.relinks],
-        [(w.commit, _KINDS.index(w.kind), w.path, w.milliseconds, w.where) for w in e.weights],
-        e.author, e.reason, [_next(d.returns_to) for d in e.deployments],
-        [(f.commit, _floats(f.metrics.items()), list(f.params.items()), f.note)
-         for f in e.evidence],
-        [_stamp(d.target, 0, d.stamp) for d in e.deployments if d.stamp is not None],
-        [_stamp(s.target, s.sequence + 1, s.stamp) for s in e.stamps],
-        list(e.here_again), [] if e.origin_ns is None else e.origin_ns, list(e.replaces), e.sender,
+        [(*_statement(s), _next(before)) for s, before in zip(
+            e.statements, e.previous, strict=True)],
+        [(s.commit, s.path, WHAT.index(s.what)) for s in e.states],
     )  # fmt: skip
 
 
-def _stamp(target: str, number: int, stamp: Any) -> tuple[Any, ...]:
-    return target, number, stamp.node, stamp.recorded_ns, stamp.hybrid_ns
+def _statement(s: Statement) -> tuple[Any, ...]:
+    body: dict[str, Any] = {name: getattr(s, name) for name in s.__struct_fields__[6:]}
+    if isinstance(s, AnnotationStatement):
+        metrics, params = _floats(s.metrics.items()), list(s.params.items())
+        body = {"metrics": metrics, "params": params, "note": s.note}
+    return (
+        s.code, s.subject, s.author, s.reason, s.node, s.recorded_ns, s.hybrid_ns,
+        [b"" if value is None and name != "ahead_ms" else value for name, value in body.items()],
+    )  # fmt: skip
 
 
 def _next(number: int | None) -> int:
     return 0 if number is None else number + 1
 
 
+_BODIES = (
+    "target time replaces returned ahead", "target replaces", "metrics params note", "root",
+    "path base took environment", "whose signed blob before",
+)  # fmt: skip
+"""By kind, in the order of mvc's fields."""
+
+
+def _second_statement(s: Any) -> tuple[Any, ...]:
+    body = {name: getattr(s, name) for name in _BODIES[s.kind].split()}
+    _within(1024, s.author, *(body[name] for name in ("path", "environment") if name in body))
+    _within(1 << 16, s.reason)
+    _within(1 << 20, body.get("note", ""))
+    _within(200, body.get("target", ""))
+    reader.need(s.hybrid <= 1 << 63 and body.get("took", 0) <= _FAR, "a number")
+    reader.need(s.kind or s.target, "a deployment without a target")
+    for name in ("replaces", "returned", "before"):
+        reader.need(len(body.get(name, b"")) in (0, 32), "an id")
+    if s.kind == 2:
+        for table in (s.metrics, s.params):
+            _ascending([name.encode("utf-8", "surrogateescape") for name, _ in table])
+            _within(1024, *(name for name, _ in table))
+        _within(1024, *(value for _, value in s.params))
+        body["metrics"] = _floats(s.metrics)
+    if s.kind == 5:
+        reader.need(s.whose < 2 and s.signed < 1 << 63 and len(s.blob) <= 1 << 14, "a signature")
+        body["whose"] = bool(s.whose)
+    return (
+        s.kind, s.subject, s.author, s.reason, s.node, s.recorded, s.hybrid, [*body.values()],
+    )  # fmt: skip
+
+
 def _entry_by_second(data: bytes) -> Any:
     c = reader.Cursor(data)
     e = c.get("entry", reader.Record(sequence=0))
-    _within(1024, e.author)
+    _within(1024, e.author, *(path for _, path, _ in e.states))
     _within(1 << 16, e.reason)
-    rootless = [bytes(32)] * len(e.forgotten)
-    reader.need(not e.roots or (len(e.roots) == len(rootless) and e.roots != rootless), "roots")
-    nowhere = [0] * len(e.deployments)
-    reader.need(not e.returns or (len(e.returns) == len(nowhere) and any(e.returns)), "returns")
-    for f in e.evidence:
-        for table in (f.metrics, f.params):
-            _ascending([name.encode("utf-8", "surrogateescape") for name, _ in table])
-            _within(1024, *(name for name, _ in table))
-        _within(1024, *(value for _, value in f.params))
     reader.need(c.at == len(data), "its form")
     reader.need(all(p <= 1 << 32 and max(s, n) <= _FAR for p, s, n in e.regions), "a region")
-    reader.need(all(isinstance(d.commit, bytes) for d in e.deployments), "a deployment")
-    reader.need(all(named < 2 for _, named in e.forgotten), "a mark of what is forgotten")
-    reader.need(all(w[1] < len(_KINDS) and w[3] <= _FAR for w in e.weights), "weights")
-    names = [e.operation, *(r[0] for r in e.refs), *(d.target for d in e.deployments),
-             *(r[0] for r in e.retractions), *(r[0] for r in e.links),
+    reader.need(all(what < len(WHAT) for _, _, what in e.states), "a state")
+    names = [e.operation, *(r[0] for r in e.refs),
              *(v for r in e.refs for v in r[1:] if isinstance(v, str))]  # fmt: skip
-    names += [row[0] for row in (*e.replaces, *((s.target,) for s in e.stamps))]
     _within(200, *names)
-    _within(1024, e.sender)
-    own = [s for s in e.stamps if not s.number]
-    stamped = [d.target for d in e.deployments if d.target in {s.target for s in own}]
-    reader.need([s.target for s in own] == stamped and own == e.stamps[: len(own)], "stamps")
-    reader.need(max((s.hybrid for s in e.stamps), default=0) <= 1 << 63, "a clock")
-    reader.need((e.origin or 0) <= 1 << 63, "an origin")
-    reader.need(not e.sig and not e.ahead, "fields that no seed has")
-    _within(1024, *(e.removed or ()), *(text for w in e.weights for text in (w[2], w[4])))
+    statements = [(*_second_statement(s), s.previous) for s in e.statements]
     for made in _Strict.every:
         reader.need(made.at == len(made.data), "bytes follow a commit")
     return (
-        e.operation, e.recorded, e.note, e.regions,
+        e.operation, e.recorded, e.note, e.author, e.reason, e.undoes, e.regions,
         [_second_commit(commit) for commit in e.commits],
-        e.refs, [(d.target, d.time, d.commit, d.previous) for d in e.deployments],
-        e.retractions, e.removed, [struct.pack("<d", mark) for mark in e.marks],
-        e.forgotten, e.roots or rootless, e.gone, e.undoes, e.links, e.weights, e.author, e.reason,
-        e.returns or nowhere,
-        [(f.commit, _floats(f.metrics), f.params, f.note) for f in e.evidence],
-        *([(s.target, s.number, s.node, s.recorded, s.hybrid) for s in stamps]
-          for stamps in (own, e.stamps[len(own):])),
-        e.again, e.origin, e.replaces, e.sender,
+        e.refs, [struct.pack("<d", mark) for mark in e.marks], statements, e.states,
     )  # fmt: skip
 
 

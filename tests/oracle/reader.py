@@ -22,16 +22,17 @@ DTYPES = (
     "qint8 1,quint8 1,qint32 4"
 )
 SIZES = {row.split()[0]: int(row.split()[1]) for row in DTYPES.split(",")}
-LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, "?" is absent if empty
-    "entry": "version operation:text recorded:uint note:text regions:*uint,uint,uint "
-    "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
-    "marks:*float forgotten:*id,uint undoes:uint links:*text,uint,uint "
-    "weights:*id,uint,text,uint,text author:text reason:text returns:?*uint evidence:?*found "
-    "roots:?ids gone:?ids stamps:?*stamp again:?ids origin:?uint ahead:bytes sig:bytes "
-    "replaces:?*text,node sender:text",
-    "stamp": "target:text number:uint node recorded:sint hybrid:uint",
-    "found": "commit:id metrics:*text,float params:*text,text note:text",
-    "deployment": "target:text time:sint commit:value previous:uint",
+LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join
+    "entry": "version operation:text recorded:uint note:text author:text reason:text undoes:uint "
+    "regions:*uint,uint,uint commits:*commit refs:*text,value,value marks:*float "
+    "statements:*told states:*id,text,uint",
+    "statement": "kind:uint subject:id author:text reason:text node recorded:sint hybrid:uint body",
+    "body0": "target:text time:sint replaces:bytes returned:bytes ahead:maybe",
+    "body1": "target:text replaces:bytes",
+    "body2": "metrics:*text,float params:*text,text note:text",
+    "body3": "root:id",
+    "body4": "path:text base:id took:uint environment:text",
+    "body5": "whose:uint signed:uint before:bytes blob:bytes",
     "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text params needs:*id attached:*text "
     "run:text dirty:uint",
@@ -46,7 +47,9 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "bytes": lambda c, r: c.take(c.get("uint")),
     "text": lambda c, r: c.get("bytes").decode("utf-8", "surrogateescape"),
     "id": lambda c, r: c.take(32),
-    "ids": lambda c, r: [c.take(32) for _ in range(0, len(c.data), 32)],
+    "told": lambda c, r: told(c.get("bytes"), c.get("uint")),
+    "body": lambda c, r: vars(r).update(whole(c.get("bytes"), f"body{r.kind}")),
+    "maybe": lambda c, r: c.get("sint") if c.get("uint") else None,
     "node": lambda c, r: c.take(16),
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
@@ -55,7 +58,6 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
     "version": lambda c, r: need(c.get("uint") == 1, "its version"),
-    "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
     "content": lambda c, r: r.contents[c.get("uint")],
@@ -82,8 +84,6 @@ class Cursor:
         return self.data[self.at - n : self.at]
 
     def get(self, kind, outer=None):  # outer: what the enclosing record has so far
-        if kind[0] == "?":
-            return Cursor(data).get(kind[1:]) if (data := self.get("bytes")) else []
         if kind[0] == "*":
             return [self.get(kind[1:], outer) for _ in range(self.get("uint"))]
         if "," in kind:
@@ -260,6 +260,18 @@ def digest(kind, *parts):
     return blake3(b"".join(uint(len(p)) + p for p in (f"mvc.{kind}.1".encode(), *parts))).digest()
 
 
+def whole(data, kind):  # the fields that are all of these bytes
+    found = (c := Cursor(data)).get(kind)
+    need(c.at == len(data), f"bytes follow a {kind}")
+    return vars(found)
+
+
+def told(data, previous):
+    fields = whole(data, "statement")
+    topic = fields.get("target") or (fields["kind"], fields["subject"])
+    return Record(**fields, id=digest("statement", data), previous=previous, topic=topic)
+
+
 def blob_id(dtype, shape, data):
     return digest("blob", dtype.encode(), b"".join(map(uint, (len(shape), *shape))), data)
 
@@ -299,30 +311,21 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
-        self.removed = next((e.removed for e in self.entries[::-1] if e.removed is not None), [])
-        self.deployments = [d for e in self.entries for d in e.deployments]
-        note = self.entries[0].note
-        own = bytes.fromhex(note) if len(note) == 32 else digest("node-name", note.encode())[:16]
-        told = [(s, e) for e in self.entries for s in e.stamps]
-        stamps = {(s.target, (s.number or e.sequence + 1) - 1): s for s, e in told}
-        last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.links}
-        for d in self.deployments:  # linked: it names, as corrected, the one recorded before it
-            d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
-            d.linked = fixed.get((d.target, d.sequence), d.previous) == last.get(d.target, 0)
-            last[d.target] = d.sequence + 1
-            bare = Record(node=own, recorded=d.recorded, hybrid=d.sequence)
-            s = stamps.get((d.target, d.sequence), bare)  # those without any come first
-            parts = sint(d.time), sint(s.recorded), d.commit, s.node, uint(s.hybrid)
-            d.id = digest("deployment", d.target.encode(), *parts)[:16]
-            d.recorded, d.order = s.recorded, (s.hybrid, d.id)
+        self.statements = [s for e in self.entries for s in e.statements]
+        taken = {s.subject for s in self.statements if s.kind == 1}
+        last = {}
+        for e in self.entries:  # linked: a statement names the entry with the topic's one before
+            for s in e.statements:
+                s.linked, s.dead = s.previous == last.get(s.topic, 0), s.id in taken
+                s.order, s.sequence = (s.hybrid, s.id), e.sequence
+            last |= {s.topic: e.sequence + 1 for s in e.statements}
+        self.deployments = [s for s in self.statements if s.kind == 0]
         self._read_packs(folder / "packs")
 
     def forgotten(self):  # the commits whose states may be missing
-        found = {}
-        for e in self.entries:
-            found |= {id_: named or found.get(id_, 0) for id_, named in e.forgotten}
-            found = {id_: named for id_, named in found.items() if named or id_ not in e.again}
-        return set(found)
+        marks = [(s[0], s[2]) for e in self.entries for s in e.states if not s[1] and s[2] < 3]
+        gone = {id_ for id_, what in dict(marks).items() if what < 2}
+        return gone | {s.subject for s in self.statements if s.kind == 3}
 
     def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded
         records, self.edges, self.pieces, reached = [], {}, {}, [None]
@@ -351,13 +354,8 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
                     reached.append(piece)
 
     def annotations(self, commit):  # what counts of it, oldest first
-        undone = set()
-        for e in self.entries[::-1]:
-            undone |= {e.undoes - 1} if e.undoes and e.sequence not in undone else set()
-        told = [(e, f) for e in self.entries for f in e.evidence if f.commit == commit]
-        if any(e.origin for e, _ in told):  # equal ones in any order
-            told.sort(key=lambda t: (t[0].origin or t[0].recorded, t[0].author))
-        return [f for e, f in told if e.sequence not in undone]
+        told = [s for s in self.statements if (s.kind, s.subject) == (2, commit) and not s.dead]
+        return sorted(told, key=lambda s: s.order)
 
     def live(self, target, time, present):  # the commit, at a time in ns or (None) now
         mine = sorted((d for d in self.deployments if d.target == target), key=lambda d: d.order)
@@ -365,7 +363,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         immediate = [d for d in mine[-256:] if not d.dead and d.time == d.recorded][-1:]
         if time is None and immediate:
             found = immediate + [d for d in found if d.time != d.recorded]
-        return max(found, key=lambda d: (d.time, d.order)).commit if found else None
+        return max(found, key=lambda d: (d.time, d.order)).subject if found else None
 
     def object(self, id_, spec=None):  # a blob of this spec, or else a manifest
         data = b"".join(self.pieces[piece] for piece in sorted(self.pieces) if piece[0] == id_)

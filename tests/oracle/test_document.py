@@ -55,12 +55,10 @@ def test_examples_of_the_document():
         b"hello brave new world, hello brave" * 2,
     )
     assert Cursor(example("payload-patch")).patch(base, b"", 68) == text
-    first, second = Cursor(example("stamps")).get("?*stamp")
-    assert (first.number, second.number, second.recorded) == (0, 6, 1749999999 * 10**9)
-    time = reader.sint(1750000000 * 10**9)
-    parts = time, time, b"\x11" * 32, first.node, reader.uint(first.hybrid)
-    name = reader.digest("deployment", b"prod", *parts)[:16].hex()
-    assert f"`{name}`" in DOCUMENT.read_text()
+    (said,) = [reader.told(example("statement"), 0)]
+    assert (said.author, said.reason, said.target) == ("ada", "test", "prod")
+    assert (said.time, said.hybrid - said.recorded, said.ahead) == (said.recorded, 1, None)
+    assert f"`{said.id.hex()}`" in DOCUMENT.read_text()
     _, (file,) = Cursor(example("manifest")).get("version,*file")
     assert (file.path, file.tensors[0].spec) == ("model.safetensors", ("uint16", (8,)))
 

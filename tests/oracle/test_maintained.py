@@ -10,8 +10,9 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.maintenance import gc
+from mvc.model.statement import Tombstone
 from mvc.repo import refs
-from mvc.store.journal.entries import Entry, Forgotten
+from mvc.store.journal.entries import Entry, StateMark
 from tests.oracle import reader
 from tests.oracle.holding import held_against, series
 
@@ -30,11 +31,12 @@ def test_an_undone_operation_and_a_forgotten_state(repo: Repository) -> None:
     repo.undo()
     last = repo.find("HEAD~2")
     store = repo.context.store
-    store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=(Forgotten(last, True),)))
+    marks = (StateMark(last, "forgotten"),)
+    store.publish(lambda: Entry("forget", store.clock.now_ns(), states=marks))
     oracle = held_against(repo.root)
     assert oracle.entries[-2].author == repo.context.author
-    assert [e.undoes for e in oracle.entries[-2:]] == [8 + 1, 0]
-    assert oracle.entries[-1].forgotten == [(last, 1)]
+    assert [e.undoes for e in oracle.entries if e.undoes] == [8 + 1]
+    assert oracle.entries[-1].states == [(last, "", 1)]
     assert oracle.refs["heads/main"] == repo.find("HEAD")
 
 
@@ -62,9 +64,8 @@ def test_a_forgotten_state_in_the_middle_of_a_chain(repo: Repository) -> None:
         for c in e.contents
     }
     store = repo.context.store
-    store.publish(
-        lambda: Entry("forget", store.clock.now_ns(), forgotten=(Forgotten(middle, True),))
-    )
+    stone = Tombstone(subject=middle, root=repo.version(middle).root)
+    store.publish(lambda: Entry("forget", store.clock.now_ns(), statements=(stone,)))
     assert gc.collect(repo.context, grace=NOW).recoded > 0
     oracle = held_against(repo.root)
     stored = {piece[0] for piece in oracle.pieces}

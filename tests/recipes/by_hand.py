@@ -18,6 +18,7 @@ from blake3 import blake3
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.python.state import from_state
 from mvc.ids import CommitId
+from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
 from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
 from mvc.repo import attached
@@ -25,7 +26,7 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.context import Context
-from mvc.store.journal.entries import Entry, Weights
+from mvc.store.journal.entries import Entry, StateMark
 
 __all__ = ["CODE", "OPTIMIZER", "PATH", "check_carried", "drop", "store_again", "trained"]
 
@@ -70,6 +71,20 @@ def trained(
     return commit(context, request).id
 
 
+def prove(context: Context, version: CommitId, path: str, taken: int = 5) -> None:
+    """A proof that no replay has made."""
+    proof = ReplayProof(
+        subject=version, path=path, base=version, milliseconds=taken, environment="by hand"
+    )
+    context.store.publish(lambda: Entry("prove", 1, statements=(proof,)))
+
+
+def mark_dropped(context: Context, version: CommitId, path: str = "model.safetensors") -> None:
+    """Weights that are given up without a proof."""
+    marks = (StateMark(version, "dropped", path),)
+    context.store.publish(lambda: Entry("drop-weights", 1, states=marks))
+
+
 def drop(context: Context, *versions: CommitId) -> None:
     """Gives up weights; the proofs are written by hand."""
     from mvc.recipes import weights
@@ -77,8 +92,7 @@ def drop(context: Context, *versions: CommitId) -> None:
     for version in versions:
         recipe = recipe_of(context, version)
         taken = round(recipe.seconds * 1000)
-        marks = (Weights(version, "proven", recipe.makes.path, taken, "by hand"),)
-        context.store.publish(lambda marks=marks: Entry("prove", 1, weights=marks))  # type: ignore[misc]
+        prove(context, version, recipe.makes.path, taken)
     weights.drop(context, versions)
 
 

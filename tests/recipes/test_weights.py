@@ -34,10 +34,9 @@ from mvc.repo.config import set_value
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.availability import Dropped
-from mvc.store.journal.entries import Entry, Weights
 from tests.frameworks.need import need
 from tests.oracle import reader
-from tests.recipes.by_hand import drop
+from tests.recipes.by_hand import drop, mark_dropped, prove
 from tests.recipes.recorded import recorded
 from tests.recipes.trainings import Conv, make_images, train_images
 
@@ -270,11 +269,10 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     recipes.store_weights(repo, second)
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
-    marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
-    assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
-        (bytes(first), 1, "model.safetensors"),
-        (bytes(second), 1, "model.safetensors"),
-        (bytes(second), 2, "model.safetensors"),
+    assert [mark for entry in held.entries for mark in entry.states] == [
+        (bytes(first), "model.safetensors", 3),
+        (bytes(second), "model.safetensors", 3),
+        (bytes(second), "model.safetensors", 2),
     ]
 
 
@@ -319,8 +317,7 @@ def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) 
     repo, (_, first, second) = chain.repo, chain.ids
     drop(repo.context, first)
     for proven in (first, second):
-        marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
-        repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
+        prove(repo.context, proven, "model.safetensors")
     repo.storage.gc(grace="0")
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.context.root) as chain.repo:
@@ -461,8 +458,7 @@ def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     old = repo.storage.gc(grace="0").commits
     assert {first, second} <= set(old)
     # As a gc before left it: the mark is there, and the version is not.
-    marks = (Weights(second, "dropped", "model.safetensors", 5),)
-    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+    mark_dropped(repo.context, second)
     repo.commit({"x": torch.ones(3)}, path="x.safetensors")
     gone = repo.commit({"x": torch.zeros(3)}, path="x.safetensors").id
     repo.commit({"x": torch.ones(4)}, path="x.safetensors")
@@ -500,8 +496,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
 def test_forged_marks_are_damage(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     for version, path in ((first, "no\x1b.safetensors"), (start, "model.safetensors")):
-        marks = (Weights(version, "dropped", path, 5),)
-        repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
+        mark_dropped(repo.context, version, path)
     with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
         recipes.store_weights(repo, first, trust=True)
     with (
@@ -518,8 +513,7 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
 
 def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
     """As versions of mvc did that took a word for a proof."""
-    marks = (Weights(version, "dropped", "model.safetensors", 5),)
-    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+    mark_dropped(repo.context, version)
 
 
 def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.remote.merging import Merger, TruthReader, hold
+from mvc.remote.statements import admit, told
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry
 from mvc.testing import FixedClock, UnsyncedFS
@@ -20,25 +20,26 @@ def duplicate(context: Context, root: Path, time_ns: int) -> Context:
 
 
 def sync(source: Context, to: Context) -> list[CommitId]:
-    """Takes over what is new; an entry for each. Returns the tombstones that were held back."""
+    """Takes over what is new; an entry for each. Returns tombstones that something stands on."""
     snapshot, store = source.fresh(), to.store
     to.fresh()
-    reader, merger, held = TruthReader(snapshot), Merger(to), list[CommitId]()
+    held = list[CommitId]()
     for recorded in list(snapshot.entries()):
-        entry, truths = recorded.entry, reader.of(recorded)
-        commits = tuple(c for c in entry.commits if not store.has_commit(c.id))
-        if truths is not None:
-            merger.prepare()
+        commits = tuple(c for c in recorded.entry.commits if not store.has_commit(c.id))
+        statements = told(snapshot, recorded)
 
-        def make(entry: Entry = entry, truths=truths, commits=commits) -> Entry:
-            made = Entry(entry.operation, store.now_ns(), entry.note, commits=commits)
-            if truths is not None:
-                made, kept = merger.merge(truths, made, {commit.id for commit in commits})
-                hold(to, truths, kept)
-                held.extend(kept)
-            if made.commits or made.origin_ns is not None:
-                return made
-            raise _NothingNew
+        def make(statements=statements, commits=commits) -> Entry:
+            admitted = admit(to, statements, {commit.id for commit in commits})
+            held.extend(admitted.held)
+            if not (commits or admitted.statements):
+                raise _NothingNew
+            return Entry(
+                "fetch",
+                store.now_ns(),
+                commits=commits,
+                statements=tuple(admitted.statements),
+                states=tuple(admitted.states),
+            )
 
         try:
             store.publish(make)

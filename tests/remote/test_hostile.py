@@ -31,11 +31,11 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
+from mvc.model.statement import Deployment, Retraction, Tombstone
 from mvc.remote.door import Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.folder import FolderDoor
-from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.receiver import receive
-from mvc.remote.slices import Absent, Lack, Sent, SentShape, encode_entries
+from mvc.remote.slices import Absent, Lack, Sent, SentShape, encode_entries, sent_with
 from mvc.store.journal.entries import RefValue
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
@@ -414,29 +414,26 @@ def one_ref_of_two(forged: Forged, world: World) -> None:
     forged.moves = (Move("heads/new", None, world.ids[-1]), Move("heads/main", None, world.ids[0]))
 
 
-# -- truths ----------------------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------
 
 
-def _saying(**fields: object) -> Attack:
+STAMP: dict[str, object] = {"node": b"n" * 16, "recorded_ns": START, "hybrid_ns": START}
+
+
+def _bringing(data: bytes) -> Attack:
     def act(forged: Forged, world: World) -> None:
-        truths = Truths(START, **fields)  # type: ignore[arg-type]
-        forged.entries[0] = replace(forged.entries[0], truths=truths)
+        forged.entries[0] = replace(forged.entries[0], statements=(data,))
 
     return act
 
 
-def _deployed(target: str = "prod", **other: object) -> SentDeployment:
-    values = {"time_ns": START, "commit": b"\x07" * 32, "node": b"n" * 16,
-              "recorded_ns": START, "hybrid_ns": START} | other  # fmt: skip
-    return SentDeployment(target, **values)  # type: ignore[arg-type]
+KNOWN = Deployment(subject=b"\x07" * 32, target="prod", time_ns=START, **STAMP).encoded
 
 
 def _deploying(target: str = "prod", **other: object) -> Attack:
     def act(forged: Forged, world: World) -> None:
-        deployed = _deployed(target, **({"commit": bytes(world.ids[0])} | other))
-        forged.entries[0] = replace(
-            forged.entries[0], truths=Truths(START, deployments=(deployed,))
-        )
+        values = {"subject": world.ids[0], "time_ns": START, **STAMP, **other}
+        _bringing(Deployment(target=target, **values).encoded)(forged, world)
 
     return act
 
@@ -449,14 +446,13 @@ ATTACKS |= {
     "deployed_next_week": _deploying(hybrid_ns=START + 7 * DAY, recorded_ns=START + 7 * DAY),
     "clock_lifted": _deploying(hybrid_ns=(1 << 63) - 1),
     "recorded_next_week": _deploying(recorded_ns=START + 7 * DAY),
-    "beyond_time": _deploying(time_ns=1 << 63),
     "short_node": _deploying(node=b"n"),
-    "annotations_of_nothing": _saying(annotations=b"\xff" * 50),
-    "annotations_cut": _saying(annotations=b"\x01"),
-    "signatures_of_nothing": _saying(signatures=b"\xff" * 50),
-    "signatures_cut": _saying(signatures=b"\x01\x00"),
-    "author_of_no_text": _saying(author=b"\xff\xfe\x00\n" * 9, deployments=(_deployed(),),
-                                 annotations=b"\x99"),
+    "long_reason": _deploying(reason="x" * (1 << 16 | 1)),
+    "statements_of_nothing": _bringing(b"\xff" * 50),
+    "an_empty_statement": _bringing(b""),
+    "an_unknown_kind": _bringing(b"\x06" + KNOWN[1:]),
+    "a_statement_cut": _bringing(KNOWN[:-1]),
+    "a_statement_that_goes_on": _bringing(KNOWN + b"\0"),
 }  # fmt: skip
 
 
@@ -534,8 +530,7 @@ def test_a_clone_writes_to_no_folder_of_version_control(
 def test_a_state_that_was_forgotten_by_name_does_not_come_back(world: World) -> None:
     """Neither with its version, nor with another one that has its objects for a base."""
     honest = world.honest()
-    tomb = Truths(START, tombstones=(Tombstone(bytes(world.ids[2])),))
-    sent = Slice(*_only([Sent(truths=tomb)]))
+    sent = Slice(*_only([_tombstone(world, 2)]))
     world.takes.receive(sent)
     received, error = given_to(world, honest)
     fresh_process()
@@ -568,12 +563,12 @@ def test_a_state_that_was_to_come_and_does_not_stays_forgotten(why: Lack, world:
 def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     """A state that HEAD stands on is forgotten once HEAD moves on, if its owner said so."""
     tip = world.ids[-1]
-    tomb = Sent(truths=Truths(START, tombstones=(Tombstone(bytes(tip)),)))
+    tomb = _tombstone(world, -1)
     low = FolderDoor("a", world.source.context, scopes=("push:heads/side",))
     with pytest.raises(RemoteRefused, match="admin"):
         low.receive(Slice(*_only([tomb])))
     world.grow(1)
-    low.receive(Slice(*_only([Sent(truths=Truths(START))])))
+    low.receive(Slice(*_only([Sent()])))
     fresh_process()
     assert states(world.source, [tip])[tip] != "state-forgotten"
 
@@ -638,14 +633,20 @@ def test_a_place_that_was_never_reached_is_the_beginning(number: int, world: Wor
     assert len(taken_apart(given).entries) == len(world.ids)
 
 
+def _tombstone(world: World, number: int) -> Sent:
+    id_ = world.ids[number]
+    root = world.source.version(id_).root
+    return sent_with([Tombstone(subject=id_, root=root, **STAMP)])
+
+
 def _only(entries: list[Sent]) -> tuple[bytes, int, list[bytes]]:
     made = Forged(entries, [[] for _ in entries]).slice()
     return made.head, made.size, []
 
 
 def test_a_retraction_of_nothing_known_takes_nothing_away(world: World) -> None:
-    gone = SentRetraction("prod", b"\x01" * 16, START)
-    made = Forged([Sent(truths=Truths(START, retractions=(gone,)))], [[]])
+    gone = Retraction(subject=b"\x01" * 32, target="prod", **STAMP)
+    made = Forged([sent_with([gone])], [[]])
     given_to(world, made)
     assert answers(world.receiver) == world.before[2]  # type: ignore[index]
     assert_clean(world.receiver)

@@ -15,12 +15,9 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable
-from mvc.ids import CommitId
+from mvc.model.statement import AnnotationStatement
 from mvc.remote import slices, wire
 from mvc.remote.door import Door, Place, Received, RemoteHead, Slice, Wanted
-from mvc.remote.merging import Truths
-from mvc.remote.slices import Sent
-from mvc.store.journal.entries import Evidence, evidence_bytes
 from tests.remote.kit.serving import door
 
 Lie = Callable[[socket.socket, bytes, int], None]
@@ -236,8 +233,8 @@ def test_slices_without_end_that_bring_nothing(
 ) -> None:
     """They may come as fast as useful bytes do on a slow line."""
     monkeypatch.setattr("mvc.remote.fetch.IN_VAIN", 10_000 if drips else 20)
-    said = evidence_bytes([Evidence(CommitId(bytes(32)), note="x" * 200)])
-    head = slices.encode_entries([Sent(truths=Truths(1, annotations=said))])
+    said = AnnotationStatement(subject=bytes(32), node=bytes(16), note="x" * 200)
+    head = slices.encode_entries([slices.sent_with([said])])
     vain = wire.frame(wire.DATA, b"".join(map(bytes, slices.write(Slice(head, 0, ())))))
 
     def lie(line: socket.socket, head: bytes, _: int) -> None:

@@ -14,21 +14,26 @@ from msgspec.structs import replace
 from mvc.api.repository import Repository
 from mvc.codecs.payload import pack_chunks
 from mvc.errors import RemoteRefused
-from mvc.ids import CommitId
+from mvc.ids import CommitId, Root, StatementId
 from mvc.io.files import FileSystem
 from mvc.limits import CHUNK
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import Manifest
+from mvc.model.statement import (
+    AnnotationStatement,
+    Deployment,
+    Retraction,
+    Signature,
+    Statement,
+    Tombstone,
+)
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.remote.door import Slice, Wanted
 from mvc.remote.folder import FolderDoor
-from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.receiver import receive
-from mvc.remote.slices import Sent, encode_entries
+from mvc.remote.slices import encode_entries, sent_with
 from mvc.repo.lookup.manifests import objects
-from mvc.store.journal.entries import Evidence, evidence_bytes
-from mvc.store.journal.signatures import Signature, write_signatures
 from mvc.store.packs.records import MANIFEST, Coding, Member
 from mvc.store.snapshot import JOURNAL
 from mvc.testing import FixedClock
@@ -39,36 +44,41 @@ from tests.remote.kit.forged import Record, full, taken_apart
 from tests.remote.kit.mixed import START, model
 
 SECOND = 10**9
-Statement = Callable[[Repository, CommitId, int], Truths]
+Kind = Callable[[Repository, CommitId, int], Statement]
 
 
-def deployment(id_: CommitId) -> SentDeployment:
-    return SentDeployment("prod", START, bytes(id_), b"n" * 16, START, START)
+def deployment(id_: CommitId) -> Deployment:
+    return Deployment(
+        subject=id_, node=b"n" * 16, recorded_ns=START, hybrid_ns=START, target="prod",
+        time_ns=START,
+    )  # fmt: skip
 
 
-def annotation(repo: Repository, id_: CommitId, i: int) -> Truths:
-    said = evidence_bytes([Evidence(id_, {"loss": 0.5}, note=f"note {i}")])
-    return Truths(START + i, b"ada", annotations=said)
+def stamp(i: int) -> dict[str, Any]:
+    return {"author": "ada", "node": b"n" * 16, "recorded_ns": START + i, "hybrid_ns": START + i}
 
 
-def same_annotation(repo: Repository, id_: CommitId, i: int) -> Truths:
-    return Truths(START + i, annotations=evidence_bytes([Evidence(id_, note="again")]))
+def annotation(repo: Repository, id_: CommitId, i: int) -> Statement:
+    return AnnotationStatement(subject=id_, metrics={"loss": 0.5}, note=f"note {i}", **stamp(i))
 
 
-def signature(repo: Repository, id_: CommitId, i: int) -> Truths:
-    return Truths(START, signatures=write_signatures([Signature("version", id_, START + i, b"s")]))
+def same_annotation(repo: Repository, id_: CommitId, i: int) -> Statement:
+    return AnnotationStatement(subject=id_, note="again", **stamp(i))
 
 
-def retraction(repo: Repository, id_: CommitId, i: int) -> Truths:
-    gone = SentRetraction("prod", bytes(deployment(id_).id), START)
-    return Truths(START + i, retractions=(gone,))
+def signature(repo: Repository, id_: CommitId, i: int) -> Statement:
+    return Signature(subject=id_, of_statement=False, signed_ns=START + i, blob=b"s", **stamp(0))
 
 
-def tombstone(repo: Repository, id_: CommitId, i: int) -> Truths:
-    return Truths(START + i, tombstones=(Tombstone(b"t" * 32),))
+def retraction(repo: Repository, id_: CommitId, i: int) -> Statement:
+    return Retraction(subject=deployment(id_).id, target="prod", **stamp(i))
 
 
-KINDS: list[Statement] = [annotation, same_annotation, signature, retraction, tombstone]
+def tombstone(repo: Repository, id_: CommitId, i: int) -> Statement:
+    return Tombstone(subject=b"t" * 32, root=Root(bytes(32)), **stamp(i))
+
+
+KINDS: list[Kind] = [annotation, same_annotation, signature, retraction, tombstone]
 
 
 class Holds(WrappedFS):
@@ -94,29 +104,30 @@ def receiver(place: Path, fs: FileSystem | None = None) -> Repository:
     Repository.init(place, clock=clock, bare=True).close()
     repo = Repository.open(place, clock=clock, fs=fs)
     version = repo.commit(model())
-    take(repo, [Truths(START, deployments=(deployment(version.id),))])
+    take(repo, [(deployment(version.id),)])
     return repo
 
 
-def take(repo: Repository, truths: Sequence[Truths]) -> None:
-    head = encode_entries([Sent(truths=each) for each in truths])
+def take(repo: Repository, said: Sequence[Sequence[Statement]], *, is_own: bool = False) -> None:
+    """Receives some operations with what they say."""
+    head = encode_entries([sent_with(each, is_own=is_own) for each in said])
     receive(repo.context, Slice(head, 0, ()))
 
 
-def said(repo: Repository, kind: Statement, count: int) -> list[Truths]:
+def operations(repo: Repository, kind: Kind, count: int) -> list[tuple[Statement]]:
     (version,) = repo.log()
-    return [kind(repo, version.id, i) for i in range(count)]
+    return [(kind(repo, version.id, i),) for i in range(count)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_statements_on_one_thing_are_linear_work(kind: Statement, tmp_path: Path) -> None:
+def test_statements_on_one_thing_are_linear_work(kind: Kind, tmp_path: Path) -> None:
     def work(count: int) -> int:
         with receiver(tmp_path / str(count)) as repo:
-            truths = said(repo, kind, count)
-            lines = lines_run(lambda: take(repo, truths))
+            said = operations(repo, kind, count)
+            lines = lines_run(lambda: take(repo, said))
             entries = sum(1 for _ in repo.context.fresh().entries())
             assert entries >= count
-            lines += lines_run(lambda: take(repo, truths))  # all of it is here by now
+            lines += lines_run(lambda: take(repo, said))  # all of it is here by now
             assert sum(1 for _ in repo.context.fresh().entries()) == entries
             return lines
 
@@ -127,43 +138,31 @@ def test_statements_on_one_thing_are_linear_work(kind: Statement, tmp_path: Path
 def test_the_journal_is_locked_for_few_entries_at_a_time(count: int, tmp_path: Path) -> None:
     fs = Holds()
     with receiver(tmp_path / "r", fs) as repo:
-        truths = said(repo, annotation, count)
+        said = operations(repo, annotation, count)
         fs.entries.clear()
-        take(repo, truths)
+        take(repo, said)
         assert sum(fs.entries) >= count
         assert max(fs.entries) <= 4
         assert len(repo.annotations(repo.log()[0].id)) == count
 
 
-WHAT = ["annotations", "signatures", "retractions", "tombstones", "deployments"]
-
-
-@pytest.mark.parametrize("what", WHAT)
-def test_an_entry_that_says_much_is_merged_in_parts(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", [annotation, signature, retraction, tombstone, deployment])
+def test_an_entry_that_says_much_is_merged_in_parts(what: Any, tmp_path: Path) -> None:
     fs, count = Holds(), 1000
     with receiver(tmp_path / "r", fs) as repo:
         (version,) = repo.log()
-        made = deployment(version.id)
-        notes = [Evidence(version.id, note=f"note {i}") for i in range(count)]
-        signed = [Signature("version", version.id, START + i, b"s") for i in range(count)]
-        every: dict[str, Any] = {
-            "annotations": evidence_bytes(notes),
-            "signatures": write_signatures(signed),
-            "retractions": (SentRetraction("prod", bytes(made.id), START),) * count,
-            "tombstones": tuple(Tombstone(i.to_bytes(32, "big")) for i in range(count)),
-            "deployments": tuple(replace(made, target=f"t{i}") for i in range(count)),
-        }
-        truths = Truths(START, **{what: every[what]})
+        if what is deployment:
+            every = [replace(deployment(version.id), target=f"t{i}") for i in range(count)]
+        else:
+            every = [what(repo, version.id, i) for i in range(count)]
         before = [*repo.context.fresh().entries()]
         fs.entries.clear()
-        take(repo, [truths])
+        take(repo, [every])
         assert max(fs.entries) <= 4
         new = [each.entry for each in repo.context.fresh().entries()][len(before) :]
-        said = [(e.evidence, e.signatures, e.retractions, e.forgotten, e.deployments) for e in new]
-        sizes = [sum(map(len, each)) for each in said]
-        # The same retraction is recorded until it is on record.
-        assert max(sizes) <= 50 and (sum(sizes) == count or what == "retractions")
-        take(repo, [truths])
+        sizes = [len(entry.statements) for entry in new]
+        assert max(sizes) <= 50 and sum(sizes) == count
+        take(repo, [every])
         assert len([*repo.context.fresh().entries()]) == len(before) + len(new)
 
 
@@ -174,13 +173,12 @@ def test_an_entry_that_replaces_on_many_targets_is_linear_work(
     def work(size: int) -> int:
         count = 2 * size  # so that neither is published at once
         with receiver(tmp_path / str(size)) as repo:
-            made = deployment(repo.log()[0].id)
-            every = tuple(replace(made, target=f"t{i:05}") for i in range(count))
-            told = tuple((each.target, b"r" * 16) for each in every)
-            truths = Truths(START, deployments=every, replaces=told, is_own=is_own)
-            lines = lines_run(lambda: take(repo, [truths]))
+            other = StatementId(b"r" * 32)
+            made = replace(deployment(repo.log()[0].id), replaces=other)
+            every = [replace(made, target=f"t{i:05}") for i in range(count)]
+            lines = lines_run(lambda: take(repo, [every], is_own=is_own))
             given = [each.replaces for each in repo.deployments() if each.target != "prod"]
-            assert given == ([] if is_own else [b"r" * 16] * count)
+            assert given == ([] if is_own else [other] * count)
             return lines
 
     assert_linear(work)
@@ -193,10 +191,10 @@ def test_deployments_of_one_hybrid_time_are_few(tmp_path: Path) -> None:
         first = deployment(version.id)
         many = [replace(first, time_ns=START + i) for i in range(20)]
         with pytest.raises(RemoteRefused, match="16 deployments on prod have one hybrid time"):
-            take(repo, [Truths(START, deployments=(each,)) for each in many])
+            take(repo, [(each,) for each in many])
         assert len(repo.deployments("prod")) == 16
         later = replace(first, hybrid_ns=START + 1)
-        take(repo, [Truths(START, deployments=(later,))])
+        take(repo, [(later,)])
         assert len(repo.deployments("prod")) == 17
 
 
@@ -271,14 +269,15 @@ def test_deployments_that_are_taken_back_are_linear_work(tmp_path: Path) -> None
     def work(count: int) -> int:
         with receiver(tmp_path / str(count)) as repo:
             first = deployment(repo.log()[0].id)
-            truths = list[Truths]()
+            said = list[tuple[Statement]]()
             for i in range(START + 1, START + 1 + count // 2):
-                made = replace(first, time_ns=i, recorded_ns=i, hybrid_ns=i)
-                gone = SentRetraction("prod", bytes(made.id), i)
-                before, after = (("prod", bytes(first.id)),), (("prod", bytes(made.id)),)
-                truths.append(Truths(i, deployments=(made,), replaces=before, is_own=True))
-                truths.append(Truths(i, retractions=(gone,), replaces=after, is_own=True))
-            lines = lines_run(lambda: take(repo, truths))
+                made = replace(first, time_ns=i, recorded_ns=i, hybrid_ns=i, replaces=first.id)
+                gone = Retraction(
+                    subject=made.id, node=b"n" * 16, recorded_ns=i, hybrid_ns=i, target="prod",
+                    replaces=made.id,
+                )  # fmt: skip
+                said += [(made,), (gone,)]
+            lines = lines_run(lambda: take(repo, said, is_own=True))
             assert len(repo.deployments("prod")) == 1 + count // 2
             assert repo.live("prod").deployment.id == first.id
             return lines

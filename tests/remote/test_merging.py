@@ -1,44 +1,45 @@
-"""Truths of several repositories, merged in any order, give the same answers."""
+"""Statements of several repositories, taken over in any order, give the same answers."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mvc.errors import (
-    DamagedData,
     HistoryMissing,
     InvalidName,
-    InvalidTime,
     MvcError,
     NoDeployment,
     RemoteRefused,
 )
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
 from mvc.maintenance.fsck.fsck import fsck
-from mvc.remote.merging import (
-    AHEAD_NS,
-    Merger,
-    SentDeployment,
-    SentRetraction,
-    TruthReader,
-    Truths,
+from mvc.maintenance.gc import collect
+from mvc.model.statement import (
+    AnnotationStatement,
+    Deployment,
+    Retraction,
+    Statement,
+    Tombstone,
 )
+from mvc.remote.statements import AHEAD_NS, about, admit, told
 from mvc.repo.annotations import Annotations, annotate
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy, retract
 from mvc.repo.deployments import Deployed, list_deployments, of_commit
 from mvc.repo.live import live_at, live_between, succession
+from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
 from mvc.repo.rollback import rollback
-from mvc.store.journal.entries import Deployment, Entry, read_evidence
-from mvc.store.journal.stamps import LateStamp, Stamp
+from mvc.store.journal.entries import Entry, StateMark
 from mvc.testing import FixedClock
 from tests.oracle import reader
 from tests.remote.syncing import duplicate, sync
@@ -205,19 +206,20 @@ def test_annotations_converge(tmp_path: Path) -> None:
         assert any(a.note == "wrong" for a in Annotations(other.fresh()).of(ids[0]))
 
 
-def test_a_retraction_on_record_is_not_outvoted_by_an_earlier_time(tmp_path: Path) -> None:
-    """Who retracted, when and why stays as it was recorded first."""
+def test_of_several_retractions_the_first_in_order_is_named_everywhere(tmp_path: Path) -> None:
+    """Who retracted, when and why follows from the statements alone."""
     context = repository(tmp_path / "r")
     made = deploy(context, commit(context), "prod")
-    first = retract(context, None, "prod", reason="bad data")
-    forged = SentRetraction("prod", bytes(made.id), made.hybrid_ns)
-    truths = Truths(START - SECOND, b"eve", b"a lie", retractions=(forged,))
-    merger = Merger(context)
-    entry = Entry("receive", START)
-    context.store.publish(lambda: merger.merge(truths, entry)[0])
-    (now,) = list_deployments(context)
-    assert now == first and (now.retracted_by, now.retracted_reason) != ("eve", "a lie")
-    assert len(context.fresh().retractions("prod", made.sequence)) == 2
+    other = duplicate(context, tmp_path / "other", START + 9 * SECOND)
+    retract(other, None, "prod", reason="late")
+    advance(context, 5)
+    retract(context, None, "prod", reason="early")
+    for source, to in ((other, context), (context, other)):
+        sync(source, to)
+    for each in (context, other):
+        (now,) = list_deployments(each)
+        assert (now.id, now.retracted_reason) == (made.id, "early")
+        assert len(each.fresh().about(Retraction, made.id)) == 2
 
 
 def test_a_deployment_names_what_it_replaces(tmp_path: Path) -> None:
@@ -237,33 +239,37 @@ def test_a_deployment_names_what_it_replaces(tmp_path: Path) -> None:
     assert (second.replaces, back.replaces, dated.replaces) == (first.id, second.id, first.id)
     assert early.replaces is None
     retract(context, None, "prod", back.time_ns)
-    taken = [r.entry for r in context.fresh().entries() if r.entry.retractions]
-    assert taken[-1].replaces == (("prod", back.id),)
+    (taken,) = (s for r in context.fresh().entries() for s in r.entry.of(Retraction))
+    assert taken.replaces == back.id
     sync(context, other)
     names = {each.id: each.replaces for each in list_deployments(context)}
     assert {each.id: each.replaces for each in list_deployments(other)} == names
     read = reader.Repository(other.store.folder)
-    said = [e.replaces for e in read.entries if e.replaces]
-    assert {id_ for rows in said for _, id_ in rows} == {first.id, second.id, back.id}
+    said = {s.replaces for s in read.statements if s.kind < 2}
+    assert said == {b"", first.id, second.id, back.id}
 
 
 # -- what is refused, or passed over -----------------------------------------------------------
 
 
-def sent(context: Context, **other: object) -> Truths:
+def sent(context: Context, **other: object) -> Deployment:
     """A deployment of another repository, with one field replaced."""
-    id_ = commit(context)
     now = context.store.clock.now_ns()
-    made = SentDeployment("prod", now, bytes(id_), b"n" * 16, recorded_ns=now, hybrid_ns=now)
-    return Truths(now, b"eve", deployments=(replace(made, **other),))
+    made = Deployment(
+        subject=commit(context), author="eve", node=b"n" * 16, recorded_ns=now, hybrid_ns=now,
+        target="prod", time_ns=now,
+    )  # fmt: skip
+    return replace(made, **other)
 
 
-def merged(context: Context, truths: Truths) -> Entry:
-    """What comes of it here."""
-    merger = Merger(context)
-    merger.prepare()
-    make = Entry("fetch", context.store.now_ns())
-    return context.store.publish(lambda: merger.merge(truths, make)[0]).entry
+def taken(context: Context, *statements: Statement) -> Entry:
+    """What comes of them here."""
+
+    def make() -> Entry:
+        admitted = admit(context, statements, ())
+        return Entry("fetch", context.store.now_ns(), statements=tuple(admitted.statements))
+
+    return context.store.publish(make).entry
 
 
 @pytest.mark.parametrize(
@@ -273,18 +279,17 @@ def merged(context: Context, truths: Truths) -> Entry:
         ("hybrid_ns", START + AHEAD_NS + 1, RemoteRefused),
         ("target", "../prod", InvalidName),
         ("target", "a" * 201, InvalidName),
-        ("time_ns", 1 << 63, InvalidTime),
-        ("commit", b"c" * 32, HistoryMissing),
+        ("subject", b"c" * 32, HistoryMissing),
     ],
 )
 def test_a_deployment_that_cannot_be_is_refused(
     tmp_path: Path, field: str, value: object, kind: type[MvcError]
 ) -> None:
     context = repository(tmp_path / "r")
-    truths = sent(context, **{field: value})
+    made = sent(context, **{field: value})
     number = deploy(context, "main", "prod").sequence
     with pytest.raises(kind):
-        merged(context, truths)
+        taken(context, made)
     (there,) = list_deployments(context)
     assert (there.sequence, live_at(context, None, "prod").sequence) == (number, number)
     assert deploy(context, "main", "prod").hybrid_ns == START + 1, "no clock has moved"
@@ -292,11 +297,11 @@ def test_a_deployment_that_cannot_be_is_refused(
 
 def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    ahead = replace(sent(context), time_ns=START + AHEAD_NS + 1)
+    ahead = sent(context, recorded_ns=START + AHEAD_NS + 1)
     with pytest.raises(RemoteRefused, match="more than a day ahead of the clock here"):
-        merged(context, ahead)
+        taken(context, ahead)
     late = sent(context, recorded_ns=START + AHEAD_NS, hybrid_ns=START + AHEAD_NS)
-    assert merged(context, late).deployments
+    assert taken(context, late).of(Deployment)
     here = deploy(context, "main", "prod")
     assert (here.hybrid_ns, here.recorded_ns) == (START + AHEAD_NS + 1, START)
     assert here.clock_back, "what came from there was recorded later"
@@ -305,11 +310,9 @@ def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path)
 
 def test_two_deployments_on_one_target_in_one_operation_are_refused(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    truths = sent(context)
-    (made,) = truths.deployments
-    twice = replace(truths, deployments=(made, replace(made, node=b"m" * 16)))
+    made = sent(context)
     with pytest.raises(RemoteRefused, match="deploys twice on prod"):
-        merged(context, twice)
+        taken(context, made, replace(made, node=b"m" * 16))
 
 
 def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
@@ -319,58 +322,111 @@ def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
     made = deploy(there, other, "prod")
     retract(there, other, "prod")
     annotate(there, other, metrics={}, params={}, note="theirs")
-    reader_ = TruthReader(there.fresh())
-    entries = {r.entry.operation: r for r in there.fresh().entries()}
-    assert all(
-        reader_.of(entries[kind], {known}.__contains__) is None for kind in ("deploy", "annotate")
-    )
+    snapshot = there.fresh()
+    entries = {r.entry.operation: r for r in snapshot.entries()}
+    for kind in ("deploy", "retract", "annotate"):
+        assert told(snapshot, entries[kind], {known}.__contains__) == ()
     for kind in ("retract", "annotate"):
-        truths = reader_.of(entries[kind])
-        assert truths is not None
-        entry = Entry("fetch", truths.time_ns)
-        assert Merger(here).merge(truths, entry) == (entry, ())
-    offsets = reader_.about({other})
-    assert [there.fresh().entry(at).entry.operation for at in offsets] == [
+        assert admit(here, told(snapshot, entries[kind]), ()).statements == []
+    assert [snapshot.entry(at).entry.operation for at in about(snapshot, {other})] == [
         "deploy", "retract", "annotate",
     ]  # fmt: skip
     sync(there, here)
     assert [(d.commit, d.retracted) for d in list_deployments(here)] == [(made.commit, True)]
 
 
-def test_a_message_that_says_otherwise_is_no_message() -> None:
-    good = msgspec.msgpack.encode(Truths(1))
-    assert msgspec.msgpack.decode(good, type=Truths) == Truths(1)
-    bad = [
-        [-1], [1 << 63], [1, b"a" * 1025], [1, b"", b"", [["prod", 1, b"short", b"n" * 16, 1, 1]]],
-        [1, b"", b"", [], [["prod", b"i" * 15, 1]]], [1, b"", b"", [], [], [[b"c" * 31]]],
-    ]  # fmt: skip
-    for each in bad:
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Truths)
-    hostile = Truths(1, annotations=b"\xff\xff\x03")
-    with pytest.raises(DamagedData):
-        read_evidence(hostile.annotations, "an annotation")
-
-
-def test_fsck_finds_stamps_that_cannot_be(tmp_path: Path) -> None:
+def test_what_a_retraction_says_of_its_subject_is_checked(tmp_path: Path) -> None:
+    """Of another target, or of what is no deployment or annotation, it counts for nothing."""
     context = repository(tmp_path / "r")
     id_ = commit(context)
-    store = context.store
-    bare = Deployment("prod", START, id_, None)
-    number = store.publish(lambda: Entry("deploy", START, deployments=(bare,))).sequence
-    stamp = Stamp(b"n" * 16, START, START)
-    bad = [
-        LateStamp("prod", number, stamp), LateStamp("edge", number, stamp),
-    ]  # fmt: skip
-    store.publish(lambda: Entry("stamp", START, stamps=tuple(bad)))
-    twice = Deployment("prod", START, id_, number, stamp=stamp)
-    store.publish(lambda: Entry("deploy", START, deployments=(twice,)))
-    last = Deployment("prod", START, id_, number + 2, stamp=replace(stamp, hybrid_ns=START + 9))
-    store.publish(lambda: Entry("deploy", START, deployments=(last,), here_again=(ELSEWHERE,)))
+    made = deploy(context, id_, "prod")
+    annotate(context, id_, metrics={}, params={}, note="right")
+    ((_, noted),) = context.fresh().about(AnnotationStatement, id_)
+    wrong = [
+        Retraction(subject=made.id, node=b"n" * 16, target="edge"),
+        Retraction(subject=made.id, node=b"n" * 16),
+        Retraction(subject=noted.id, node=b"n" * 16, target="prod"),
+        Retraction(subject=id_, node=b"n" * 16, target="prod"),
+    ]
+    assert taken(context, *wrong).statements == ()
+    assert not any(each.retracted for each in list_deployments(context))
+    assert len(taken(context, Retraction(subject=noted.id, node=b"n" * 16)).statements) == 1
+    assert Annotations(context.fresh()).of(id_) == ()
+
+
+def test_fsck_finds_statements_that_cannot_be(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    made, store = sent(context), context.store
+    other = Retraction(subject=b"x" * 32, node=b"n" * 16, target="edge")
+    store.publish(lambda: Entry("deploy", START, statements=(made,)))
+    store.publish(lambda: Entry("deploy", START, statements=(made, other)))
+    marks = (StateMark(ELSEWHERE, "stored"),)
+    store.publish(lambda: Entry("fetch", START, states=marks))
     found = [p.message for p in fsck(context).problems if p.kind == "reference"]
     for words in (
-        "a deployment on edge is stamped that is not recorded without one",
-        "is recorded twice",
+        "a deployment is recorded twice",
+        "a retraction is about a statement that is not recorded",
         f"commit {ELSEWHERE.short} is not in the repository",
     ):
         assert any(words in each for each in found), words
+
+
+# -- any history -------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_the_same_statements_give_the_same_answers(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Three repositories; versions, statements, undos, tombstones, gc, exchanges in any order."""
+    draw, root = random.Random(seed), tmp_path_factory.mktemp("any")
+    found = histories(root, draw)
+    ids = [c.id for r in found[0].fresh().entries() for c in r.entry.commits]
+    for _ in range(draw.randint(3, 12)):
+        context, id_ = draw.choice(found), draw.choice(ids)
+        advance(context, draw.choice([0, 1, -2]))
+        kind = draw.choice(["annotate", "undo", "tombstone", "rule", "gc", "step", "sync", "sync"])
+        with suppress(MvcError):
+            if kind == "annotate":
+                annotate(context, id_, metrics={"m": draw.random()}, params={}, note="")
+            elif kind == "undo":
+                undo(context)
+            elif kind in {"tombstone", "rule"}:
+                stone = Tombstone(subject=id_, root=get(context, id_).root)
+                by_rule = (StateMark(id_, "forgotten"),)
+                is_rule = kind == "rule"
+                context.store.publish(
+                    lambda c=context, s=stone, r=by_rule, is_rule=is_rule: Entry(
+                        "forget", c.store.now_ns(), statements=() if is_rule else (s,),
+                        states=r if is_rule else (),
+                    )
+                )  # fmt: skip
+            elif kind == "gc":
+                collect(context, grace=timedelta(draw.choice([0, 1])))
+            elif kind == "step":
+                step(context, draw, ids)
+            else:
+                sync(*draw.sample(found, 2))
+    pairs = [(a, b) for a in found for b in found if a is not b]
+    for _ in range(3):
+        draw.shuffle(pairs)
+        for source, to in pairs:
+            sync(source, to)
+    admitted = [_admitted(context) for context in found]
+    assert admitted[0] == admitted[1] == admitted[2]
+    told_of = [_all_answers(context, ids) for context in found]
+    assert told_of[0] == told_of[1] == told_of[2]
+    for context in found:
+        assert not [p for p in fsck(context).problems if p.kind in {"journal", "reference"}]
+        assert {s.id for s in reader.Repository(context.store.folder).statements} == admitted[0]
+
+
+def _admitted(context: Context) -> set[StatementId]:
+    return {s.id for r in context.fresh().entries() for s in r.entry.statements}
+
+
+def _all_answers(context: Context, ids: list[CommitId]) -> list[object]:
+    annotations, snapshot = Annotations(context.fresh()), context.fresh()
+    noted = [[(a.author, a.time_ns, a.metrics) for a in annotations.of(id_)] for id_ in ids]
+    return [*answers(context), noted, [snapshot.about(Tombstone, id_) != [] for id_ in ids]]

@@ -24,7 +24,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, RefConflict, UnknownTarget
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
 from mvc.remote.push import Pushed
 from mvc.repo.deployments import Deployed
 from mvc.testing import FixedClock, open_quietly
@@ -38,7 +38,7 @@ WHO, ON = st.sampled_from(NAMES), st.sampled_from(TARGETS)
 VERB = st.sampled_from(("deploy", "rollback", "retract"))
 AT_ONCE = st.sampled_from((False, False, True))
 Versions = tuple[CommitId, ...]
-NONE: frozenset[DeploymentId] = frozenset()
+NONE: frozenset[StatementId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Operation:
 
     target: str
     made: Deployed | None
-    replaces: DeploymentId | None
-    takes_back: frozenset[DeploymentId] = NONE
-    commits: dict[DeploymentId, CommitId] = field(default_factory=dict)
+    replaces: StatementId | None
+    takes_back: frozenset[StatementId] = NONE
+    commits: dict[StatementId, CommitId] = field(default_factory=dict)
 
     @property
-    def id(self) -> DeploymentId | None:
+    def id(self) -> StatementId | None:
         return None if self.made is None else self.made.id
 
     @property
@@ -69,7 +69,7 @@ class Operation:
     def __bool__(self) -> bool:
         return self.made is not None or bool(self.takes_back)
 
-    def without(self, ids: Collection[DeploymentId]) -> Operation:
+    def without(self, ids: Collection[StatementId]) -> Operation:
         made = None if self.id in ids else self.made
         return replace(self, made=made, takes_back=self.takes_back.difference(ids))
 
@@ -78,8 +78,8 @@ class Operation:
 class Record:
     """Deployments as they were accepted, and those that were taken back."""
 
-    made: dict[DeploymentId, Deployed] = field(default_factory=dict)
-    taken_back: set[DeploymentId] = field(default_factory=set)
+    made: dict[StatementId, Deployed] = field(default_factory=dict)
+    taken_back: set[StatementId] = field(default_factory=set)
 
     def copy(self) -> Record:
         return Record({**self.made}, {*self.taken_back})
@@ -104,7 +104,7 @@ class Record:
         self.add(each)
         return True
 
-    def counting(self, each: Operation) -> frozenset[DeploymentId]:
+    def counting(self, each: Operation) -> frozenset[StatementId]:
         """What it takes back and counts here."""
         return each.takes_back.intersection(self.made) - self.taken_back
 
@@ -134,7 +134,7 @@ class Clone:
     head: CommitId | None = None
     seen: set[CommitId] = field(default_factory=set)
 
-    def expected(self, target: str) -> tuple[Record, set[DeploymentId], bool]:
+    def expected(self, target: str) -> tuple[Record, set[StatementId], bool]:
         """What the server would then have, what it would not accept, and whether it would anything.
 
         Of what it would not accept that which still counts here or there.
@@ -149,7 +149,7 @@ class Clone:
         found = made - self.own.taken_back
         return there, found.union(*(there.counting(each) for each in refused)), sent
 
-    def due(self, target: str, given_up: Collection[DeploymentId] = ()) -> list[CommitId]:
+    def due(self, target: str, given_up: Collection[StatementId] = ()) -> list[CommitId]:
         """The versions of what is to be sent of a target."""
         own = (each.without(given_up) for each in self.unsent if each.target == target)
         return [id_ for each in own for id_ in each.versions]
@@ -175,7 +175,7 @@ class TruthMachine(RuleBasedStateMachine):
         self.number = 0
         self.record = Record()
         self.behind: dict[CommitId, frozenset[CommitId]] = {}
-        self.commits: dict[DeploymentId, CommitId] = {}
+        self.commits: dict[StatementId, CommitId] = {}
         self.there: set[CommitId] = set()
         self.tips: dict[str, CommitId] = {}
         self.unnamed: set[CommitId] = set()
@@ -291,7 +291,7 @@ class TruthMachine(RuleBasedStateMachine):
         self._due(who, due, ids, sent=True)
 
     def _due(
-        self, who: str, due: Operation, given_up: Collection[DeploymentId], *, sent: bool
+        self, who: str, due: Operation, given_up: Collection[StatementId], *, sent: bool
     ) -> None:
         clone = self.clones[who]
         ids = due.takes_back.intersection(given_up)
@@ -307,7 +307,7 @@ class TruthMachine(RuleBasedStateMachine):
         clone.heard.add(due)
 
     def _operation(
-        self, made: Deployed, live: Deployed | None, takes_back: Collection[DeploymentId] = ()
+        self, made: Deployed, live: Deployed | None, takes_back: Collection[StatementId] = ()
     ) -> Operation:
         replaces = None if live is None else live.id
         assert made.replaces == replaces
@@ -343,7 +343,7 @@ class TruthMachine(RuleBasedStateMachine):
         self,
         who: str,
         led_to: frozenset[CommitId],
-        given_up: Collection[DeploymentId] = (),
+        given_up: Collection[StatementId] = (),
         *,
         done: Pushed | None = None,
     ) -> None:
@@ -435,7 +435,7 @@ class TruthMachine(RuleBasedStateMachine):
             assert (each.there and each.there.id) == (there and there.id)
 
 
-def now(repo: Repository, target: str) -> DeploymentId | None:
+def now(repo: Repository, target: str) -> StatementId | None:
     try:
         return repo.live(target).deployment.id
     except (NoDeployment, UnknownTarget):

@@ -252,7 +252,7 @@ def test_a_receiver_refuses_weights_that_nothing_makes_again(story: Story, lacki
     with pytest.raises(WeightsDropped, match=getattr(story, lacking).short):
         for each in send(story.author.context, wanted, without=home):
             receive(story.server.context, each)
-    assert not list(story.server.context.fresh().weights())
+    assert not story.server.context.fresh().state_marks(weights=True)
 
 
 def test_a_base_that_did_not_come_along(story: Story) -> None:

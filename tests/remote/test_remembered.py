@@ -62,7 +62,7 @@ def test_what_is_recorded_during_a_fetch_is_pushed(
     if said == "deployment":
         assert team.server.live("prod").commit == team.ids[0]
     elif said == "annotation":
-        assert team.server.context.fresh().evidence(team.ids[0])
+        assert team.server.annotations(team.ids[0])
     else:
         assert forgotten(team.server.context, team.ids[0]) is not None
     assert not team.bob.push().is_news

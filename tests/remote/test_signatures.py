@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import DamagedData, InvalidName, RemoteRefused
-from mvc.ids import CommitId, DeploymentId
+from mvc.errors import DamagedData, RemoteRefused
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import Signature
 from mvc.remote.door import Slice
-from mvc.remote.merging import Truths
 from mvc.remote.receiver import receive
-from mvc.remote.slices import Sent, encode_entries
-from mvc.store.journal.signatures import Signature, write_signatures
+from mvc.remote.slices import Sent, encode_entries, sent_with
+from mvc.remote.statements import without
 from tests.signing import people
 
 __all__ = ["people"]
@@ -32,13 +32,15 @@ def signed(repo: Repository) -> CommitId:
 
 
 def rows(repo: Repository, id_: CommitId) -> list[Signature]:
-    return [signature for _, signature in repo.context.fresh().signatures(id_)]
+    """Those of a version, and of its deployments."""
+    snapshot = repo.context.fresh()
+    every = [id_, *(each.id for each in repo.deployments_of(id_))]
+    return [row for subject in every for _, row in snapshot.about(Signature, subject)]
 
 
 def told(repo: Repository, scopes: tuple[str, ...], *signatures: Signature) -> None:
-    now = repo.context.store.now_ns()
-    sent = Sent(truths=Truths(now, signatures=write_signatures(signatures)))
-    receive(repo.context, Slice(encode_entries([sent]), 0, ()), scopes=scopes)
+    given = Slice(encode_entries([sent_with(signatures)]), 0, ())
+    receive(repo.context, given, scopes=scopes)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_who_may_bring_which(
     repo: Repository, signed: CommitId, scopes: tuple[str, ...], version: bool, deployment: bool
 ) -> None:
     for row, allowed in zip(rows(repo, signed), (version, deployment), strict=True):
-        another = replace(row, time_ns=row.time_ns + 1)
+        another = replace(row, signed_ns=row.signed_ns + 1)
         if allowed:
             told(repo, scopes, another)
         else:
@@ -67,23 +69,21 @@ def test_who_may_bring_which(
 def test_what_is_there_is_passed_over(repo: Repository, signed: CommitId) -> None:
     before = repo.context.fresh().position
     told(repo, ("read",), *rows(repo, signed))
-    elsewhere = replace(rows(repo, signed)[0], commit=CommitId(b"e" * 32))
+    elsewhere = replace(rows(repo, signed)[0], subject=b"e" * 32)
     told(repo, ("read",), elsewhere)
     assert repo.context.fresh().position == before
 
 
 def test_what_does_not_fit_is_refused(repo: Repository, signed: CommitId) -> None:
     row = rows(repo, signed)[1]
-    with pytest.raises(InvalidName):
-        told(repo, (), replace(row, target="prod\x1b[2J"))
     for data in (b"\xff" * 50, b"\x01", b"\x01\x03" + bytes(80)):
-        sent = Sent(truths=Truths(1, signatures=data))
-        with pytest.raises(DamagedData, match="a signature that was received"):
+        sent = Sent(statements=(data,))
+        with pytest.raises(DamagedData, match="a statement that was sent"):
             receive(repo.context, Slice(encode_entries([sent]), 0, ()))
     with pytest.raises(DamagedData):
         told(repo, (), replace(row, blob=bytes((16 << 10) + 1)))
     with pytest.raises(DamagedData):
-        told(repo, (), replace(row, before=DeploymentId(b"x")))
+        told(repo, (), replace(row, before=b"x"))
 
 
 def test_without_deployments_only_those_of_versions_come(
@@ -93,20 +93,17 @@ def test_without_deployments_only_those_of_versions_come(
         other.remotes.add("origin", str(repo.root), deployments=False)
         other.fetch()
         assert other.signature(signed).trust == "good"
-        assert {row.kind for row in rows(other, signed)} == {"version"}
+        assert [row.of_statement for row in rows(other, signed)] == [False]
         other.remotes.add("origin", str(repo.root), deployments=True, force=True)
         other.fetch()
-        assert {row.kind for row in rows(other, signed)} == {"version", "deployment"}
+        assert [row.of_statement for row in rows(other, signed)] == [False, True]
         assert not [each for each in other.verify() if each.problems]
 
 
 def test_those_of_a_deployment_that_stays_stay(repo: Repository, signed: CommitId) -> None:
-    truths = Truths(1, signatures=write_signatures(rows(repo, signed)))
-    id_ = rows(repo, signed)[1].deployment
-    kept = replace(truths, signatures=truths.signatures_but({id_}))
-    assert bool(kept) and not replace(kept, signatures=b"")
-    assert truths.signatures_but({DeploymentId(b"e" * 16)}) == truths.signatures
-    assert truths.signatures_but(None) == kept.signatures
+    every = rows(repo, signed)
+    assert without(every, {StatementId(every[1].subject)}) == (every[0],)
+    assert without(every, {StatementId(b"e" * 32)}) == tuple(every)
 
 
 def test_a_visit_sees_them(repo: Repository, signed: CommitId) -> None:
@@ -120,7 +117,18 @@ def test_many_signatures_of_one_version_are_taken_in_once(repo: Repository) -> N
     id_ = repo.commit({"w": np.zeros(4, np.float32)}, options=mvc.CommitOptions(sign=False)).id
     now = repo.context.store.now_ns()
     first, second = (
-        [Signature("version", id_, now, b"%d" % n) for n in range(start, start + 1500)]
+        [
+            Signature(
+                subject=id_,
+                node=b"n" * 16,
+                recorded_ns=now,
+                hybrid_ns=now + n,
+                of_statement=False,
+                signed_ns=now,
+                blob=b"%d" % n,
+            )
+            for n in range(start, start + 1500)
+        ]
         for start in (0, 1500)
     )
     told(repo, ("push:*",), *first, *first)

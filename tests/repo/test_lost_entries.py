@@ -13,6 +13,7 @@ from mvc import clone
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
+from mvc.model.statement import Deployment
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.history import log as history_log
 from mvc.store.journal.frames import Recorded
@@ -152,7 +153,7 @@ def test_a_moment_is_answered_where_the_evidence_is_sound(story: Story) -> None:
     """The index tells which entries spoke of the target; without it any of them may have."""
     with Repository.open(story.root) as repo:
         for i in range(COUNT):
-            moment = story.entries[1 + i].entry.deployments[0].time_ns
+            moment = story.entries[1 + i].entry.of(Deployment)[0].time_ns
             try:
                 found = repo.checkout(at=moment, target="prod")["w"].tobytes()
             except DamagedData:

@@ -21,10 +21,10 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotSign, InvalidConfig, MvcError, NotInstalled
 from mvc.ids import CommitId
 from mvc.io.ssh_keygen import Checked, sign
+from mvc.model.statement import Deployment, Signature
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.verification import Vouched
 from mvc.store.journal.entries import Entry
-from mvc.store.journal.signatures import Signature
 from tests.signing import People, people, rewrite
 
 __all__ = ["people"]
@@ -88,8 +88,7 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
     def edit(entries: list[Entry]) -> Iterator[Entry]:
         for entry in entries:
             if entry.commits and entry.commits[0].id == three[1]:
-                (made,) = entry.deployments
-                entry = replace(entry, deployments=(replace(made, commit=three[0]),))
+                entry = changed_deployment(entry, subject=three[0])
             yield entry
 
     rewrite(repo.root, edit)
@@ -98,7 +97,18 @@ def test_an_entry_that_was_rewritten_is_named(repo: Repository, three: list[Comm
         assert [each.signature.trust for each in found] == ["good", "bad", "good"]
         assert "for something else than what is on record" in found[1].problems[0]
         assert ["followed" in p for p in found[2].problems] == [True]
-        assert changed.storage.fsck(full=True).sound  # to others it looks as if nothing happened
+        (problem,) = changed.storage.fsck(full=True).problems
+        assert "about a statement that is not recorded" in problem.message
+
+
+def changed_deployment(entry: Entry, **fields: object) -> Entry:
+    return replace(
+        entry,
+        statements=tuple(
+            replace(each, **fields) if isinstance(each, Deployment) else each
+            for each in entry.statements
+        ),
+    )
 
 
 @pytest.mark.parametrize("field", ["author", "reason", "time_ns"])
@@ -108,11 +118,7 @@ def test_who_why_and_when_are_signed(repo: Repository, three: list[CommitId], fi
     def edit(entries: list[Entry]) -> Iterator[Entry]:
         *rest, last = entries
         yield from rest
-        (made,) = last.deployments
-        if field == "time_ns":
-            yield replace(last, deployments=(replace(made, time_ns=made.time_ns - 1),))
-        else:
-            yield replace(last, **{field: "another"})
+        yield changed_deployment(last, **{field: 5 if field == "time_ns" else "another"})
 
     rewrite(repo.root, edit)
     with Repository.open(repo.root) as changed:
@@ -152,11 +158,12 @@ def test_one_that_was_taken_out_is_missed(repo: Repository, three: list[CommitId
     def edit(entries: list[Entry]) -> Iterator[Entry]:
         for number, entry in enumerate(entries):
             if entry.commits and entry.commits[0].id == three[1]:
-                entry = replace(entry, deployments=(), signatures=entry.signatures[:1])
+                entry = replace(
+                    entry, statements=entry.of(Signature)[:1], previous=entry.previous[1:2]
+                )
                 gone = number
             elif entry.commits and entry.commits[0].id == three[2]:
-                (made,) = entry.deployments
-                entry = replace(entry, deployments=(replace(made, previous=gone - 1),))
+                entry = replace(entry, previous=(gone - 1, *entry.previous[1:]))
             yield entry
 
     rewrite(repo.root, edit)
@@ -375,7 +382,8 @@ def test_maintenance_keeps_them(repo: Repository, three: list[CommitId]) -> None
         assert vouchers(again) == before
         assert again.storage.fsck(full=True).sound
         entries = [recorded.entry for recorded in again.context.store.snapshot.entries()]
-        assert {s.commit for entry in entries for s in entry.signatures} == {*three}
+        signed = {s.commit for entry in entries for s in entry.of(Signature)}
+        assert signed == {*three, None}
 
 
 @pytest.mark.parametrize("pushes", [True, False])
@@ -489,7 +497,8 @@ def test_what_is_no_signature(repo: Repository, blob: bytes) -> None:
 
     def make() -> Entry:
         now = repo.context.store.now_ns()
-        return Entry("sign", now, signatures=(Signature("version", id_, now, blob),))
+        signature = Signature(subject=id_, of_statement=False, signed_ns=now, blob=blob)
+        return Entry("sign", now, statements=(signature,))
 
     repo.context.store.publish(make)
     assert repo.signature(id_).trust == "bad"
@@ -503,8 +512,11 @@ def test_a_name_in_a_signature_cannot_pass_for_a_message_of_the_program(
         for entry in entries:
             if entry.commits and entry.commits[0].id == three[1]:
                 name, other = b"\0\0\0\6sha512", b"\0\0\0\6usage:"
-                signed = [replace(s, blob=s.blob.replace(name, other)) for s in entry.signatures]
-                entry = replace(entry, signatures=tuple(signed))
+                signed = [
+                    replace(s, blob=s.blob.replace(name, other)) if isinstance(s, Signature) else s
+                    for s in entry.statements
+                ]
+                entry = replace(entry, statements=tuple(signed))
             yield entry
 
     rewrite(repo.root, edit)
@@ -535,12 +547,12 @@ def test_a_signature_of_another_kind_counts_for_nothing(repo: Repository, people
     id_ = commit(repo, 0, options=CommitOptions(sign=False))
     now = repo.context.store.now_ns()
     blob = sign(people.key("ada"), "git", bytes(32))
-    entry = Entry("sign", now, signatures=(Signature("version", id_, now, blob),))
-    repo.context.store.publish(lambda: entry)
+    wrong = Signature(subject=id_, of_statement=False, signed_ns=now, blob=blob)
+    repo.context.store.publish(lambda: Entry("sign", now, statements=(wrong,)))
     assert repo.signature(id_).trust == "bad"
     good = commit(repo, 1)
-    (row,) = [s for _, s in repo.context.store.snapshot.signatures(good)]
-    taken = Entry("sign", now, signatures=(replace(row, commit=id_),))
+    ((_, row),) = repo.context.store.snapshot.about(Signature, good)
+    taken = Entry("sign", now, statements=(replace(row, subject=id_),))
     repo.context.store.publish(lambda: taken)
     assert repo.signature(id_) == Checked("bad", key=repo.signature(good).key)
 
@@ -550,4 +562,4 @@ def test_grace_counts_for_signatures_too(repo: Repository) -> None:
     repo.undo()
     repo.storage.gc(grace=timedelta(0))
     entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
-    assert all(s.commit != gone for entry in entries for s in entry.signatures)
+    assert all(s.commit != gone for entry in entries for s in entry.of(Signature))

@@ -16,11 +16,9 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.process import user_name
+from mvc.model.statement import AnnotationStatement, Signature
 from mvc.remote.door import Slice
-from mvc.remote.merging import SentDeployment, Truths
-from mvc.remote.slices import Sent, encode_entries
-from mvc.store.journal.entries import Evidence, evidence_bytes
-from mvc.store.journal.signatures import Signature, write_signatures
+from mvc.remote.slices import NodeReport, Sent, encode_entries, sent_with
 from tests.remote.kit import ssh
 from tests.remote.kit.serving import door, serving, token
 from tests.server.moving import answering, record, served_folder
@@ -74,12 +72,11 @@ def test_who_sent_a_change_is_shown(
 
 def test_a_name_of_any_length_that_is_refused_is_logged_in_one_short_line(folder: Path) -> None:
     text = token(folder, "push:heads/main", name="eve")
-    gone = SentDeployment("x\ntoken ada models " * 100_000, 1, b"c" * 32, b"n" * 16, 1, 1)
+    target = "x\ntoken ada models " * 100_000
+    gone = NodeReport(target, b"c" * 32, 1, 1)
     with serving(folder) as server:
         with closing(door(f"{server.url}/models", text)) as opened, pytest.raises(MvcError):
-            opened.receive(
-                Slice(encode_entries([Sent(truths=Truths(1, deployments=(gone,)))]), 0, ())
-            )
+            opened.receive(Slice(encode_entries([Sent((), 0, reports=(gone,)), Sent()]), 0, ()))
         (line,) = (line for line in server.log.splitlines() if "token ada" in line)
     assert "Z token eve models deployments=[x\\ntoken ada" in line and len(line) < 500
 
@@ -196,10 +193,11 @@ class Annotating:
             repo.delete_branch("side", force=True)
 
     def said(self, id_: CommitId, scopes: str, name: str, *, signed: bool = False) -> None:
-        truths = Truths(1, b"eve", annotations=evidence_bytes([Evidence(id_, {"auc": 1.0})]))
+        stamp = {"node": b"n" * 16, "author": "eve", "recorded_ns": 1, "hybrid_ns": 1}
+        statement = AnnotationStatement(subject=id_, metrics={"auc": 1.0}, **stamp)
         if signed:
-            truths = Truths(1, signatures=write_signatures([Signature("version", id_, 1, b"x")]))
-        given = Slice(encode_entries([Sent(truths=truths)]), 0, ())
+            statement = Signature(subject=id_, of_statement=False, signed_ns=1, blob=b"x", **stamp)
+        given = Slice(encode_entries([sent_with([statement])]), 0, ())
         with closing(door(self.url, token(self.folder, *scopes.split(","), name=name))) as opened:
             opened.receive(given)
 

@@ -40,7 +40,6 @@ from mvc.remote.remotes import Remote
 from mvc.server import app, listening
 from mvc.server.app import SENDS, UPLOADS, WATCHES
 from mvc.testing.files import FailingFS
-from tests.fleet.test_reports import deployed
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import answering, content, move, record, served_folder
 from tests.waiting import until
@@ -310,7 +309,7 @@ class TestTokens:
     ) -> None:
         narrow = served.door("read,deploy:nodes/7/*", name="7")
         reports = Reports(tmp_path, "8")
-        reports.served(deployed(CommitId(bytes(32))), time.time_ns())
+        reports.served(CommitId(bytes(32)), "prod", time.time_ns())
         with pytest.raises(RemoteRefused, match=r"needs the scope deploy:nodes/8/prod(\n|$)"):
             reports.send(narrow)
 

@@ -14,7 +14,7 @@ from mvc.codecs.stages import Zstd
 from mvc.errors import UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.lossy.weights import LossyStage
-from mvc.model import manifest, tensor
+from mvc.model import manifest, statement, tensor
 from mvc.pipelines import table
 from mvc.store import format as store_format
 from mvc.store.packs.records import TRANSFORMS
@@ -33,6 +33,7 @@ def test_every_code_has_one() -> None:
     stored = [s for s in stages if not s.decides and not issubclass(s, LossyStage)]
     declared = {row.feature for row in tensor.DTYPES.values()} | {*manifest.FORMATS.values()}
     declared |= {*TRANSFORMS.values()} | {stage.feature for stage in stored}
+    declared |= {kind.feature for kind in statement.KINDS}
     assert declared == {FIRST_RELEASE, *store_format.KNOWN}
 
 

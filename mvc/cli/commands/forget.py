@@ -115,7 +115,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
         }
         session.out.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
-        states = count(len(done.entry.forgotten), "state")
+        states = count(len(done.entry.forgets), "state")
         session.out.note(f"Forgot {states}; 'mvc gc' removes the bytes")
         if session.verbosity >= 0:
             print_receipt(session, _receipt(session, done.sequence))

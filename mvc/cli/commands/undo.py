@@ -29,7 +29,7 @@ from mvc.text import count, one_line
 from mvc.times import format_time
 
 _COLUMNS = columns("number, time, operation, state, who, why, changes, about")
-_WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
+_WEIGHTS = {"dropped": "given up", "stored": "stored again"}
 
 
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
@@ -156,26 +156,28 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
     for change in entry.refs:
         yield ref_move(change, full=full)
     for made in entry.deployments:
-        yield f"{_value(made.commit, full)} live on {printable(made.target)}"
-    for taken in entry.retractions:
-        yield f"operation {taken.sequence} retracted on {printable(taken.target)}"
-    for link in entry.relinks:
-        before = "nothing" if link.previous is None else f"operation {link.previous}"
-        yield f"operation {link.sequence} follows {before} on {printable(link.target)}"
+        yield f"{_value(CommitId(made.subject), full)} live on {printable(made.target)}"
+    for taken in (each for each in entry.retractions if each.target):
+        which = taken.subject.hex()[: None if full else 10]
+        yield f"{which} retracted on {printable(taken.target)}"
     if len(entry.commits) > 1:
         yield count(len(entry.commits), "commit")
-    for found in entry.evidence if entry.origin_ns is not None else ():
-        yield f"{_value(found.commit, full)} annotated"
-    if entry.signatures and not (entry.commits or entry.deployments or entry.retractions):
-        yield f"{count(len(entry.signatures), 'signature')} added"
-    if entry.stamps:
-        yield f"{count(len(entry.stamps), 'deployment')} stamped"
-    if entry.here_again:
-        yield f"{count(len(entry.here_again), 'state')} here again"
-    if entry.forgotten:
-        yield f"{count(len(entry.forgotten), 'state')} forgotten"
-    for mark in entry.weights:
-        yield f"weights of {_value(mark.commit, full)} {_WEIGHTS[mark.kind]}"
+    for noted in _named(entry, "annotation") if entry.is_received else ():
+        yield f"{_value(noted, full)} annotated"
+    signed = _named(entry, "signature")
+    if signed and not (entry.commits or entry.deployments or entry.retractions):
+        yield f"{count(len(signed), 'signature')} added"
+    if states := {*_named(entry, "tombstone"), *entry.says_of("forgotten")}:
+        yield f"{count(len(states), 'state')} forgotten"
+    for what in ("absent", "stored"):
+        if found := entry.says_of(what):
+            yield f"{count(len(found), 'state')} {what}"
+    for mark in (each for each in entry.states if each.path):
+        yield f"weights of {_value(mark.commit, full)} {_WEIGHTS[mark.what]}"
+
+
+def _named(entry: Entry, kind: str) -> list[CommitId]:
+    return [CommitId(each.subject) for each in entry.statements if each.name == kind]
 
 
 def about(entry: Entry) -> str:
@@ -184,7 +186,7 @@ def about(entry: Entry) -> str:
         return f"undoes {entry.undoes}"
     if entry.commits:
         return one_line(entry.commits[-1].message)
-    told = entry.refs or entry.deployments or entry.retractions  # the note has their names
+    told = entry.refs or any(each.target for each in entry.statements)  # the note has their names
     return "" if told else one_line(entry.note)
 
 
@@ -193,10 +195,9 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     entry = operation.entry
     return {
         "number": operation.number,
-        **fields(entry, "operation time@ author=done_by sent_by=sender reason note refs"),
+        **fields(entry, "operation time@ author=done_by sent_by=sender reason=why note refs"),
         "commits": [commit.id for commit in entry.commits],
-        **fields(entry, "deployments retractions relinks forgotten here_again weights"),
-        **fields(entry, "stamps origin@ undoes"),
+        **fields(entry, "statements states undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }
@@ -226,7 +227,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         printable(entry.operation),
         state,
         who(entry.done_by, entry.sender),
-        one_line(entry.reason),
+        one_line(entry.why),
         moves(entry, full=full),
         about(entry),
     )

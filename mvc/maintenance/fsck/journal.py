@@ -8,13 +8,14 @@ from contextlib import ExitStack, suppress
 from msgspec import Struct, field
 
 from mvc.errors import Busy, DamagedData
-from mvc.ids import CommitId, DeploymentId
+from mvc.ids import CommitId, StatementId
 from mvc.maintenance.report import Problem
-from mvc.store.journal.entries import Deployment, Relink, Weights
+from mvc.model.statement import Statement, Tombstone
+from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
-from mvc.store.journal.stamps import Stamp
 from mvc.store.snapshot import JOURNAL, Snapshot
 
+Relinks = dict[int, dict[int, int | None]]
 _LOCK_SECONDS = 10.0
 _HALVED = (
     "nothing is lost while the other copy of an entry is read, but no later commit writes "
@@ -34,7 +35,8 @@ class JournalCheck(Struct, dict=True):
     not here again, which is no damage; ``absent``: those of them whose state never came.
     ``lost``: commits that sound entries name and no sound entry holds.
     ``weights``: marks of versions whose weights were given up or stored again.
-    ``relinks``: corrections of predecessors that the journal proves to be wrong.
+    ``relinks``: the right predecessors, by the number of an entry, of statements (by position)
+    that name others, as the order of the journal proves.
     """
 
     snapshot: Snapshot
@@ -44,10 +46,10 @@ class JournalCheck(Struct, dict=True):
     last: Recorded | None = None
     forgotten: set[CommitId] = field(default_factory=set)
     absent: set[CommitId] = field(default_factory=set)
-    weights: list[Weights] = field(default_factory=list)
+    weights: list[StateMark] = field(default_factory=list)
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
-    relinks: list[Relink] = field(default_factory=list)
+    relinks: Relinks = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.snapshot.position
@@ -104,13 +106,14 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        for mark in recorded.entry.forgotten:
-            self.forgotten.add(mark.commit)
-            self._named.update({mark.commit} if mark.named else ())
-        self.forgotten.difference_update(set(recorded.entry.here_again) - self._named)
-        self.absent |= recorded.entry.absent
-        self.absent -= {*recorded.entry.here_again, *self._named}
-        self.weights += recorded.entry.weights
+        entry = recorded.entry
+        self.forgotten |= entry.forgets
+        self._named |= {CommitId(each.subject) for each in entry.of(Tombstone)}
+        back = {*entry.says_of("stored")} - self._named
+        self.forgotten -= back
+        self.absent |= {*entry.says_of("absent")}
+        self.absent -= {*back, *self._named, *entry.says_of("forgotten")}
+        self.weights += (mark for mark in entry.states if mark.path)
         # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)
@@ -180,14 +183,13 @@ class _References(Struct):
     _commits: set[CommitId] = field(default_factory=set)
     _named: dict[CommitId, None] = field(default_factory=dict)  # before they were published
     _sequences: set[int] = field(default_factory=set)
-    # Deployments: the last one by target; by target and number of the entry the one before, and
-    # those that name another (what they name, the one before).
-    _newest: dict[str, int] = field(default_factory=dict)
-    _before: dict[tuple[str, int], int | None] = field(default_factory=dict)
-    _wrong: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
-    # By target the ids of those with a stamp; by target and number of the entry the others.
-    _stamped: dict[str, set[DeploymentId]] = field(default_factory=dict)
-    _bare: dict[tuple[str, int], Deployment] = field(default_factory=dict)
+    # By topic the last entry with a statement, and the statements that name another one before
+    # them: by entry and position what they name, and what is right.
+    _newest: dict[str | tuple[int, bytes], int] = field(default_factory=dict)
+    _wrong: dict[tuple[int, int], tuple[Statement, int | None, int | None]] = field(
+        default_factory=dict
+    )
+    _ids: set[StatementId] = field(default_factory=set)
 
     def take(self, recorded: Recorded) -> None:
         entry, sequence = recorded.entry, recorded.sequence
@@ -201,68 +203,48 @@ class _References(Struct):
         for change in entry.refs:
             if isinstance(change.new, CommitId):
                 self._exists(change.new, change.name, sequence)
-        for deployment in entry.deployments:
-            target = deployment.target
-            self._exists(deployment.commit, f"a deployment on {target}", sequence)
-            before = self._newest.get(target)
-            if deployment.previous != before:
-                self._wrong[target, sequence] = deployment.previous, before
-            self._newest[target] = sequence
-            self._before[target, sequence] = before
-            if deployment.stamp is None:
-                self._bare[target, sequence] = deployment
-            else:
-                self._take_stamp(deployment, deployment.stamp, sequence)
-        for late in entry.stamps:
-            place = late.target, late.sequence
-            if (made := self._bare.pop(place, None)) is None:
-                what = f"a deployment on {late.target} is stamped that is not recorded without one"
-                self._report(late.target, sequence, what)
-            else:
-                self._take_stamp(made, late.stamp, sequence)
-        for id_ in entry.here_again:
-            self._exists(id_, "a state that is here again", sequence)
-        for evidence in entry.evidence:
-            self._exists(evidence.commit, "an annotation", sequence)
-        for signature in entry.signatures:
-            self._exists(signature.commit, "a signature", sequence)
-        for relink in entry.relinks:
-            place = relink.target, relink.sequence
-            if place not in self._before:
-                what = f"a deployment on {relink.target} is corrected that is not recorded"
-                self._report(relink.target, sequence, what)
-            elif relink.previous == self._before[place]:
-                self._wrong.pop(place, None)
-            else:
-                self._wrong[place] = relink.previous, self._before[place]
+        for position, statement in enumerate(entry.statements):
+            named, before = entry.before(statement), self._newest.get(statement.topic)
+            if named != before:
+                self._wrong[sequence, position] = statement, named, before
+            self._take_subject(statement, sequence)
+        for statement in entry.statements:
+            self._newest[statement.topic] = sequence
+        for mark in entry.states:
+            if mark.what == "stored":
+                self._exists(mark.commit, "a state that is stored again", sequence)
         if entry.undoes is not None and entry.undoes >= sequence:
             what = f"operation {entry.undoes}"
             self._report(what, sequence, "it is undone by an operation that is not a later one")
-        for retraction in entry.retractions:
-            if (retraction.target, retraction.sequence) not in self._before:
-                what = f"a deployment on {retraction.target} is retracted that is not recorded"
-                self._report(retraction.target, sequence, what)
 
-    def finish(self) -> list[Relink]:
-        """Reports deployments whose named predecessor is not the previous one in the journal.
+    def _take_subject(self, statement: Statement, sequence: int) -> None:
+        what = statement.target or statement.subject.hex()[:10]
+        name = f"{'an' if statement.name[0] in 'aeiou' else 'a'} {statement.name}"
+        if statement.id in self._ids:
+            self._report(what, sequence, f"{name} is recorded twice")
+        self._ids.add(statement.id)
+        if statement.commit is None and statement.subject not in self._ids:
+            why = f"{name} is about a statement that is not recorded"
+            self._report(what, sequence, why)
+        if statement.commit is not None and not isinstance(statement, Tombstone):
+            on = f" on {statement.target}" if statement.target else ""
+            self._exists(statement.commit, f"{name}{on}", sequence)
 
-        Returns the corrections of those whose named predecessor is not lost with its entry.
+    def finish(self) -> Relinks:
+        """Reports statements whose named predecessor is not the previous one in the journal.
+
+        Returns the right ones where the named predecessor is not lost with its entry.
         """
-        relinks = []
-        for (target, sequence), (named, before) in self._wrong.items():
+        relinks: Relinks = {}
+        for (sequence, position), (statement, named, before) in self._wrong.items():
             names = "none" if named is None else f"operation {named}"
             there = "there is none" if before is None else f"it is operation {before}"
-            why = f"the deployments on {target} have a gap: {names} is named as the one before"
-            self._report(target, sequence, f"{why}, but {there}")
+            of = statement.target or statement.subject.hex()[:10]
+            why = f"the {statement.name}s of {of} have a gap: {names} is named as the one before"
+            self._report(of, sequence, f"{why}, but {there}")
             if named is None or named in self._sequences:
-                relinks.append(Relink(target, sequence, before))
+                relinks.setdefault(sequence, {})[position] = before
         return relinks
-
-    def _take_stamp(self, made: Deployment, stamp: Stamp, sequence: int) -> None:
-        ids, id_ = self._stamped.setdefault(made.target, set()), made.id(stamp)
-        if id_ in ids:
-            self._report(made.target, sequence, f"the deployment {id_} is recorded twice")
-        ids.add(id_)
 
     def missing(self) -> list[CommitId]:
         """Commits that entries name and no entry holds."""

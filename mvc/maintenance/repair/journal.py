@@ -75,7 +75,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
             stages = _stages(fs, folder, work.regions)
             fs.write_atomic(path, format_line(stages))
     if not sound:
-        features = _of_manifests(fs, folder, work.commits)
+        features = work.features | _of_manifests(fs, folder, work.commits)
         with fs.lock(folder / JOURNAL):
             add_features(fs, folder, features)
         healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
@@ -125,6 +125,7 @@ class _Journal:
         self.entries = 0
         self.regions: list[Region] = []
         self.commits: list[Commit] = []
+        self.features = frozenset[str]()
 
     def heal(self) -> Iterator[Healed]:
         while True:
@@ -149,6 +150,7 @@ class _Journal:
         self.entries += 1
         self.regions += entry.regions
         self.commits += entry.commits
+        self.features |= entry.features
         if recorded.copies < 2:
             cut_off = recorded.after.offset > self._file.size()
             complete(self._file, recorded)

@@ -10,21 +10,23 @@ not kept in part, so that committing the same content again stores it again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from mvc.maintenance.fsck.fsck import check, fsck, rebuild_index
+from mvc.maintenance.fsck.journal import Relinks
+from mvc.maintenance.graph import read_records
 from mvc.maintenance.quarantine import keep
 from mvc.maintenance.repair.damage import SoundGraph, survey_damage
 from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
-from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
+from mvc.maintenance.rewrite_plan import RewritePlan, encoding_policy, retry_on_rewrite, rewrite
 from mvc.repo.context import Context
-from mvc.store.journal.entries import Entry, Relink
+from mvc.store.journal.entries import Entry
 from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import INDEX, PACKS
@@ -34,7 +36,6 @@ from mvc.types import Progress
 __all__ = ["folder_of", "repair"]
 
 _ROUNDS = 8
-_RELINKS = 10_000  # corrections in one entry of the journal
 _INDEX_HEALED = Healed("index", INDEX, "journal and packs")
 
 
@@ -60,7 +61,8 @@ def repair(
     healed += objects
     report, journal = check(context, full=full, progress=progress)
     if journal.relinks:
-        healed += _relink(store, journal.relinks)
+        attempt = partial(_relink, context, journal.relinks)
+        healed += retry_on_rewrite(store.snapshot, attempt)
         report, _ = check(context, full=full, progress=progress)
     wrong = {bytes.fromhex(p.object) for p in report.problems if p.kind == "content"}
     if wrong:
@@ -90,18 +92,22 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
                 yield Healed("pack", path.name, "what every pack begins with")
 
 
-def _relink(store: Store, relinks: Sequence[Relink]) -> list[Healed]:
-    """Records the right predecessors of deployments, proven by the order of the journal."""
-    for begin in range(0, len(relinks), _RELINKS):
-        store.publish(partial(_corrections, store, tuple(relinks[begin : begin + _RELINKS])))
+def _relink(context: Context, relinks: Relinks) -> list[Healed]:
+    """Writes the journal with the right predecessors of statements, proven by its order."""
+    store, policy = context.store, encoding_policy(context.config)
+    found = read_records(store.snapshot)
+    edits: dict[int, Entry | None] = {}
+    for position, recorded in enumerate(found.entries):
+        if right := relinks.get(recorded.sequence):
+            rows = enumerate(recorded.entry.previous)
+            previous = tuple(right.get(place, before) for place, before in rows)
+            edits[position] = replace(recorded.entry, previous=previous)
+    note = f"{len(edits)} corrected"
+    made = partial(Entry, "repair", store.clock.now_ns(), note)
+    rewrite(store, policy, found, RewritePlan(edits=edits), operation=made)
     return [
-        Healed("deployment", f"{r.target} (operation {r.sequence})", "the journal's order")
-        for r in relinks
+        Healed("statement", f"operation {sequence}", "the journal's order") for sequence in relinks
     ]
-
-
-def _corrections(store: Store, relinks: tuple[Relink, ...]) -> Entry:
-    return Entry("relink", store.clock.now_ns(), f"{len(relinks)} corrected", relinks=relinks)
 
 
 def _heal_objects(

@@ -22,6 +22,7 @@ from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForg
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.statement import Deployment, Signature
 from mvc.names import PATCH
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
@@ -33,7 +34,7 @@ from mvc.repo.config import bytes_to_hold
 from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
-from mvc.repo.deployments import deployment_for, recorded_as
+from mvc.repo.deployments import check_deployment, recorded_as
 from mvc.repo.live import replaced
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
@@ -43,8 +44,7 @@ from mvc.repo.signatures.signing import publish, signing
 from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
-from mvc.store.journal.stamps import Replaces
+from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -149,7 +149,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         raw_bytes=files.raw_bytes,
         stored_bytes=stored + recorded.after.offset - recorded.offset,
         entries=files.kept,
-        signed=bool(entry.signatures),
+        signed=bool(entry.of(Signature)),
     )
 
 
@@ -399,22 +399,27 @@ def _entry(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
         )
-    deployments, guard = list[Deployment](), request.options.guard
-    replaces, snapshot = Replaces(), context.store.snapshot
+    guard, snapshot = request.options.guard, context.store.snapshot
+    statements: tuple[Deployment, ...] = ()
     if (target := request.deploy) is not None and (guard is None or guard.allows(now)):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
-        deployments = [deployment_for(snapshot, target, moment, made.id, now_ns=now)]
-        replaces = replaced(snapshot, target, now, moment)
+        check_deployment(target, moment)
+        deployment = Deployment(
+            subject=made.id,
+            author=context.author,
+            target=target,
+            time_ns=moment,
+            replaces=replaced(snapshot, target, now, moment),
+        )
+        statements = (deployment,)
     return Entry(
         "commit",
         now,
         regions=draft.regions,
         commits=(made,),
         refs=_refs(request, draft.at, made.id),
-        deployments=tuple(deployments),
-        author="" if target is None or made.author == context.author else context.author,
         marks=_marks(draft, files.kept),
-        replaces=replaces,
+        statements=statements,
     )
 
 

@@ -399,8 +399,8 @@ def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:
 
         def look(target: str = target) -> list[CommitId]:
             return [
-                deployment.commit
-                for at in snapshot.deployments_on(target, offset)
+                CommitId(deployment.subject)
+                for at in snapshot.offsets_on(target, offset)
                 for deployment in snapshot.entry(at).entry.deployments
             ]
 

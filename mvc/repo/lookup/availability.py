@@ -8,7 +8,9 @@ its manifest and what it carries are stored in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
+from contextlib import suppress
+from typing import Literal
 
 from msgspec import Struct
 
@@ -16,10 +18,13 @@ from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.statement import ReplayProof, Tombstone
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
-from mvc.store.journal.entries import Forgotten, Weights
+from mvc.repo.lookup.refs import BRANCH, HEAD
+from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
 from mvc.times import format_time
 
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
@@ -51,43 +56,122 @@ class Dropped(Struct, frozen=True):
         return f"recoverable by retraining ({taken}{proven}){there}"
 
 
-def forgotten(context: Context, id_: CommitId) -> Forgotten | None:
-    """The mark of a version whose state was forgotten, and is not here again."""
-    recorded = context.store.snapshot.forgotten(id_)
-    marks = () if recorded is None else recorded.entry.forgotten
-    return max((m for m in marks if m.commit == id_), key=lambda m: m.named, default=None)
+class Gone(Struct, frozen=True):
+    """The state of ``commit`` is not here since ``time_ns``: it never came (``absent``), or was
+    deleted by a rule (``forgotten``) or for good (``purged``).
+    """
+
+    commit: CommitId
+    why: Literal["absent", "forgotten", "purged"]
+    time_ns: int
+
+    @property
+    def named(self) -> bool:
+        """Whether it can never come back."""
+        return self.why == "purged"
+
+
+def forgotten(context: Context, id_: CommitId) -> Gone | None:
+    """Why the state of a version is not here; None if it is.
+
+    A state with a tombstone is here while something stands on it (``in_use``).
+    """
+    found = gone(context.store.snapshot, id_)
+    if found is not None and found.named and in_use(context, id_):
+        return _by_marks(context.store.snapshot, id_)
+    return found
+
+
+def gone(snapshot: Snapshot, id_: CommitId) -> Gone | None:
+    """As ``forgotten``, but a state with a tombstone is not here in any case."""
+    for _, stone in snapshot.about(Tombstone, id_)[:1]:
+        return Gone(id_, "purged", stone.recorded_ns)
+    return _by_marks(snapshot, id_)
+
+
+def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
+    found = None
+    for recorded, mark in snapshot.state_marks(id_):
+        if mark.what == "stored":
+            found = None
+        elif mark.what in ("absent", "forgotten"):
+            found = Gone(id_, mark.what, recorded.entry.time_ns)
+    return found
+
+
+def in_use(context: Context, id_: CommitId) -> bool:
+    """Whether HEAD, with working files, or dropped weights stand on a version with a tombstone."""
+    return id_ in _stood_on(context) or id_ in needed_by(context, {id_})
+
+
+def all_in_use(context: Context) -> Set[CommitId]:
+    """All versions with a tombstone of which ``in_use`` is true."""
+    entries = [recorded.entry for recorded in context.store.snapshot.stating(Tombstone)]
+    stones = {CommitId(each.subject) for entry in entries for each in entry.of(Tombstone)}
+    return stones & _stood_on(context) | needed_by(context, stones).keys() if stones else set()
+
+
+def _stood_on(context: Context) -> set[CommitId]:
+    found: set[CommitId] = set()
+    with suppress(DamagedData):  # the entry that moved HEAD is lost
+        at = None if context.bare else context.store.ref(HEAD)
+        at = context.store.ref(BRANCH + at) if isinstance(at, str) else at
+        found.update({at} if isinstance(at, CommitId) else ())
+    return found
+
+
+def needed_by(context: Context, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
+    """Versions among ``going`` that the recipe of another one needs, which gave up its weights.
+
+    With that one. Versions that go need none, unless they are needed themselves.
+    """
+    snapshot = context.store.snapshot
+    marks = (mark for _, mark in snapshot.state_marks(weights=True))
+    needs = {
+        id_: found[1].needs
+        for id_ in dropped_paths(marks)
+        if (found := commits.find(snapshot, id_)) is not None and _by_marks(snapshot, id_) is None
+    }
+    leaves = {id_ for id_ in needs if id_ in going or snapshot.is_subject(Tombstone, id_)}
+    leaves -= _stood_on(context)
+    stay: dict[CommitId, CommitId] = {}
+    while needs:
+        used = {id_: needs.pop(id_) for id_ in list(needs) if id_ not in leaves or id_ in stay}
+        if not used:
+            break
+        stay |= {each: id_ for id_, needed in used.items() for each in needed}
+    return {each: id_ for each, id_ in stay.items() if each in going}
 
 
 def forgotten_ns(context: Context, id_: CommitId) -> int | None:
     """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
-    recorded = context.store.snapshot.forgotten(id_)
-    return None if recorded is None else recorded.entry.time_ns
+    found = forgotten(context, id_)
+    return None if found is None else found.time_ns
 
 
 def is_absent(context: Context, id_: CommitId) -> bool:
     """Whether the state of a version never came here: it was fetched without, not forgotten."""
-    recorded = context.store.snapshot.forgotten(id_)
-    return recorded is not None and id_ in recorded.entry.absent
+    found = forgotten(context, id_)
+    return found is not None and found.why == "absent"
 
 
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten, or never came here."""
-    recorded, mark = context.store.snapshot.forgotten(id_), forgotten(context, id_)
-    if recorded is None or mark is None:
+    found = forgotten(context, id_)
+    if found is None:
         return
-    date = format_time(recorded.entry.time_ns, precise=False)
-    absent = is_absent(context, id_)
+    date, absent = format_time(found.time_ns, precise=False), found.why == "absent"
     what = f"is not here: it did not come along on {date}" if absent else f"was forgotten on {date}"
     error = StateForgotten(f"the state of version {id_.short} {what}", hint=GONE)
-    if not mark.named:
+    if not found.named:
         error.absent = id_
     raise error
 
 
-def dropped_paths(marks: Iterable[Weights]) -> dict[CommitId, str]:
-    """The path that each version gave up, by marks from the oldest to the newest."""
-    newest = {mark.commit: mark for mark in marks if mark.kind != "proven"}
-    return {id_: mark.path for id_, mark in newest.items() if mark.kind == "dropped"}
+def dropped_paths(marks: Iterable[StateMark]) -> dict[CommitId, str]:
+    """The path that each version gave up, by marks of weights from the oldest to the newest."""
+    newest = {mark.commit: mark for mark in marks if mark.path}
+    return {id_: mark.path for id_, mark in newest.items() if mark.what == "dropped"}
 
 
 def given_up(
@@ -110,7 +194,7 @@ def given_up(
 def all_dropped(context: Context) -> dict[CommitId, Dropped]:
     """Every version without its weights. Marks may be left of versions that were collected."""
     snapshot = context.fresh()
-    ids = dropped_paths(mark for _, mark in snapshot.weights())
+    ids = dropped_paths(mark for _, mark in snapshot.state_marks(weights=True))
     found = [dropped(context, id_) for id_ in ids if commits.find(snapshot, id_)]
     return {each.commit: each for each in found if each is not None}
 
@@ -120,32 +204,54 @@ def dropped(context: Context, commit: CommitId, path: str | None = None) -> Drop
 
     None if it has them.
     """
-    marks = context.store.snapshot.weights(commit)
-    paths = dropped_paths(mark for _, mark in marks).values()
-    if not paths or path not in {None, *paths}:
+    marks = context.store.snapshot.state_marks(commit, weights=True)
+    at = dropped_paths(mark for _, mark in marks).get(commit)
+    if at is None or path not in (None, at):
         return None
-    recorded, mark = next((r, m) for r, m in reversed(marks) if m.kind == "dropped")
-    proven = _proof(marks)
+    recorded = next(r for r, m in reversed(marks) if m.what == "dropped")
+    proven = proof(context, commit, at)
+    last = proven or next((each for _, each in reversed(_proofs(context, commit, at))), None)
     return Dropped(
         commit,
-        mark.path,
-        seconds=(mark if proven is None else proven[1]).milliseconds / 1000,
+        at,
+        seconds=0.0 if last is None else last.milliseconds / 1000,
         time_ns=recorded.entry.time_ns,
-        proven_ns=None if proven is None else proven[0],
-        where="" if proven is None else proven[1].where,
-        stored=_is_there(context, commit, mark.path),
+        proven_ns=None if proven is None else proven.recorded_ns,
+        where="" if proven is None else proven.environment,
+        stored=_is_there(context, commit, at),
     )
 
 
-def proof(context: Context, commit: CommitId, path: str) -> tuple[int, Weights] | None:
-    """When a replay last made the file ``path`` of a version, in ns since 1970, and its mark."""
-    marks = context.store.snapshot.weights(commit)
-    return _proof((recorded, mark) for recorded, mark in marks if mark.path == path)
+def proof(context: Context, commit: CommitId, path: str) -> ReplayProof | None:
+    """The last proof by a replay here that the recipe of a version makes the file ``path``."""
+    here = [p for recorded, p in _proofs(context, commit, path) if not recorded.entry.is_received]
+    return here[-1] if here else None
 
 
-def _proof(marks: Iterable[tuple[Recorded, Weights]]) -> tuple[int, Weights] | None:
-    proven = [(recorded.entry.time_ns, mark) for recorded, mark in marks if mark.where]
-    return proven[-1] if proven else None
+def proven_here(context: Context) -> dict[CommitId, ReplayProof]:
+    """By version the last proof by a replay here."""
+    entries = [recorded.entry for recorded in context.fresh().stating(ReplayProof)]
+    here = (each for e in entries if not e.is_received for each in e.of(ReplayProof))
+    return {CommitId(each.subject): each for each in here}
+
+
+def new_proof(
+    context: Context, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
+) -> ReplayProof:
+    """What is to be recorded of a replay that made the file ``path`` of a version."""
+    return ReplayProof(
+        subject=commit,
+        author=context.author,
+        path=path,
+        base=base,
+        milliseconds=round(seconds * 1000),
+        environment=where,
+    )
+
+
+def _proofs(context: Context, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:
+    every = context.store.snapshot.about(ReplayProof, commit)
+    return [(recorded, each) for recorded, each in every if each.path == path]
 
 
 def is_stored(context: Context, entry: FileEntry) -> bool:

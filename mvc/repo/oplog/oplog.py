@@ -11,11 +11,10 @@ from itertools import islice
 
 from msgspec import Struct
 
-from mvc.errors import UnknownOperation, WrongUsage
+from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.names import REMOTE
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
-from mvc.repo.lookup.undos import undone_by
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -39,7 +38,7 @@ class Operation(Struct, frozen=True):
     @property
     def reason(self) -> str:
         """Why; empty if nobody said so."""
-        return self.entry.reason
+        return self.entry.why
 
 
 def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
@@ -70,6 +69,29 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
         recorded.entry,
         snapshot.retry_on_rewrite(lambda: undone_by(snapshot, recorded.sequence)),
     )
+
+
+def undone_by(snapshot: Snapshot, number: int) -> int | None:
+    """The number of the undo in force: the newest one, unless that is undone; else None."""
+    first, at, steps = None, number, 0
+    while (found := snapshot.newest_undo(at)) is not None:
+        undoes(found)
+        first, at, steps = first or found.sequence, found.sequence, steps + 1
+    return first if steps % 2 else None
+
+
+def undoes(recorded: Recorded) -> int | None:
+    """The number of the operation that this one takes back; None if it is no undo.
+
+    Raises DamagedData for one that is not earlier, so that a chain of undos always ends.
+    """
+    number = recorded.entry.undoes
+    if number is not None and number >= recorded.sequence:
+        raise DamagedData(
+            f"operation {recorded.sequence} undoes operation {number}, which is not an earlier one",
+            hint="run 'mvc fsck'",
+        )
+    return number
 
 
 def label(ref: str) -> str:

@@ -1,10 +1,10 @@
 """undo: reverts an operation; the undo is an operation itself.
 
 An operation that moved refs is undone by an entry that restores their previous values. That is
-possible only while they have the values that the operation set. An annotation is undone by an entry
-that says no more than that. What came from another repository stays: where its branches were, what
-it said of versions. Undoing an undo redoes the operation. Deployments are evidence: they are not
-undone, but can be retracted, and a rollback deploys what was live before.
+possible only while they have the values that the operation set. An annotation is undone by a
+retraction, and that by an annotation of the same. What came from another repository stays: where
+its branches were, what it said of versions. Undoing an undo redoes the operation. Deployments are
+evidence: they are not undone, but can be retracted, and a rollback deploys what was live before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import RefConflict
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
+from mvc.model.statement import AnnotationStatement, Retraction, Statement
 from mvc.names import REMOTE, printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
@@ -24,8 +25,7 @@ from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
-from mvc.repo.lookup.undos import undoes, undone_by
-from mvc.repo.oplog.oplog import Operation, find, label
+from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
@@ -100,13 +100,13 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
         undoes=operation.number,
         author=context.author,
         reason=reason,
+        statements=revert.statements(context.author, reason),
     )
     standing = (
         deployed
         for made in operation.entry.deployments
-        for deployed in deployments.of_commit(snapshot, made.commit)
-        if (deployed.sequence, deployed.target) == (operation.number, made.target)
-        and not deployed.retracted
+        for deployed in deployments.of_commit(snapshot, CommitId(made.subject))
+        if deployed.id == made.id and not deployed.retracted
     )
     live = _live_imports(context, revert.refs) if operation.entry.operation == "import" else ()
     stay = (*standing, *live)
@@ -165,7 +165,7 @@ def _is_final(context: Context, recorded: Recorded) -> bool:
 
 def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
     """The versions whose weights an operation gave up, and that are still without them."""
-    marks = [mark for mark in recorded.entry.weights if mark.kind == "dropped"]
+    marks = [mark for mark in recorded.entry.states if mark.what == "dropped"]
     return [mark.commit for mark in marks if availability.dropped(context, mark.commit) is not None]
 
 
@@ -176,15 +176,14 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     """
     entry, ways = recorded.entry, []
     for made in entry.deployments:
-        target, short = printable(made.target), made.commit.short
+        target, short = printable(made.target), CommitId(made.subject).short
         ways.append(f"'mvc rollback {target}' deploys what was live before")
         ways.append(f"'mvc deploy {short} {target} --retract' says that {short} was not live")
     for taken in entry.retractions:
-        there = context.store.snapshot.by_sequence(taken.sequence)
-        for made in () if there is None else there.entry.deployments:
-            if made.target == taken.target:
-                at = format_time(made.time_ns)
-                ways.append(f"'mvc deploy {made.commit.short} {taken.target} --at {at}' records it")
+        there = deployments.deployment_with(context.store.snapshot, StatementId(taken.subject))
+        if there is not None:
+            at, short = format_time(there[1].time_ns), CommitId(there[1].subject).short
+            ways.append(f"'mvc deploy {short} {taken.target} --at {at}' records it")
     gone = [each.short for each in _given_up(context, recorded)]
     if gone:
         ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' stores them again")
@@ -222,12 +221,35 @@ class _Revert:
     @property
     def moves(self) -> bool:
         """Whether there is anything to undo; not in the operation that made the repository."""
-        return self._recorded.sequence != 0 and (bool(self.refs) or self._annotates())
+        moves = bool(self.refs) or bool(self.statements("", ""))
+        return self._recorded.sequence != 0 and moves
 
-    def _annotates(self) -> bool:
-        """Whether it annotated a version here, or took an annotation back, or gave it back."""
-        origin = _undone_in_the_end(self._snapshot, self._recorded)
-        return bool(origin.evidence) and origin.origin_ns is None
+    def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
+        """What takes back its annotations, or annotates anew what it took back."""
+        snapshot, at = self._snapshot, self._recorded
+        while (later := snapshot.newest_undo(at.sequence)) is not None:
+            undoes(later)
+            at = later
+        if at.entry.is_received:
+            return ()
+        found: list[Statement] = []
+        for made in at.entry.of(AnnotationStatement):
+            if not snapshot.is_subject(Retraction, made.id):
+                found.append(Retraction(subject=made.id, author=author, reason=reason))
+        for taken in at.entry.retractions:
+            there = None if taken.target else snapshot.statement(taken.subject)
+            if there is not None and isinstance(there[1], AnnotationStatement):
+                found.append(
+                    AnnotationStatement(
+                        subject=there[1].subject,
+                        author=author,
+                        reason=reason,
+                        metrics=there[1].metrics,
+                        params=there[1].params,
+                        note=there[1].note,
+                    )
+                )
+        return tuple(found)
 
     def head(self) -> Head:
         at = self._after(HEAD)

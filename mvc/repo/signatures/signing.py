@@ -13,19 +13,21 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import CannotSign, DamagedData, MvcError
-from mvc.ids import DeploymentId
+from mvc.errors import CannotSign, MvcError
+from mvc.ids import CommitId, StatementId
+from mvc.model.canonical import encode_uint
+from mvc.model.hashing import digest
+from mvc.model.statement import Signature
 from mvc.names import printable
 from mvc.repo.config import Config, user_path
 from mvc.repo.context import Context
-from mvc.repo.lookup import stamping
-from mvc.repo.signatures import statements
-from mvc.repo.signatures.statements import DEPLOYMENTS, VERSIONS, Said
-from mvc.store.journal.entries import Deployment, Entry, Retraction
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
-from mvc.store.journal.signatures import Signature
+from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
 
+VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
+"""The namespaces: a list of allowed signers may say who signs which."""
 Send = Callable[[Entry], Callable[[Recorded], None]]
 """Sends an entry to a remote; the result is called once it is recorded here."""
 _KEY = "sign.key"
@@ -94,12 +96,16 @@ def publish(
     ``send``: gives the entry to a remote first. If that raises, nothing is recorded.
     """
     store = context.store
+
+    def drafted(moment: int) -> Entry:
+        return completed(store.snapshot, make(moment))
+
     if send is not None:
         context.fresh()
-        draft = make(store.now_ns())
+        draft = drafted(store.now_ns())
         draft = draft if how is None else _signed(store.snapshot, draft, how)
         after = send(draft)
-        recorded = store.publish(lambda: _following(store.snapshot, draft))
+        recorded = store.publish(lambda: draft)
         after(recorded)
         return recorded
     if how is None:
@@ -107,32 +113,25 @@ def publish(
     for _ in range(_TRIES):
         context.fresh()
         moment = store.now_ns()
-        draft = make(moment)
+        draft = drafted(moment)
         with suppress(_Overtaken):
             signed = _signed(store.snapshot, draft, how)
 
             def final(moment: int = moment, draft: Entry = draft, signed: Entry = signed) -> Entry:
-                if make(moment).encoded != draft.encoded:
+                if drafted(moment).encoded != draft.encoded:
                     raise _Overtaken
                 return signed
 
             return store.publish(final, release=release)
     return store.publish(
-        lambda: _signed(store.snapshot, make(store.now_ns()), how), release=release
+        lambda: _signed(store.snapshot, drafted(store.now_ns()), how), release=release
     )
 
 
-def _following(snapshot: Snapshot, draft: Entry) -> Entry:
-    """The entry behind what others recorded meanwhile."""
-    made = []
-    for each in draft.deployments:
-        before = snapshot.newest_deployment(each.target)
-        made.append(replace(each, previous=None if before is None else before.sequence))
-    return replace(draft, deployments=tuple(made))
-
-
 def _signed(snapshot: Snapshot, entry: Entry, how: Signing) -> Entry:
-    return replace(entry, signatures=tuple(_signatures(snapshot, entry, how)))
+    """The entry with its signatures, all of it complete."""
+    signatures = tuple(_signatures(snapshot, entry, how))
+    return completed(snapshot, replace(entry, statements=(*entry.statements, *signatures)))
 
 
 class _Overtaken(Exception):
@@ -144,28 +143,45 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
 
     now = entry.time_ns
     for commit in entry.commits if how.versions else ():
-        blob = sign(how.key, VERSIONS, statements.version(commit.id, now))
-        yield Signature("version", commit.id, now, blob)
-    said = Said(entry.done_by, entry.done_ns, entry.reason)
-    for made in entry.deployments if how.deployments else ():
-        stamp = made.stamp
-        assert stamp is not None
-        before = stamping.newest(snapshot, made.target) or DeploymentId(b"")
-        message = statements.deployment(made, stamp, said, before=before, signed_ns=now)
-        blob, id_ = sign(how.key, DEPLOYMENTS, message), made.id(stamp)
+        blob = sign(how.key, VERSIONS, signed_version(commit.id, now))
         yield Signature(
-            "deployment", made.commit, now, blob, target=made.target, deployment=id_, before=before
+            subject=commit.id, author=entry.done_by, of_statement=False, signed_ns=now, blob=blob
         )
-    for taken in entry.retractions if how.deployments else ():
-        origin, id_ = _retracted(snapshot, taken)
-        message = statements.retraction(taken.target, id_, said, signed_ns=now)
-        blob = sign(how.key, DEPLOYMENTS, message)
-        yield Signature("retraction", origin.commit, now, blob, target=taken.target, deployment=id_)
+    before = dict[str, StatementId | None]()
+    for each in entry.statements if how.deployments else ():
+        if not each.target:
+            continue
+        last = before.setdefault(each.target, _newest(snapshot, each.target))
+        blob = sign(how.key, DEPLOYMENTS, signed_statement(each.id, last, now))
+        yield Signature(
+            subject=each.id,
+            author=each.author,
+            of_statement=True,
+            signed_ns=now,
+            blob=blob,
+            before=last,
+        )
 
 
-def _retracted(snapshot: Snapshot, taken: Retraction) -> tuple[Deployment, DeploymentId]:
-    there = snapshot.by_sequence(taken.sequence)
-    origin = None if there is None else stamping.on(there, taken.target)
-    if there is None or origin is None:
-        raise DamagedData(f"the deployment of operation {taken.sequence} is lost")
-    return origin, origin.id(snapshot.stamp_of(there, origin))
+def _newest(snapshot: Snapshot, target: str) -> StatementId | None:
+    """The last deployment on a target, in their order."""
+
+    def look() -> StatementId | None:
+        hybrid_ns = snapshot.newest_hybrid(target)
+        rows = [] if hybrid_ns is None else snapshot.at_hybrid(target, hybrid_ns)
+        return max((each.id for _, each in rows), default=None)
+
+    return snapshot.retry_on_rewrite(look)
+
+
+# -- what is signed (docs/format.md) ---------------------------------------------------------
+
+
+def signed_version(commit: CommitId, signed_ns: int) -> bytes:
+    """Of a version: its id, and with it all that it holds and comes from."""
+    return digest(b"mvc.signed-version.1", commit, encode_uint(signed_ns))
+
+
+def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
+    """Of a deployment or retraction: its id, and what came before it on the target."""
+    return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))

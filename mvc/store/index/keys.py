@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from mvc.model.canonical import decode_text
+from mvc.model.statement import Deployment, Statement
 from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
-REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, REFLOG, LIVE = (
-    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"l", b"v",
+REF, COMMIT, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
+    b"f", b"c", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
-FORGOTTEN, OPERATION, UNDONE, RELINKED, WEIGHTS = b"g", b"o", b"u", b"h", b"w"
-EVIDENCE, STAMPED, LATE_STAMP = b"a", b"s", b"n"
+DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
+"""The tables of statements: target and time, kind with target and hybrid, subject, id."""
+STATE, WEIGHTS = b"\x40", b"\x41"
+"""As kinds of the table of subjects: what became of states, and of weights."""
+_TARGET = b"\x80"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -57,8 +62,9 @@ def without_offset(key: bytes) -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """The name in a key of a table, a name and an offset."""
-    return key[1 : -_OFFSET - 1].decode("utf-8", "surrogateescape")
+    """The name in a key of a table, a name and an offset; behind that of a target is a moment."""
+    end = -_OFFSET - (9 if key[:1] == DEPLOYED else 1)
+    return decode_text(key[1:end])
 
 
 def after(prefix: bytes) -> bytes:
@@ -78,30 +84,49 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield MARK + commit.root[:8] + at
     for mark in entry.marks:
         yield MARK + mark + at
-    for deployment in entry.deployments:
-        yield DEPLOYED + text(deployment.target) + moment(deployment.time_ns) + at
-        yield TARGET + text(deployment.target) + at
-        if not is_report(deployment.target):
-            yield LIVE + deployment.commit[:8] + at
-        hybrid = recorded.sequence if deployment.stamp is None else deployment.stamp.hybrid_ns
-        yield STAMPED + text(deployment.target) + moment(hybrid) + at
-    for late in entry.stamps:
-        yield STAMPED + text(late.target) + moment(late.stamp.hybrid_ns) + at
-        yield LATE_STAMP + text(late.target) + number(late.sequence) + at
-    for retraction in entry.retractions:
-        yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
-    marked = (each.commit for each in entry.forgotten)
-    for commit_id in {*marked, *entry.gone, *entry.here_again}:
-        yield FORGOTTEN + commit_id[:8] + at
-    for weights in entry.weights:
-        yield WEIGHTS + weights.commit[:8] + at
-    for commit_id in entry.told_of:
-        yield EVIDENCE + commit_id[:8] + at
+    for statement in entry.statements:
+        for key in _statement_keys(statement):
+            yield key + at
+    for state in entry.states:
+        yield SUBJECT + (WEIGHTS if state.path else STATE) + state.commit[:ID_BYTES] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
-    for relink in entry.relinks:
-        yield RELINKED + text(relink.target) + number(relink.sequence) + at
     yield from _pack_keys(entry, at)
+
+
+def _statement_keys(statement: Statement) -> Iterator[bytes]:
+    yield STATEMENT + statement.id[:ID_BYTES]
+    yield topic(statement)
+    if not statement.target:
+        return
+    yield ordered(statement.code, statement.target) + moment(statement.hybrid_ns)
+    if isinstance(statement, Deployment):
+        yield DEPLOYED + text(statement.target) + moment(statement.time_ns)
+        if is_report(statement.target):
+            return
+    yield about(statement.code, statement.subject)
+
+
+def topic(statement: Statement) -> bytes:
+    """How the keys of the statements of a topic begin; subjects that begin alike share them."""
+    if statement.target:
+        return on(statement.target)
+    return about(statement.code, statement.subject)
+
+
+def on(target: str) -> bytes:
+    """How the keys of what is said of a target begin."""
+    return SUBJECT + _TARGET + text(target)
+
+
+def about(code: int, subject: bytes) -> bytes:
+    """How the keys of the statements of one kind about a subject begin."""
+    return SUBJECT + bytes((code,)) + subject[:ID_BYTES]
+
+
+def ordered(code: int, target: str) -> bytes:
+    """How the keys of the statements of one kind on a target begin, by their hybrid times."""
+    return ORDER + bytes((code,)) + text(target)
 
 
 def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:

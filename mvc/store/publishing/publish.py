@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.io.files import WriteFile
 from mvc.limits import MAX_ENTRY
-from mvc.model.commit import Commit
+from mvc.model.statement import Deployment, Retraction, Statement
 from mvc.store.format import add_features
-from mvc.store.journal.entries import Entry, Evidence
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import (
     Position,
     Recorded,
@@ -47,7 +47,8 @@ def publish(
     """Appends the entry that ``make`` returns; durable when this returns.
 
     ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
-    leaves the journal as it was. An entry that could not be read again raises WrongUsage.
+    leaves the journal as it was. What its statements leave open is filled in (``completed``).
+    An entry that could not be read again raises WrongUsage.
     Packs that the entry names must be durable before. ``release`` is called once the entry is
     written, before the flush (a pack's lock). ``stored``: features that its records may need.
     Raises ReadOnly if a feature says that this mvc may not write.
@@ -78,12 +79,13 @@ def publish_all(
             snapshot.check_whole()
             heal(snapshot, file)
             generation = snapshot.generation
-            for entry in make():
+            for draft in make():
                 if done:
                     heal(snapshot, file)
+                entry = completed(snapshot, draft)
                 at = snapshot.position
                 data, after = proven_entry(entry, at, _readable(entry))
-                needed = stored if entry.regions else frozenset()
+                needed = entry.features | stored if entry.regions else entry.features
                 add_features(snapshot.fs, snapshot.folder, needed)
                 _append(file, at.offset, data)
                 done.append(
@@ -128,13 +130,54 @@ def proven_entry(entry: Entry, at: Position, read: Entry | None = None) -> tuple
 
 
 def _comparable(entry: Entry) -> tuple[object, ...]:
-    """What an entry says; metrics as texts, since NaN equals nothing."""
-    said: list[Commit | Evidence] = [*entry.commits, *entry.evidence]
+    """What an entry says; metrics as bytes or texts, since NaN equals nothing."""
     measured = [
         (replace(each, metrics={}), {name: value.hex() for name, value in each.metrics.items()})
-        for each in said
+        for each in entry.commits
     ]
-    return replace(entry, commits=(), evidence=()), measured
+    said = [each.encoded for each in entry.statements]
+    return replace(entry, commits=(), statements=()), said, measured
+
+
+def completed(snapshot: Snapshot, entry: Entry) -> Entry:
+    """An entry with what its statements leave open: their stamps, and the entries before them.
+
+    Valid only under the journal's lock.
+    """
+    if not entry.statements:
+        return entry
+    newest: dict[str | tuple[int, bytes], int] = {}
+    previous: dict[str | tuple[int, bytes], int | None] = {}
+    statements = []
+    for each in entry.statements:
+        topic = each.topic
+        if topic not in previous:
+            previous[topic] = entry_before(snapshot, each)
+        if not each.node:
+            before_ns = max(_newest_hybrid(snapshot, each), newest.get(topic, 0))
+            hybrid_ns = max(entry.time_ns, before_ns + 1)
+            each = replace(each, node=snapshot.node, recorded_ns=entry.time_ns, hybrid_ns=hybrid_ns)
+        newest[topic] = max(newest.get(topic, 0), each.hybrid_ns)
+        statements.append(each)
+    return replace(
+        entry,
+        statements=tuple(statements),
+        previous=tuple(previous[each.topic] for each in statements),
+    )
+
+
+def entry_before(snapshot: Snapshot, statement: Statement) -> int | None:
+    """The number of the last entry with a statement of the same topic."""
+    newest = snapshot.newest_of_topic(statement)
+    return None if newest is None else newest.sequence
+
+
+def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
+    if statement.target:
+        found = (snapshot.newest_hybrid(statement.target, k.code) for k in (Deployment, Retraction))
+        return max((each for each in found if each is not None), default=0)
+    about = snapshot.about(type(statement), statement.subject)
+    return max((each.hybrid_ns for _, each in about), default=0)
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:

@@ -11,8 +11,6 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, StateForgotten, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
-from mvc.repo.deployments import deployment_for
-from mvc.store.journal.entries import Entry
 from mvc.testing import FixedClock
 
 START, SECOND = 1_750_000_000_000_000_000, 10**9
@@ -158,35 +156,6 @@ def test_a_retracted_rollback_was_none(repo: Repository, clock: FixedClock) -> N
     assert repo.rollback("prod").commit == made["b"]
     repo.retract(made["b"], "prod", at=START + 2 * SECOND)  # what it went back to
     assert message(repo) == "b"
-    assert repo.rollback("prod").commit == made["a"]
-
-
-def earlier(repo: Repository, clock: FixedClock, commit: CommitId) -> None:
-    """A deployment as an earlier version of mvc recorded it: not who did it, or if to go back."""
-
-    def make() -> Entry:
-        snapshot, now = repo.context.store.snapshot, clock.time_ns
-        again = deployment_for(snapshot, "prod", now, commit, now_ns=now)
-        return Entry("deploy", clock.time_ns, "prod", deployments=(again,))
-
-    clock.advance(SECOND)
-    repo.context.store.publish(make)
-
-
-def test_rollbacks_that_an_earlier_version_recorded(repo: Repository, clock: FixedClock) -> None:
-    made = versions(repo, clock, "abc")
-    earlier(repo, clock, made["b"])
-    assert message(repo) == "b" and repo.live("prod").who == ""
-    assert repo.rollback("prod").commit == made["a"]
-
-
-def test_deployments_that_look_like_earlier_rollbacks(repo: Repository, clock: FixedClock) -> None:
-    """The first may have been meant each time; something was live before all the same."""
-    made = versions(repo, clock, "bc")
-    for name in "bab":
-        if name not in made:
-            made[name] = repo.commit({"w": np.full(3, 9, np.float32)}, message=name).id
-        earlier(repo, clock, made[name])
     assert repo.rollback("prod").commit == made["a"]
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 import mvc.store.journal.reader as journal_reader
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
+from mvc.model.statement import Deployment
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.oplog import oplog
@@ -34,7 +35,7 @@ def test_newest_first_with_what_was_done(context: Context) -> None:
     ]  # fmt: skip
     assert found[0].entry.time_ns - found[1].entry.time_ns == 60 * 10**9
     assert [c.new for c in found[0].entry.refs] == [first]
-    assert found[1].entry.deployments[0].target == "prod"
+    assert found[1].entry.of(Deployment)[0].target == "prod"
     assert numbers(context, 2) == [2, 1]
     assert numbers(context, 0) == []
     with pytest.raises(WrongUsage):

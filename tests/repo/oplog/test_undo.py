@@ -25,7 +25,7 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import Undoing, plan, undo
 from mvc.repo.rollback import rollback
-from mvc.store.journal.entries import Entry, Forgotten, RefChange
+from mvc.store.journal.entries import Entry, RefChange, StateMark
 from tests.repo.publishing import commit, repository, set_ref
 from tests.repo.working import open_context
 
@@ -161,7 +161,7 @@ def test_what_moves_nothing_is_not_undone(context: Context) -> None:
     deploy(context, id_, "prod")
     retract(context, None, "prod")
     context.store.publish(lambda: Entry("gc", 0, "freed 3 kB"))
-    context.store.publish(lambda: Entry("forget", 0, forgotten=(Forgotten(id_, True),)))
+    context.store.publish(lambda: Entry("forget", 0, states=(StateMark(id_, "forgotten"),)))
     assert "--retract" in (refused(context, 2, r"2 \(deploy\).*not undone").hint or "")
     assert "mvc deploy" in (refused(context, 3, r"3 \(retract\).*not undone").hint or "")
     refused(context, 4, r"4 \(gc\) moved no branch")
