@@ -46,7 +46,7 @@ class VersionHistory:
         self._behind: list[tuple[int, ...]] = []
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
         self._deployed: set[int] = set()
-        self._times, self._sequences = array("q"), array("q")
+        self._times, self._sequences = array("Q"), array("q")
         self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
         self._marked: set[int] = set()  # of entries with what goes with a version

@@ -157,7 +157,7 @@ def test_every_time_that_can_be_written_down_is_good(tmp_path: Path, now: int) -
 
 
 def test_a_repository_in_which_such_a_time_stands_can_be_used(made: Path, tmp_path: Path) -> None:
-    """mvc 0.1 wrote such entries under a clock after 2262, and could not open them then."""
+    """A clock after 2262 has such times: more than 63 bits of nanoseconds."""
     root = tmp_path / "models"
     shutil.copytree(made, root)
     with Repository.open(root, clock=FixedClock()) as repo:

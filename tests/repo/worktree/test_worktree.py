@@ -53,7 +53,7 @@ def touch(context: Context, *names: str) -> None:
 
 
 def expand(context: Context, *paths: str, cwd: Path | None = None) -> list[str]:
-    return worktree.expand(context, paths, cwd or context.root, set())
+    return worktree.expand(context, paths, cwd or context.root, set(), missing=set())
 
 
 def test_a_folder_means_its_files(context: Context) -> None:
