@@ -195,8 +195,8 @@ def note_line(annotation: Annotation) -> str:
 
 
 def who(author: str, sent_by: str) -> str:
-    """``ada (sent by token ci)``."""
-    sent = f"(sent by {printable(sent_by)})" if sent_by else ""
+    """``ada (sent by token ci)``; once where the author is the sender."""
+    sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
 
 
