@@ -25,7 +25,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
 from mvc.ids import CommitId, StatementId
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Retraction
-from mvc.names import printable
+from mvc.names import is_report, printable
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
@@ -379,18 +379,21 @@ def succession(
 ) -> Iterator[Deployed]:
     """What is live now, then what would be if that had never been deployed, and so on.
 
-    The deployments ``counting`` are among them even if they are retracted. The
-    iterator reads only what is taken.
+    The deployments ``counting`` are among them even if they are retracted. Of a node's report the
+    newest time answers, by its clock, which may be ahead. The iterator reads only what is taken.
     """
 
     def counts(deployed: Deployed) -> bool:
         return not deployed.retracted or deployed.id in counting
 
-    by_time = filter(counts, on_target(snapshot, target, until=now_ns))
+    until, now = (
+        (None, ()) if is_report(target) else (now_ns, _immediate(snapshot, target, counting))
+    )
+    by_time = filter(counts, on_target(snapshot, target, until=until))
     taken: set[StatementId] = set()
     passed: list[Deployed] = []
     later: Deployed | None = None
-    for recorded in _immediate(snapshot, target, counting):
+    for recorded in now:
         later = later or next(by_time, None)
         while later is not None and later.place > recorded.place:
             if later.dated:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import mvc
 from mvc.errors import NoDeployment, RemoteUnreachable
 from mvc.fleet.reports import QUEUE, Reports
 from mvc.ids import CommitId
@@ -151,6 +152,6 @@ def test_what_a_node_served(
         wrong += answer != node.served(at)
     count("questions what a node served", questions=questions, wrong=wrong)
     assert not wrong
-    assert {s.node: s.commit for s in nodes(repo)} == {n.name: n.served(None) for n in asked}
+    assert {s.node: s.commit for s in mvc.nodes(repo)} == {n.name: n.served(None) for n in asked}
     assert repo.storage.fsck(full=False).sound
     history.close()

@@ -90,11 +90,11 @@ def test_deployments_in_any_order_with_retractions(
         assert [
             (d.target, d.time_ns, d.sequence, d.commit, d.retracted) for d in repo.deployments()
         ] == [
-            (d.target, d.time, d.sequence, d.commit, d.dead)
+            (d.target, d.time, d.sequence, d.subject, d.dead)
             for d in sorted(oracle.deployments, key=lambda d: (d.time, d.order))
         ]
         for target in {d.target for d in oracle.deployments}:
-            made = [d for d in oracle.deployments if d.target == target]
+            made = [s for s in oracle.statements if s.kind in (0, 1) and s.target == target]
             assert [d.previous for d in made] == [0, *(d.sequence + 1 for d in made[:-1])]
             for at in (None, *(START + s * SECOND for s in range(-2, 60, 3))):
                 try:

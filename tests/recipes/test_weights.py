@@ -586,7 +586,7 @@ def _story(
                 recipes.drop_weights(repo, [newest])
             with suppress(MvcError):
                 repo.storage.repack()
-        if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):
+        if not any(entry.dropped for entry in repo.log(newest, limit=1)):
             shutil.rmtree(images)  # nothing needs it
         assert not (
             outside and not images.exists() and repo.storage.stats().dropped > (base != "stored")

@@ -311,7 +311,7 @@ def unknown_parent(forged: Forged, world: World) -> None:
 
 @attack
 def given_up_without_a_recipe(forged: Forged, world: World) -> None:
-    lack = Absent(bytes(world.ids[2]), "dropped", "model.safetensors", 5)
+    lack = Absent(bytes(world.ids[2]), "dropped", "model.safetensors")
     forged.entries[0] = replace(forged.entries[0], absent=(lack,))
     forged.records[0] = [r for r in forged.records[0] if any(m.kind == 2 for m in r.members)]
 
@@ -438,6 +438,14 @@ def _deploying(target: str = "prod", **other: object) -> Attack:
     return act
 
 
+def _long_reason(forged: Forged, world: World) -> None:
+    longest = "x" * (1 << 16)
+    values = {"subject": world.ids[0], "time_ns": START, **STAMP, "reason": longest}
+    one_more = b"\x81\x80\x04x" + longest.encode()
+    data = Deployment(target="prod", **values).encoded
+    _bringing(data.replace(b"\x80\x80\x04" + longest.encode(), one_more))(forged, world)
+
+
 ATTACKS |= {
     "target_above": _deploying("../prod"),
     "target_of_control": _deploying("prod\x1b[2J"),
@@ -447,7 +455,7 @@ ATTACKS |= {
     "clock_lifted": _deploying(hybrid_ns=(1 << 63) - 1),
     "recorded_next_week": _deploying(recorded_ns=START + 7 * DAY),
     "short_node": _deploying(node=b"n"),
-    "long_reason": _deploying(reason="x" * (1 << 16 | 1)),
+    "long_reason": _long_reason,
     "statements_of_nothing": _bringing(b"\xff" * 50),
     "an_empty_statement": _bringing(b""),
     "an_unknown_kind": _bringing(b"\x06" + KNOWN[1:]),

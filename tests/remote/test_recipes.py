@@ -19,7 +19,6 @@ from mvc.errors import (
     WeightsDropped,
 )
 from mvc.ids import CommitId
-from mvc.recipes import weights
 from mvc.remote.door import Wanted
 from mvc.remote.receiver import receive
 from mvc.remote.sender import send
@@ -277,9 +276,7 @@ def test_a_data_set_by_reference(story: Story) -> None:
     state = {n: v.clone() for n, v in story.model.state_dict().items()}
     assert author.push().outside == ()
     third = story.train()
-    drop_outside(author, third)
-    pushed = author.push()
-    assert pushed.outside == (third,)
+    assert author.push().outside == ()
     elsewhere = story.clone("elsewhere")
     assert all(torch.equal(elsewhere.checkout(second)[n], v) for n, v in state.items())
     assert recipes.data_set(elsewhere, "outside").source == str(folder)
@@ -288,11 +285,6 @@ def test_a_data_set_by_reference(story: Story) -> None:
         mvc.retrain(elsewhere, third, trust=True)
     (story.root / "gone").rename(folder)
     assert mvc.retrain(elsewhere, third, trust=True).state
-
-
-def drop_outside(repo: Repository, id_: CommitId) -> None:
-    mvc.retrain(repo, id_, trust=True)
-    weights.drop(repo.context, [id_], outside_data=True)
 
 
 def test_a_data_set_travels_once(story: Story) -> None:
