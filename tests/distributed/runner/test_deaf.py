@@ -105,7 +105,7 @@ def test_something_hangs(tmp_path: Path, scenario: Scenario) -> None:
 
 
 def test_a_stopped_worker(tmp_path: Path) -> None:
-    line = "trained to the end, but without worker 1: it did not answer within 4 seconds"
+    line = f"trained to the end, but without worker 1: it did not answer within {TIMEOUT} seconds"
     run(tmp_path, Scenario("stop", "20", 1, line, FGM))
 
 
