@@ -3,7 +3,8 @@
 The model knows what every version ever made must give back, and which were forgotten anywhere.
 A state that nobody forgot comes back bit for bit wherever its version is known. In the end all
 sync in any order: then deployments, retractions and what was live when are the same for all. Who
-was in conflict on a target has what the remote has of it, and more (test_one_truth.py).
+was in conflict on a target has what the remote has of it, and more (test_one_truth.py). So has
+who took back a deployment before it was sent and others deployed meanwhile: it changes no answer.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from mvc.errors import (
     WeightsDropped,
     WrongUsage,
 )
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
+from mvc.repo.deployments import Deployed
 from mvc.repo.lookup.availability import dropped
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
@@ -377,8 +379,10 @@ class RemoteMachine(RuleBasedStateMachine):
             self.people[name].note()
         self._check(*NAMES, "origin")
         expected = self.remote.own(answers, reads=True)
+        sent = self.remote.own(lambda repo: {d.id for d in repo.deployments()}, reads=True)
         for name in NAMES:
-            found, apart = answers(self.people[name].repo), self.people[name].apart
+            repo, apart = self.people[name].repo, self.people[name].apart
+            found = answers(repo, _given_up(repo, name, sent))
             self.done["targets"] += len(TARGETS)
             self.done["apart"] += len(apart)
             there, here = ([row[:4] for row in each["deployments"]] for each in (expected, found))
@@ -392,6 +396,22 @@ class RemoteMachine(RuleBasedStateMachine):
                     assert there == here, (name, question)
                 elif question.rpartition(" ")[2] not in apart:
                     assert found[question] == expected[question], (name, question)
+
+
+def _given_up(repo: Repository, name: str, sent: set[StatementId]) -> set[StatementId]:
+    """What a person took back before it was sent, and others changed the target meanwhile."""
+    every = list(repo.deployments())
+
+    def is_refused(own: Deployed) -> bool:
+        others = (each for each in every if each.id in sent and each.target == own.target)
+        return any(
+            (each.author != name and each.sequence > own.sequence)
+            or (each.id == own.replaces and each.retracted_by != name and each.retracted)
+            for each in others
+        )
+
+    mine = (each for each in every if each.id not in sent and each.author == name)
+    return {each.id for each in mine if each.retracted and is_refused(each)}
 
 
 def _memory() -> str | None:
@@ -417,6 +437,16 @@ def _run(kind: str, examples: int, steps: int) -> None:
         steps=machine.steps,
         **machine.done,
     )
+
+
+def test_taken_back_before_it_was_sent() -> None:
+    """Others deployed meanwhile: it stays here, and changes no answer."""
+    machine = RemoteMachine()
+    machine.begin([1, 1, 1])
+    machine.commit("cleo", 1, "edge")
+    machine.retract(on="edge", who="cleo")
+    machine.share(who="ben", to="cleo", number=7, on="edge")
+    machine.teardown()
 
 
 def test_three_repositories_and_a_remote() -> None:

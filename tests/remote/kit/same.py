@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
-from mvc.ids import CommitId
+from mvc.ids import CommitId, StatementId
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup.availability import dropped
@@ -78,9 +78,12 @@ def states(repo: Repository, ids: Iterable[CommitId]) -> dict[CommitId, dict[str
     return {id_: contents.of(id_) for id_ in ids}
 
 
-def answers(repo: Repository) -> dict[str, Any]:
-    """What is said of deployments, by target: listed, live at each moment, live in between."""
-    listed = list(repo.deployments())
+def answers(repo: Repository, without: Container[StatementId] = ()) -> dict[str, Any]:
+    """What is said of deployments, by target: listed, live at each moment, live in between.
+
+    Those ``without`` are not listed.
+    """
+    listed = [d for d in repo.deployments() if d.id not in without]
     found: dict[str, Any] = {"targets": sorted(repo.targets())}
     found["deployments"] = sorted(
         (d.target, d.time_ns, d.recorded_ns, d.commit.hex(), d.retracted) for d in listed
@@ -88,7 +91,9 @@ def answers(repo: Repository) -> dict[str, Any]:
     for target in {d.target for d in listed}:
         times = sorted({d.time_ns + off for d in listed if d.target == target for off in (-1, 0)})
         found[f"order {target}"] = [
-            (d.time_ns, d.commit.hex(), d.retracted) for d in repo.deployments(target)
+            (d.time_ns, d.commit.hex(), d.retracted)
+            for d in repo.deployments(target)
+            if d.id not in without
         ]
         found[f"live {target}"] = [(at, _live(repo, target, at)) for at in times]
         found[f"now {target}"] = _live(repo, target, None)
