@@ -386,14 +386,13 @@ def succession(
     def counts(deployed: Deployed) -> bool:
         return not deployed.retracted or deployed.id in counting
 
-    until, now = (
-        (None, ()) if is_report(target) else (now_ns, _immediate(snapshot, target, counting))
+    by_time = filter(
+        counts, on_target(snapshot, target, until=None if is_report(target) else now_ns)
     )
-    by_time = filter(counts, on_target(snapshot, target, until=until))
     taken: set[StatementId] = set()
     passed: list[Deployed] = []
     later: Deployed | None = None
-    for recorded in now:
+    for recorded in () if is_report(target) else _immediate(snapshot, target, counting):
         later = later or next(by_time, None)
         while later is not None and later.place > recorded.place:
             if later.dated:
