@@ -53,8 +53,6 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     names = ", ".join(id_.short for id_ in done.at_home)
     if names:
         session.out.note(f"the files of data sets stay here: {names}")
-    for id_ in done.outside:
-        session.out.note(f"{id_.short} can be trained again only where its data lie")
     for target, id_ in done.not_there:
         session.out.warn(
             f"{id_.short}, live on {printable(target)} here, is not there, nor its deployment: "

@@ -27,7 +27,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Retraction, Tombstone
-from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
+from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
 from mvc.remote.door import FETCH, Door, Move, Place, Received, RefusedDeployment, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
@@ -99,8 +99,8 @@ class PushOptions(Struct, frozen=True):
 class Pushed(Transferred, frozen=True):
     """What went, or would.
 
-    ``passed_over``: tags that are another version there. ``outside``: versions without weights that
-    can be trained again only where their data lie. ``at_home``: data sets whose contents stay here.
+    ``passed_over``: tags that are another version there. ``at_home``: data sets whose contents stay
+    here.
     ``denied``: scopes that the caller lacks there, so that tags and deployments which would have
     gone along have not. ``not_there``: targets, with the version that is live on them here, whose
     version the remote does not have: their deployments stay here. ``not_forgotten``: versions
@@ -110,7 +110,6 @@ class Pushed(Transferred, frozen=True):
     """
 
     passed_over: tuple[str, ...] = ()
-    outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
     denied: tuple[str, ...] = ()
     not_there: tuple[tuple[str, CommitId], ...] = ()
@@ -162,8 +161,7 @@ def push(
         denied = (*plan.denied, *sorted(work.denied), *(("admin",) if kept else ()))
         return Pushed(
             **asdict(work.tally.total(updates)), passed_over=plan.passed_over,
-            outside=work.outside, at_home=work.at_home,
-            denied=denied,
+            at_home=work.at_home, denied=denied,
             not_there=plan.not_there(),
             not_forgotten=kept, refused=work.refused(),
         )  # fmt: skip
@@ -481,7 +479,6 @@ class _Push:
         self.forgot = False
         self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
-        self.outside: tuple[CommitId, ...] = ()
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
@@ -568,11 +565,10 @@ class _Push:
         sending = Sending(self._context, wanted, self._without)
         if not is_whole:
             self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
-            self.outside = tuple(sorted(self._checked(sending, partial)))
+            self._check_lacks(sending, partial=partial)
         return {id_ for commit in sending.versions for id_ in commit.needs} if has_data else set()
 
-    def _checked(self, sending: Sending, partial: bool) -> Iterator[CommitId]:
-        """The versions that can be trained again only elsewhere."""
+    def _check_lacks(self, sending: Sending, *, partial: bool) -> None:
         for commit, absent, needs in sending.lacks():
             id_, short = commit.id, commit.id.short
             if absent.why == "rule" and id_ not in self._without and not partial:
@@ -587,11 +583,6 @@ class _Push:
                     f"from which they are trained again, does not go to {self.tally.remote}",
                     hint=f"'mvc retrain {short} --trust-code' stores them again first",
                 )
-            if absent.why == "dropped" and any(map(self._is_reference, commit.needs)):
-                yield id_
-
-    def _is_reference(self, id_: CommitId) -> bool:
-        return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE
 
     def _slices(self, wanted: Wanted) -> Iterator[Slice]:
         """Without what goes along and the remote would refuse."""
