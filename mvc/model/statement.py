@@ -35,7 +35,6 @@ MAX_STATEMENT = 2 * MAX_COMMIT
 """Bytes of one statement."""
 NO_NODE = b""
 _FARTHEST = 1 << 63
-_BODY = MAX_STATEMENT
 _TAG = b"mvc.statement.1"
 
 
@@ -107,7 +106,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
         subject = reader.raw(DIGEST_SIZE)
         author, reason = reader.text(MAX_NAME_BYTES), reader.text(MAX_REASON)
         node, recorded_ns, hybrid_ns = reader.raw(NODE), reader.sint(), reader.uint(_FARTHEST)
-        body = Reader(reader.blob(_BODY), where)
+        body = Reader(reader.blob(MAX_STATEMENT), where)
         reader.end()
         fields = kind.read(body)
         body.end()

@@ -75,10 +75,21 @@ def version_of(
 
     ``others``: statements that may be its subject, beside those on record.
     """
-    at: Statement | None = statement
-    while at is not None and at.commit is None:
-        at = _find(snapshot, at.subject, others)
+    at = _followed(snapshot, statement, others, lambda each: each.commit is not None)
     return None if at is None else at.commit
+
+
+def _followed(
+    snapshot: Snapshot,
+    statement: Statement,
+    others: Sequence[Statement],
+    ends: Callable[[Statement], bool],
+) -> Statement | None:
+    """The first that ``ends`` of a statement, its subject, and so on; None if one is not here."""
+    at: Statement | None = statement
+    while at is not None and not ends(at):
+        at = _find(snapshot, at.subject, others)
+    return at
 
 
 def _find(snapshot: Snapshot, id_: bytes, others: Iterable[Statement]) -> Statement | None:
@@ -140,11 +151,11 @@ class Admitted(Struct):
         """The versions that it says something of, but for deployments and tombstones."""
         others = (s for s in self.statements if not s.target and not isinstance(s, Tombstone))
         found = (
-            (each, version_of(snapshot, each, self.statements))
+            version_of(snapshot, each, self.statements)
             for each in others
             if not _target_of(snapshot, each, self.statements)
         )
-        return {version for _, version in found if version is not None}
+        return {version for version in found if version is not None}
 
     def targets(self, snapshot: Snapshot) -> set[str]:
         """The targets that it says something of, or vouches for."""
@@ -153,9 +164,9 @@ class Admitted(Struct):
 
 
 def _target_of(snapshot: Snapshot, statement: Statement, others: Sequence[Statement]) -> str:
-    at: Statement | None = statement
-    while at is not None and not at.target and at.commit is None:
-        at = _find(snapshot, at.subject, others)
+    at = _followed(
+        snapshot, statement, others, lambda each: bool(each.target) or each.commit is not None
+    )
     return "" if at is None else at.target
 
 

@@ -190,8 +190,8 @@ def _compared(
     for recorded in rows:
         made, now_ns = next(on(recorded, target), None), recorded.entry.time_ns
         taken = [each for each in _retractions(recorded) if each.target == target]
-        ids = _retracted(recorded, target)
-        changes = {id_ for id_ in ids if id_ in counting and id_ not in deployed}
+        ids = {StatementId(each.subject) for each in taken}
+        changes = (ids & counting) - deployed
         if made is None and not changes:
             continue
         at = None if made is None else made.time_ns
