@@ -43,7 +43,7 @@ BUDGET = {
     "report": 727,
     "server": 1_381,
     "serving": 409,
-    "store": 6_116,
+    "store": 6_122,
     "testing": 452,
     "training": 1_507,
 }

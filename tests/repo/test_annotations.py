@@ -6,19 +6,24 @@ import math
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import InvalidName, RefConflict, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance import gc
 from mvc.model.statement import AnnotationStatement
 from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import publish
+from mvc.store.snapshot import Snapshot
 from mvc.testing import FixedClock, History, UnsyncedFS
 from mvc.testing.history import weights
 
 HOUR = 3600 * 10**9
+START = 1_750_000_000 * 10**9
 
 
 @pytest.fixture
@@ -239,3 +244,39 @@ def test_live_report_and_tables_have_what_was_found_out_later(history: History) 
         page = mvc.write_report(repo)
         assert "auc" in page and "by=eval" in page
         assert ">highest 0.75</text>" in page and ">lowest 0.5</text>" in page
+
+
+def test_a_new_one_is_the_last_of_those_from_a_clock_that_is_ahead(tmp_path: Path) -> None:
+    early, late = FixedClock(START), FixedClock(START + HOUR)
+    with Repository.init(tmp_path / "a", clock=late) as a:
+        a.commit({"w": np.zeros(3)})
+        mvc.clone(str(tmp_path / "a"), tmp_path / "b").close()
+        a.annotate("HEAD", note="first")
+        late.advance(-HOUR // 2)
+        a.annotate("HEAD", note="second")
+    with Repository.open(tmp_path / "b", clock=early) as b:
+        b.fetch()
+        b.annotate("origin/main", note="third")
+        b.annotate("origin/main", note="fourth")
+        assert notes(b, "origin/main") == ["first", "second", "third", "fourth"]
+
+
+def test_another_one_reads_no_more_for_many_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    inner = Snapshot.entry
+
+    def counted(self: Snapshot, offset: int) -> Recorded:
+        read.append(offset)
+        return inner(self, offset)
+
+    monkeypatch.setattr(Snapshot, "entry", counted)
+    counts = []
+    with Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.zeros(3)})
+        for _ in range(30):
+            read.clear()
+            repo.annotate("HEAD", note="as before")
+            counts.append(len(read))
+    assert counts[-1] <= counts[2]

@@ -176,8 +176,15 @@ def _newest_hybrid(snapshot: Snapshot, statement: Statement) -> int:
     if statement.target:
         found = (snapshot.newest_hybrid(statement.target, k.code) for k in (Deployment, Retraction))
         return max((each for each in found if each is not None), default=0)
-    about = snapshot.about(type(statement), statement.subject)
-    return max((each.hybrid_ns for _, each in about), default=0)
+    greatest, recorded = 0, snapshot.newest_of_topic(statement)
+    while recorded is not None:
+        entry = recorded.entry
+        alike = (each for each in entry.statements if each.topic == statement.topic)
+        greatest = max(greatest, *(each.hybrid_ns for each in alike))
+        # What was recorded here is later than all before it; what came from elsewhere need not be.
+        number = entry.before(statement) if entry.is_received else None
+        recorded = None if number is None else snapshot.by_sequence(number)
+    return greatest
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
