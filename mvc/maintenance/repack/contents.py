@@ -18,7 +18,7 @@ from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.repack.solve.bundles import Bundles
 from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected
 from mvc.maintenance.repack.solve.priced import BYTES_ALONE, Priced, Solver, Training
-from mvc.maintenance.repack.survey import Version
+from mvc.maintenance.repack.survey import Survey, Version
 
 Shape: TypeAlias = Mapping[bytes, tuple[bytes, list[Candidate]]]
 """By content the earlier one that it may be made from, and the codings for that."""
@@ -102,7 +102,7 @@ class ContentPlan:
             self._held,
             fixed,
             BYTES_ALONE if weight is None else weight,
-            trainings=self._trainings(proven or {}),
+            trainings=trainings(survey, proven or {}, self.numbers),
         )
         self._bundles = Bundles(priced) if weight is None else None
         self.solver = Solver(priced if self._bundles is None else self._bundles.priced)
@@ -147,25 +147,6 @@ class ContentPlan:
         ns, stored = self._ns(id_, candidates), self._bytes(candidates)
         return Edge(self.numbers[base], self.numbers[id_], stored, ns=ns, forward=forward)
 
-    def _trainings(self, proven: Mapping[CommitId, Proven]) -> dict[int, Training]:
-        """The recipes of versions that have their weights. A base that gave its up is trained, too,
-        if its recipe is proven.
-        """
-        survey, found = self._costs.survey, dict[int, Training]()
-        gone = survey.found.history.dropped
-        for commit, recipe in proven.items():
-            at, seconds = recipe.base, recipe.seconds
-            while at in gone and at in proven:
-                at, seconds = proven[at].base, seconds + proven[at].seconds
-            number, base = survey.numbers.get(commit), survey.numbers.get(at)
-            if number is None or base is None or {commit, at} & gone.keys():
-                continue
-            blobs = survey.versions[number].blobs
-            made = f"{recipe.path}\0"
-            kept = [self.numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
-            found[number] = Training(base, round(seconds * 1e9), kept)
-        return found
-
     def selection(self, layout: Selected) -> Selection:
         """The codings that a layout of the solver needs, and those of blobs that no version has."""
         return self.codings(layout if self._bundles is None else self._bundles.contents(layout))
@@ -195,3 +176,24 @@ class ContentPlan:
 def deltas(shape: Shape) -> Iterator[Candidate]:
     """All codings of a shape."""
     return (candidate for _, made in shape.values() for candidate in made)
+
+
+def trainings(
+    survey: Survey, proven: Mapping[CommitId, Proven], numbers: Mapping[bytes, int]
+) -> dict[int, Training]:
+    """The recipes of versions that have their weights. A base that gave its up is trained, too,
+    if its recipe is proven. ``numbers``: of contents.
+    """
+    gone, found = survey.found.history.dropped, dict[int, Training]()
+    for commit, recipe in proven.items():
+        at, seconds = recipe.base, recipe.seconds
+        while at in gone and at in proven:
+            at, seconds = proven[at].base, seconds + proven[at].seconds
+        number, base = survey.numbers.get(commit), survey.numbers.get(at)
+        if number is None or base is None or {commit, at} & gone.keys():
+            continue
+        blobs = survey.versions[number].blobs
+        made = f"{recipe.path}\0"
+        kept = [numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
+        found[number] = Training(base, round(seconds * 1e9), kept)
+    return found

@@ -287,7 +287,7 @@ def _of_size(problem: RepackProblem, graph: ContentPlan, size: int) -> _Tried:
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
     goal, versions = problem.goal, problem.survey.versions
-    old, rest, saved, gone = _price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
+    old, rest, saved, gone = price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
     if goal.proven:
         graph = ContentPlan(problem.costs, next(_shapes(problem)), weight, goal.proven)
         best = graph.solver.cheapest(ENDLESS if goal.bound is None else round(1e9 * goal.bound))
@@ -301,7 +301,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
         lost = problem.survey.specs.keys() - rest.survey.specs.keys()
         saved += sum(o.stored for o in problem.stored if o.id in lost) * weight / 1e9
     plan = _cheapest_layout(rest, weight)
-    prices = old, _price(rest, plan.after, weight) - saved
+    prices = old, price(rest, plan.after, weight) - saved
     return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
 
 
@@ -310,7 +310,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
     def rank(after: LayoutMetrics) -> float | None:
         late = bound is not None and after.worst_seconds > bound
-        return None if late else _price(problem, after, weight)
+        return None if late else price(problem, after, weight)
 
     plans = _proposals(problem, lambda graph: _near(problem, graph, bound), rank, weight)
     best = _best(plans, rank)
@@ -320,7 +320,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
     return best
 
 
-def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
+def price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
     """Seconds: of bytes in packs, and of one recovery of every version."""
     return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
 

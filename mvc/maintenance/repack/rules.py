@@ -45,7 +45,7 @@ def skips(costs: Costs, step: int) -> Shape:
     Those that approximate steps or an optimizer's lead to are made from their parent's.
     """
     survey, found = costs.survey, dict(history(costs))
-    ways = _ways(costs, SkipLayout(step=step))
+    ways = chains(costs, SkipLayout(step=step))
     bases = [None if len(way) == 1 else survey.numbers[CommitId(way[-2].id)] for way in ways]
     for id_, made in coded_against(costs, bases).items():
         if not costs.candidates.added(id_, survey.size(id_)):
@@ -61,7 +61,7 @@ def skipping(costs: Costs, layout: SkipLayout) -> Selection:
     already does where that one is not worth it, unless it makes a long chain. Approximate steps
     and those of an optimizer stay: another delta would be larger.
     """
-    made, survey, ways = of_others(costs), costs.survey, _ways(costs, layout)
+    made, survey, ways = of_others(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
     most = layout.deepest // 2
     for i, (version, way) in enumerate(zip(survey.versions, ways, strict=True)):
@@ -86,7 +86,7 @@ def skipping(costs: Costs, layout: SkipLayout) -> Selection:
     return completed(made, costs)
 
 
-def _ways(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
+def chains(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
     """For each version what leads to it, from a version in full on; it comes last itself."""
     made: list[tuple[Link, ...]] = []
     for i, version in enumerate(costs.survey.versions):
@@ -120,7 +120,7 @@ def _is_predicted(costs: Costs, i: int) -> bool:
 def with_reset_points(costs: Costs, ids: Sequence[CommitId]) -> Selection:
     """All stored codings plus full records of these versions."""
     chosen = Selection(costs.candidates)
-    for i in _numbers(costs.survey, ids):
+    for i in numbers_of(costs.survey, ids):
         for id_ in costs.survey.versions[i].blobs:
             chosen.add(costs.full(i, id_))
     return chosen
@@ -153,7 +153,7 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
     Raises Unattainable if one of the versions is no reset point, or could not be recovered.
     """
     survey, stored = costs.survey, Selection(costs.candidates)
-    numbers, before = _numbers(survey, ids), costs.sources
+    numbers, before = numbers_of(survey, ids), costs.sources
     for i in numbers:
         if i not in before:
             raise Unattainable(
@@ -164,7 +164,7 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
     gone = {id_ for i in numbers for id_ in survey.versions[i].blobs} - needed
     connected = Selection(costs.candidates)
     for chosen in (stored, connected):
-        _drop_full(chosen, costs, gone)
+        drop_full(chosen, costs, gone)
     lost = _connect(costs, connected) & gone
     if 2 * sum(map(survey.size, lost)) > sum(map(survey.size, gone)):
         raise Unattainable(
@@ -175,7 +175,7 @@ def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selecti
     return completed(stored, costs), completed(connected, costs)
 
 
-def _drop_full(chosen: Selection, costs: Costs, gone: Set[bytes]) -> None:
+def drop_full(chosen: Selection, costs: Costs, gone: Set[bytes]) -> None:
     """Drops the full records of blobs. What shares a payload with one of them is encoded anew.
 
     A group stays if a blob in it is of no version, since nothing new can be made of that.
@@ -219,7 +219,8 @@ def _connect(costs: Costs, chosen: Selection) -> set[bytes]:
     return lost
 
 
-def _numbers(survey: Survey, ids: Sequence[CommitId]) -> list[int]:
+def numbers_of(survey: Survey, ids: Sequence[CommitId]) -> list[int]:
+    """The places of versions. Raises Unattainable if the state of one is not there."""
     for id_ in ids:
         if id_ not in survey.numbers:
             availability.check_kept(survey.context, id_)

@@ -38,7 +38,7 @@ def attempt(
     first = costs.survey.first
     unsure = [candidate for candidate in candidates if not candidate.sure]
     numbers = sorted({first[candidate.id] for candidate in unsure})
-    chosen = set(_spread(numbers, _count(costs, numbers)))
+    chosen = set(spread(numbers, most_tried(costs, numbers)))
     todo = {(o.id, o.base): o.span for o in unsure if first[o.id] in chosen}
     for done, ((id_, base), span) in enumerate(todo.items()):
         costs.sizes.measure(id_, base, span)
@@ -47,7 +47,8 @@ def attempt(
     return bool(todo)
 
 
-def _count(costs: Costs, numbers: Sequence[int]) -> int:
+def most_tried(costs: Costs, numbers: Sequence[int]) -> int:
+    """Of how many of these versions codings are tried."""
     survey = costs.survey
     raw = max(
         (sum(map(survey.size, survey.versions[i].blobs)) for i in numbers[:_TRIALS]), default=0
@@ -55,7 +56,7 @@ def _count(costs: Costs, numbers: Sequence[int]) -> int:
     return max(_FEWEST, min(_TRIALS, _RAW // max(1, raw)))
 
 
-def _spread(items: Sequence[_T], count: int) -> list[_T]:
+def spread(items: Sequence[_T], count: int) -> list[_T]:
     """Up to ``count`` items at equal distances, including the first and the last."""
     if len(items) <= count:
         return list(items)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from mvc.errors import Unattainable
+from mvc.maintenance.repack.solve.graph import Selected, Tree
 from tests.maintenance.old_planner.exact import MOST, cheapest_chain, cheapest_tree
 from tests.maintenance.old_planner.layouts import evenly_within
-from tests.maintenance.old_planner.model import Selected, Tree, Versions
+from tests.maintenance.old_planner.model import Versions, is_chain
 
 
 def fastest(versions: Versions) -> int:
@@ -35,7 +36,7 @@ def within_time(versions: Versions, bound: int, today: Selected | None = None) -
     exact = _by_trees(versions, bound)
     found = [] if exact is None else [exact]
     others = [today]
-    if exact is None or versions.has_long:
+    if exact is None or versions.long:
         others += [grown(versions, bound), soonest(versions), evenly_within(versions, bound)]
     found += [layout for layout in others if layout and _meets(versions, layout, bound)]
     best = min(found, key=versions.stored, default=None)
@@ -81,7 +82,7 @@ def _by_trees(versions: Versions, bound: int) -> Selected | None:
 
 
 def _of_tree(versions: Versions, tree: Tree, bound: int) -> Selected | None:
-    if tree.is_chain:
+    if is_chain(tree):
         return _of_chain(versions, tree, bound)
     return cheapest_tree(versions, tree, bound) if len(tree.nodes) <= MOST else None
 

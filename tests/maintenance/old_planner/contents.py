@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.completion import completed
+from mvc.maintenance.repack.contents import of_others, trainings
 from mvc.maintenance.repack.selection import Selection
-from tests.maintenance.old_planner.layout_codings import add_delta, directions, of_others
-from tests.maintenance.old_planner.model import Edge, Selected, Versions
-from tests.maintenance.old_planner.priced import Priced, Training
+from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected
+from mvc.maintenance.repack.solve.priced import ENDLESS, Priced
+from tests.maintenance.old_planner.layout_codings import add_delta, directions
 from tests.maintenance.old_planner.problem import RepackProblem
 from tests.maintenance.old_planner.trials import try_missing
 
@@ -22,7 +23,7 @@ class ContentGraph:
     def __init__(self, problem: RepackProblem, weight: float, bound: float | None) -> None:
         """``weight``: seconds that a gigabyte is worth. ``bound``: seconds of a recovery."""
         self._problem, self._costs = problem, problem.costs
-        try_missing(self._costs, (), problem.progress, full=True)
+        try_missing(self._costs, (), full=True)
         self._ids = list(problem.survey.first)
         self._numbers = {id_: i for i, id_ in enumerate(self._ids)}
         self._deltas: list[list[Candidate]] = []
@@ -38,7 +39,7 @@ class ContentGraph:
             total += sum(seconds for _, seconds in works)
         self._share = elapsed / total if total else 1.0
         self.priced = Priced(
-            contents=Versions(
+            contents=Nodes(
                 [sum(o.stored for o in each) for each in alone],
                 [self._ns(each) for each in alone],
                 self._edges(),
@@ -46,8 +47,8 @@ class ContentGraph:
             held=held,
             fixed_ns=[round(seconds * 1e9) for seconds in fixed],
             weight=weight,
-            bound=round(1e9 * bound) if bound is not None else 1 << 60,
-            trainings=self._trainings(),
+            bound=round(1e9 * bound) if bound is not None else ENDLESS,
+            trainings=trainings(problem.survey, problem.goal.proven, self._numbers),
         )
 
     def _ns(self, candidates: list[Candidate]) -> int:
@@ -74,25 +75,6 @@ class ContentGraph:
                 stored = sum(o.stored for o in candidates)
                 found.append(Edge(a, b, bytes=stored, ns=self._ns(candidates), forward=forward))
                 self._deltas.append(candidates)
-        return found
-
-    def _trainings(self) -> dict[int, Training]:
-        """The recipes of versions that have their weights. A base that gave its up is trained, too,
-        if its recipe is proven.
-        """
-        survey, proven = self._problem.survey, self._problem.goal.proven
-        gone, found = survey.found.history.dropped, {}
-        for commit, recipe in proven.items():
-            at, seconds = recipe.base, recipe.seconds
-            while at in gone and at in proven:
-                at, seconds = proven[at].base, seconds + proven[at].seconds
-            number, base = survey.numbers.get(commit), survey.numbers.get(at)
-            if number is None or base is None or {commit, at} & gone.keys():
-                continue
-            blobs = survey.versions[number].blobs
-            made = f"{recipe.path}\0"
-            kept = [self._numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
-            found[number] = Training(base, round(seconds * 1e9), kept)
         return found
 
     def selection(self, layout: Selected) -> Selection:

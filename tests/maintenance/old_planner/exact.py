@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tests.maintenance.old_planner.model import Edge, Selected, Tree, Versions
+from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected, Tree
 
 MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60
@@ -32,7 +32,7 @@ _Row = NDArray[np.int64]
 
 
 def cheapest_tree(
-    versions: Versions, tree: Tree, bound: int, prices: Sequence[float] | None = None
+    versions: Nodes, tree: Tree, bound: int, prices: Sequence[float] | None = None
 ) -> Selected | None:
     """The smallest layout of a tree with no recovery above ``bound`` ns; None if there is none.
 
@@ -51,7 +51,7 @@ class _Best(Struct):
 
 class _Search:
     def __init__(
-        self, versions: Versions, tree: Tree, bound: int, prices: Sequence[float] | None
+        self, versions: Nodes, tree: Tree, bound: int, prices: Sequence[float] | None
     ) -> None:
         self._versions, self._tree, self._bound = versions, tree, bound
         self._prices = prices

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping
 
 from mvc.ids import CommitId
 from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.completion import completed
+from mvc.maintenance.repack.contents import of_others
 from mvc.maintenance.repack.costs import Costs
+from mvc.maintenance.repack.rules import chains
 from mvc.maintenance.repack.selection import Selection
-from mvc.store.graph.search import Link
+from mvc.maintenance.repack.solve.graph import Edge, Selected
 from mvc.store.writing.layout import Layout as SkipLayout
-from tests.maintenance.old_planner.model import Edge, Selected, Versions
-
-
-def of_store(costs: Costs) -> Selection:
-    """All stored codings."""
-    return Selection(costs.candidates)
-
-
-def of_others(costs: Costs) -> Selection:
-    """The stored codings of blobs that no version has."""
-    specs = costs.survey.specs
-    return Selection(candidate for candidate in costs.candidates if candidate.id not in specs)
+from tests.maintenance.old_planner.model import Versions
 
 
 def of_layout(costs: Costs, versions: Versions, layout: Selected) -> Selection:
@@ -43,7 +34,7 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
     already does where that one is not worth it, unless it makes a long chain. Approximate steps
     and those of an optimizer stay: another delta would be larger.
     """
-    made, survey, ways = of_others(costs), costs.survey, _skips(costs, layout)
+    made, survey, ways = of_others(costs), costs.survey, chains(costs, layout)
     depths: dict[bytes, int] = {}
     most = layout.deepest // 2
     for i, (version, way) in enumerate(zip(survey.versions, ways, strict=True)):
@@ -68,37 +59,6 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
                 made.add(costs.full(i, id_))
                 depths[id_] = 0
     return completed(made, costs)
-
-
-def _skips(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
-    """For each version what leads to it, from a version in full on; it comes last itself."""
-    made: list[tuple[Link, ...]] = []
-    for i, version in enumerate(costs.survey.versions):
-        under = () if version.parent is None else made[version.parent]
-        predicted = bool(under) and _is_predicted(costs, i)
-        if predicted:
-            pass  # against the version before it
-        elif under and not layout.ends(under, version.sequence):
-            under = under[: under.index(layout.base(under, version.sequence)) + 1]
-        else:
-            under = ()
-        link = Link(
-            version.commit,
-            version.sequence,
-            depth=len(under),
-            stored=0,
-            nbytes=0,
-            predicted=predicted,
-        )
-        made.append((*under, link))
-    return made
-
-
-def _is_predicted(costs: Costs, i: int) -> bool:
-    """Whether an optimizer's step leads to some of a version."""
-    survey = costs.survey
-    fresh = (id_ for id_ in survey.versions[i].blobs if survey.first[id_] == i)
-    return any(o.predicted for id_ in fresh for o in costs.candidates.of((id_, 0)))
 
 
 def add_edges(chosen: Selection, costs: Costs, versions: Versions, layout: Selected) -> None:
@@ -128,25 +88,9 @@ def add_delta(
         chosen.add([candidate])
 
 
-def directions(edge: Edge, times: Sequence[int | None]) -> tuple[bool, bool]:
+def directions(edge: Edge, times: Mapping[int, int]) -> tuple[bool, bool]:
     """Whether cheapest paths use the edge forward, and backward. ``times``: to recover each end."""
-    a, b = times[edge.a], times[edge.b]
+    a, b = times.get(edge.a), times.get(edge.b)
     if a is None or b is None:
         return False, False
     return a + edge.ns == b, b + edge.ns == a
-
-
-def drop_full(chosen: Selection, costs: Costs, gone: Set[bytes]) -> None:
-    """Drops the full records of blobs. What shares a payload with one of them is encoded anew.
-
-    A group stays if a blob in it is of no version, since nothing new can be made of that.
-    """
-    others: set[bytes] = set()
-    for group in costs.candidates.groups.values():
-        ids = {candidate.id for candidate in group if candidate.base is None}
-        if not ids.isdisjoint(gone) and ids <= costs.survey.first.keys():
-            others |= ids - gone
-    dropped = gone | others
-    chosen.drop([o for o in chosen if o.base is None and o.id in dropped])
-    for id_ in sorted(others):
-        chosen.add(costs.anew(id_))

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
 
-from tests.maintenance.old_planner.model import Selected, Versions
+from mvc.maintenance.repack.solve.graph import Selected
+from tests.maintenance.old_planner.model import Versions
 
 
 def open_interval(bound: float, step: float) -> int:
@@ -48,7 +49,7 @@ def at_interval(versions: Versions, interval: int) -> Selected:
     edges = frozenset(
         i
         for i, edge in enumerate(versions.edges)
-        if not edge.long and (interval > 2 or edge.b not in sources)
+        if i not in versions.long and (interval > 2 or edge.b not in sources)
     )
     return Selected(sources, edges)
 
@@ -59,13 +60,15 @@ def evenly_within(versions: Versions, bound: int) -> Selected | None:
     Where a line of versions ends, its last one is a reset point too, unless the one before is
     near enough on its own. None if a single step takes longer.
     """
-    step = max([*versions.full_ns, *(edge.ns for edge in versions.edges if not edge.long)])
+    short = (e.ns for i, e in enumerate(versions.edges) if i not in versions.long)
+    step = max([*versions.full_ns, *short])
     tail, interval = open_interval(bound, step), closed_interval(bound, step)
     if tail < 1:
         return None
     layout = at_interval(versions, interval)
     far = [depth % interval >= tail for depth in depths(versions)]
-    ends = {i for i, below in enumerate(versions.children) if far[i] and not below}
+    parents = {link[0] for link in versions.parents if link is not None}
+    ends = {i for i, each in enumerate(far) if each and i not in parents}
     return Selected(layout.sources | ends, layout.edges)
 
 
@@ -75,7 +78,8 @@ def with_steps(versions: Versions, today: Selected, pairs: Iterable[tuple[int, i
     With a delta over every M versions, a path has at most n / M long and M short ones.
     """
     allowed = set(pairs)
-    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in allowed or not e.long}
+    numbered = enumerate(versions.edges)
+    edges = {i for i, e in numbered if (e.a, e.b) in allowed or i not in versions.long}
     return Selected(today.sources, today.edges | edges)
 
 
@@ -91,7 +95,7 @@ def connected(versions: Versions, layout: Selected) -> Selected:
     """
     edges = set(layout.edges)
     found = versions.recovery(layout)
-    reached = [ns is not None for ns in found]
+    reached = [i in found for i in range(len(versions))]
     heap = [
         (0 if edge in edges else versions.edges[edge].bytes, edge, other)
         for node, known in enumerate(reached)

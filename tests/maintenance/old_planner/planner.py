@@ -14,26 +14,26 @@ Execution moves the codings that stay into new packs and adds the new ones, in o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 
 from msgspec.structs import replace
 
 from mvc.errors import Unattainable
-from mvc.ids import CommitId
 from mvc.maintenance.repack.goal import plain
 from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.maintenance.repack.plan import RepackPlan
+from mvc.maintenance.repack.planner import price
+from mvc.maintenance.repack.rules import drop_full, numbers_of
 from mvc.maintenance.repack.selection import Selection
+from mvc.maintenance.repack.solve.graph import Selected
 from mvc.repo.commit.storage_policy import layout_of
-from mvc.repo.lookup import availability
 from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
 from tests.maintenance.old_planner import layouts
 from tests.maintenance.old_planner.bounded import fastest, smallest, within_bytes, within_time
 from tests.maintenance.old_planner.contents import ContentGraph
-from tests.maintenance.old_planner.layout_codings import drop_full, of_store
-from tests.maintenance.old_planner.model import Selected, Versions
+from tests.maintenance.old_planner.model import Versions
 from tests.maintenance.old_planner.priced import cheapest
 from tests.maintenance.old_planner.problem import RepackProblem
 
@@ -103,7 +103,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
     goal, versions = problem.goal, problem.survey.versions
-    old, rest, saved = _price(problem, problem.before, weight), problem, 0.0
+    old, rest, saved = price(problem, problem.before, weight), problem, 0.0
     best = cheapest(ContentGraph(problem, weight, goal.bound).priced)
     numbers = [] if best is None else sorted(best.given_up)
     gone = [versions[i].commit for i in numbers]
@@ -115,7 +115,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
         saved = sum(o.stored for o in rest.stored if o.id in lost) * weight / 1e9
         saved -= sum(best.ns[i] for i in numbers) / 1e9
     plan = _cheapest_layout(rest, weight)
-    prices = old, _price(rest, plan.after, weight) - saved
+    prices = old, price(rest, plan.after, weight) - saved
     return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
 
 
@@ -136,12 +136,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
     fitting = [p for p in plans if bound is None or p.after.worst_seconds <= bound]
     if bound is not None and not fitting:
         return _within_time(problem, bound)
-    return min(fitting, key=lambda p: _price(problem, p.after, weight))
-
-
-def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
-    """Seconds: of bytes in packs, and of one recovery of every version."""
-    return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
+    return min(fitting, key=lambda p: price(problem, p.after, weight))
 
 
 def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
@@ -192,8 +187,8 @@ def added(problem: RepackProblem) -> Selection:
     costs = problem.costs
 
     def build() -> Selection:
-        chosen = of_store(costs)
-        for i in _numbers(problem, problem.goal.add):
+        chosen = Selection(costs.candidates)
+        for i in numbers_of(problem.survey, problem.goal.add):
             for id_ in _blobs(problem, i):
                 chosen.add(costs.full(i, id_))
         return chosen
@@ -207,7 +202,7 @@ def removed(problem: RepackProblem) -> Selection:
     Missing deltas are added only if the stored ones do not do. Raises Unattainable if a version
     cannot be recovered then, or if its recovery would take longer than the settings allow.
     """
-    numbers = _numbers(problem, problem.goal.remove)
+    numbers = numbers_of(problem.survey, problem.goal.remove)
     versions, today = problem.versions(full=False)
     for i in numbers:
         if i not in today.sources:
@@ -216,7 +211,7 @@ def removed(problem: RepackProblem) -> Selection:
                 hint="'mvc show' says of a version whether it is one",
             )
     layout = layouts.without(versions, today, numbers)
-    lost = [i for i, ns in enumerate(versions.recovery(layout)) if ns is None]
+    lost = [i for i in range(len(versions)) if i not in versions.recovery(layout)]
     if lost:
         raise Unattainable(
             f"version {_name(problem, lost[0])} could not be recovered any more: "
@@ -238,7 +233,7 @@ def removed(problem: RepackProblem) -> Selection:
 
     # The layout's edges are of whole versions. Where deltas of single tensors have other bases
     # (skips, groups), the stored ones may lead everywhere though no edge is stored as a whole.
-    after, chosen = rest(of_store(problem.costs))
+    after, chosen = rest(Selection(problem.costs.candidates))
     if any(fails(after)):
         edged = rest(problem.with_edges(versions, layout))
         if fails(edged[0]) < fails(after):
@@ -263,15 +258,6 @@ def _check_bound(problem: RepackProblem, after: LayoutMetrics) -> None:
         f"store.max_recovery allows {plain(bound)} s",
         hint="raise store.max_recovery, or remove fewer reset points",
     )
-
-
-def _numbers(problem: RepackProblem, ids: Sequence[CommitId]) -> list[int]:
-    numbers = problem.survey.numbers
-    for id_ in ids:
-        if id_ not in numbers:
-            availability.check_kept(problem.survey.context, id_)
-            raise Unattainable(f"the state of version {id_.short} is not there any more")
-    return [numbers[id_] for id_ in ids]
 
 
 def _blobs(problem: RepackProblem, i: int) -> Collection[bytes]:

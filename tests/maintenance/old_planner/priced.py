@@ -14,55 +14,16 @@ weights to give up is searched by changing one version at a time, from none and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
-
+from mvc.maintenance.repack.solve.graph import Selected
+from mvc.maintenance.repack.solve.priced import ENDLESS, Priced, PricedLayout
 from tests.maintenance.old_planner.exact import cheapest_tree
-from tests.maintenance.old_planner.model import Selected, Versions
 
 _ROUNDS = 40  # in which recoveries become dearer or cheaper
 _AGAIN = 4  # rounds after a change of one version
 _DEARER, _EASED = 1.6, 0.6  # factors of a version above the bound, of all if none is
 _PASSES = 3  # over the recipes
-_ENDLESS = 1 << 60  # nanoseconds
-
-
-class Training(Struct, frozen=True):
-    """A recipe: ``ns`` of training make a version from the version ``base``, an earlier one.
-
-    ``kept``: contents of the version that it does not make, which are stored in any case.
-    """
-
-    base: int
-    ns: int
-    kept: Sequence[int] = ()
-
-
-class Priced(Struct, frozen=True):
-    """``contents``: the planning graph. ``held``: by version the contents it has, ``fixed_ns``:
-    what its recovery takes beside decoding them. ``weight``: nanoseconds that a byte is worth,
-    which is seconds that a gigabyte is worth. ``bound``: nanoseconds that no recovery may exceed.
-    ``trainings``: by version its recipe; the bytes that it needs are stored in any case.
-    """
-
-    contents: Versions
-    held: Sequence[Sequence[int]]
-    fixed_ns: Sequence[int]
-    weight: float
-    bound: int = _ENDLESS
-    trainings: Mapping[int, Training] | None = None
-
-
-class PricedLayout(Struct, frozen=True):
-    """A ``layout`` of contents, the versions that have ``given_up`` their weights, nanoseconds to
-    recover each version, and the ``price`` of all in nanoseconds: every version recovered once.
-    """
-
-    layout: Selected
-    given_up: frozenset[int]
-    ns: Sequence[int]
-    price: float
 
 
 def cheapest(problem: Priced) -> PricedLayout | None:
@@ -144,7 +105,7 @@ class _PriceSearch:
         for number, tree in enumerate(self._trees):
             here = tuple(prices[node] for node in tree.nodes)
             if (number, here) not in self._known:
-                layout = cheapest_tree(self._problem.contents, tree, _ENDLESS - 1, here)
+                layout = cheapest_tree(self._problem.contents, tree, ENDLESS - 1, here)
                 assert layout is not None  # every content in full is one
                 self._known[number, here] = layout
             sources |= self._known[number, here].sources
@@ -168,9 +129,5 @@ class _PriceSearch:
     ) -> PricedLayout:
         stored = self._problem.contents.stored(layout)
         decoding = self._problem.contents.recovery(layout)
-        ns = []
-        for contents, fixed_ns in needs:
-            parts = [took for content in contents if (took := decoding[content]) is not None]
-            assert len(parts) == len(contents), "a content is needed and not stored"
-            ns.append(fixed_ns + sum(parts))
+        ns = [ns + sum(decoding[content] for content in contents) for contents, ns in needs]
         return PricedLayout(layout, given_up, ns, self._problem.weight * stored + sum(ns))

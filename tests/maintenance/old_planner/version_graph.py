@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.costs import Costs
+from mvc.maintenance.repack.solve import graph
+from mvc.maintenance.repack.solve.graph import Selected
 from mvc.maintenance.repack.survey import Survey
-from tests.maintenance.old_planner.model import Edge, Selected, Versions
+from tests.maintenance.old_planner.model import Edge, Versions
 
 _LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
 
@@ -88,11 +90,10 @@ def _edge(costs: Costs, stride: Stride, *, long: bool) -> Edge:
         ns=round(costs.rates.decoding(_works(deltas)) * 1e9),
         forward=sum(map(survey.size, lost)) > _LOSS * size,
         long=long,
-        span=stride.span,
     )
 
 
-def _is_stored(costs: Costs, edge: Edge) -> bool:
+def _is_stored(costs: Costs, edge: graph.Edge) -> bool:
     made = costs.between(edge.a, edge.b).values()
     every = [candidate for candidates in made for candidate in candidates]
     if any(candidate.place is None for candidate in every):
