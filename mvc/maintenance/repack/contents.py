@@ -7,6 +7,7 @@ decides which of these deltas are kept, and what is stored in full.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from mvc.ids import CommitId
@@ -67,9 +68,7 @@ def as_stored(costs: Costs) -> Shape:
 
 
 class ContentPlan:
-    """``contents``: those of the versions, in their order, and ``numbers``, their places by id.
-    ``solver``: of the problem; where only bytes count (no ``weight``), of bundles of contents.
-    """
+    """``contents``: those of the versions, in their order, and ``numbers``, their places by id."""
 
     def __init__(
         self,
@@ -97,15 +96,23 @@ class ContentPlan:
             list(map(self._ns, self._ids, self._full)),
             [self._edge(*each) for each in self._made],
         )
-        priced = Priced(
+        self._alone = weight is None
+        self._priced = Priced(
             self.contents,
             self._held,
             fixed,
             BYTES_ALONE if weight is None else weight,
             trainings=trainings(survey, proven or {}, self.numbers),
         )
-        self._bundles = Bundles(priced) if weight is None else None
-        self.solver = Solver(priced if self._bundles is None else self._bundles.priced)
+
+    @cached_property
+    def _bundles(self) -> Bundles | None:
+        return Bundles(self._priced) if self._alone else None
+
+    @cached_property
+    def solver(self) -> Solver:
+        """Of the problem; where only bytes count (no ``weight``), of bundles of contents."""
+        return Solver(self._priced if self._bundles is None else self._bundles.priced)
 
     @property
     def roots(self) -> Iterator[int]:

@@ -11,14 +11,21 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.graph import StoredRecord
 from mvc.maintenance.paths import CheapestPath
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
 from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
+from mvc.store.packs.records import (
+    BASE_BYTES,
+    BLOB,
+    MANIFEST,
+    Coding,
+    Member,
+    RecordHeader,
+    encode_header,
+)
 from mvc.store.recovery.rates import Part, of_group, together
 
 
@@ -163,22 +170,19 @@ def _packed(costs: Costs, selection: Selection) -> int:
         assert candidate.place is not None
         gone[candidate.place[:2]].add(candidate.place[2])
     found = costs.survey.found
-    total = sum(
-        _record(record, gone.get((record.pack, record.offset), set()))
-        for record in found.all_records()
-    )
+    headers = [(found.pack_reader.header(*place), members) for place, members in gone.items()]
+    less = sum(header.size - _rest(header, members) for header, members in headers)
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         fresh[found.entry_of(candidate.id)].append(candidate)
     pipeline = encoding_policy(costs.survey.context.config).pipeline
-    return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
+    more = sum(_added(candidates, pipeline) for candidates in fresh.values())
+    return sum(found.lengths) - less + more
 
 
-def _record(record: StoredRecord, gone: set[int]) -> int:
-    header = record.header
+def _rest(header: RecordHeader, gone: set[int]) -> int:
+    """Bytes of a record without some of its members."""
     kept = [member for i, member in enumerate(header.members) if i not in gone]
-    if len(kept) == len(header.members):
-        return header.size
     if not kept or header.group:  # a group is dropped as a whole
         return 0 if not kept else header.size
     size = sum(member.stored for member in kept)

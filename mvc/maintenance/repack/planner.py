@@ -40,7 +40,7 @@ _ROUNDS = 10  # of plans for a bound, or a size
 _AGAIN = 2  # searches more where there are groups
 _EXACT = 1.003  # ratio of bounds that count as one
 _STEP = 4  # of skip deltas, where the settings have none
-_INTERVALS = (2, 4, 8, 16)  # of reset points in simple plans
+_INTERVALS = (2, 4, 8, 16, 1)  # of reset points in simple plans; 1: everything in full
 ALIKE = 1.01
 """Ratio of estimates that count as equal."""
 _SAME = 1.001  # ratio of sizes that count as equal
@@ -147,12 +147,10 @@ def _proposals(
     A group is kept whole. So those that the best plan of a shape keeps count for nothing in the
     next search, and in the one after that what is used of them pays for all.
     """
-    graph = ContentPlan(problem.costs, history(problem.costs))
     yield problem.unchanged()
     yield from _skips(problem)
     for interval in _INTERVALS:
         yield _at_interval(problem, interval)
-    yield _realised(problem, graph, graph.solver.problem.contents.in_full)[0]
     for shape in _shapes(problem):
         factors, again = dict[Group, float](), problem.costs.candidates.groups
         best: tuple[float, Selection] | None = None

@@ -112,11 +112,6 @@ class Nodes(Struct, frozen=True, dict=True):
         edges = (link[1] for tree in self.trees for link in tree.up if link is not None)
         return Selected(frozenset(range(len(self))), frozenset(edges))
 
-    @property
-    def in_full(self) -> Selected:
-        """Every content in full and no delta."""
-        return Selected(frozenset(range(len(self))), frozenset())
-
     def stored(self, layout: Selected) -> int:
         """Bytes of a layout."""
         full = sum(self.full_bytes[i] for i in layout.sources)

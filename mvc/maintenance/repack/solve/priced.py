@@ -29,6 +29,7 @@ BYTES_ALONE = 1e9
 """A weight with which a second of recovery is worth no more than a byte."""
 ENDLESS = 1 << 60
 """Nanoseconds that no recovery takes."""
+_SWEPT = 24  # bounds of a sweep
 _PASSES = 3  # over the trees, and over the recipes
 
 
@@ -111,16 +112,16 @@ class Solver:
         found = [self._improved(start, able, bound) for start in {frozenset[int](), able}]
         return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
 
-    def sweep(self, count: int = 24) -> list[PricedLayout]:
-        """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
+    def sweep(self) -> list[PricedLayout]:
+        """Layouts from the fastest to the smallest, each smaller than the last.
 
         Their bounds grow by a constant ratio.
         """
         smallest, low = self.cheapest(), max(1, self.shortest)
         high = max(low, 0 if smallest is None else smallest.worst)
-        ratio = (high / low) ** (1 / max(1, count - 1))
+        ratio = (high / low) ** (1 / (_SWEPT - 1))
         found: list[PricedLayout] = []
-        for bound in sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)}):
+        for bound in sorted({low, high} | {round(low * ratio**i) for i in range(1, _SWEPT - 1)}):
             made, stored = self.cheapest(bound), self._contents.stored
             if made and (not found or stored(made.layout) < stored(found[-1].layout)):
                 found.append(made)
