@@ -315,9 +315,8 @@ def _leaving(found: StorageGraph, kept: KeptCodings) -> Flags:
     Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
     forgotten states: they go if the object has another coding, or no use.
     """
-    graph = found
-    useless = ~graph.sound & (kept.coded | ~kept.needed)[graph.object]
-    return (graph.sound & ~kept.rows) | useless
+    useless = ~found.sound & (kept.coded | ~kept.needed)[found.object]
+    return (found.sound & ~kept.rows) | useless
 
 
 class _PackUse(Struct, frozen=True):
@@ -376,14 +375,14 @@ def _count_deleted(
     found: StorageGraph, kept: KeptCodings, moved: set[int], split: set[tuple[int, int]]
 ) -> int:
     """Unneeded objects of which no bytes stay, in a record that is neither moved nor split."""
-    graph, packs, record_of = found, column(found.packs), found.records_by_row
+    packs, record_of = column(found.packs), found.records_by_row
     stays = np.bincount(record_of, kept.rows, len(packs)) > 0
     stays &= ~np.isin(packs, list(moved))
     for record in np.flatnonzero(stays).tolist() if split else ():
         stays[record] = (found.packs[record], found.offsets[record]) not in split
     deleted = kept.coded & ~kept.needed
-    deleted[graph.object[graph.sound & stays[record_of]]] = False
-    deleted[[graph.number(id_) for id_ in kept.phantoms]] = False
+    deleted[found.object[found.sound & stays[record_of]]] = False
+    deleted[[found.number(id_) for id_ in kept.phantoms]] = False
     return int(deleted.sum())
 
 
@@ -415,14 +414,13 @@ def keep_codings(found: StorageGraph, reach: Reachable, estimate: Estimate) -> K
     objects that are predicted from each other together.
     An object of a state forgotten by name is never kept as a phantom.
     """
-    graph = found
     needed = reach.blobs.objects.copy()
-    manifests = graph.numbers(b"".join(reach.manifests))
+    manifests = found.numbers(b"".join(reach.manifests))
     needed[manifests[manifests >= 0]] = True
-    coded = np.zeros(len(graph), np.bool_)
-    coded[graph.object[graph.sound]] = True
-    stays = needed | graph.shares_prefix
-    rows = graph.with_all(graph.sound & stays[graph.object], stays)
+    coded = np.zeros(len(found), np.bool_)
+    coded[found.object[found.sound]] = True
+    stays = needed | found.shares_prefix
+    rows = found.with_all(found.sound & stays[found.object], stays)
     kept = KeptCodings(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
     work = _Reconnecting(found, reach, kept, stays)
     for lost in work.cut_off():
@@ -450,10 +448,9 @@ class _Reconnecting:
     """
 
     def __init__(
-        self, found: StorageGraph, reach: Reachable, kept: KeptCodings, stays: Flags
+        self, graph: StorageGraph, reach: Reachable, kept: KeptCodings, stays: Flags
     ) -> None:
-        graph = found
-        self._found = found
+        self._graph = graph
         self._reach = reach
         self._kept = kept
         self._stays = stays
@@ -468,9 +465,9 @@ class _Reconnecting:
         Those that are predicted from each other come together. Reconnect each before the next is
         asked for: what led to it may lead to others as well.
         """
-        graph, kept, nodes = self._found, self._kept, self._nodes
+        graph, kept, nodes = self._graph, self._kept, self._nodes
         for row in np.flatnonzero(kept.rows & graph.delta & ~nodes[graph.node]).tolist():
-            self._follow(self._found.coding(row))
+            self._follow(self._graph.coding(row))
         lost = graph.sound & self._stays[graph.object]
         lost &= ~nodes[graph.node] | ~self._named[graph.object]
         numbers = np.unique(graph.object[lost])
@@ -490,7 +487,7 @@ class _Reconnecting:
         """Of these objects those that one is predicted from, or that are predicted from it, by
         codings that are not kept.
         """
-        graph = self._found
+        graph = self._graph
         lost = np.zeros(len(graph), np.bool_)
         lost[numbers] = True
         rows = graph.sound & ~self._kept.rows & lost[graph.object]
@@ -506,18 +503,18 @@ class _Reconnecting:
         return bool(self._named[number]) and self._reached.has_all(self._pieces(number))
 
     def _pieces(self, number: int) -> set[Piece]:
-        id_ = self._found.id_of(number)
-        return {(id_, coding.member.start) for coding in self._found.codings[id_]}
+        id_ = self._graph.id_of(number)
+        return {(id_, coding.member.start) for coding in self._graph.codings[id_]}
 
     def _cut_off(self, id_: bytes) -> _CutOff:
         base, steps = self._way(id_) or (self._neighbour(id_), [])
-        return _CutOff(id_, self._pieces(self._found.number(id_)), base, steps)
+        return _CutOff(id_, self._pieces(self._graph.number(id_)), base, steps)
 
     def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
         """Keeps the codings behind objects if they take less than ``sizes``, which new ones would
         take; else adds those. Of several it is decided one by one then.
         """
-        kept, graph = self._kept, self._found
+        kept, graph = self._kept, self._graph
         steps = self._behind(lost)
         if steps and sum(step.stored for step in steps) < sum(sizes):
             for step in steps:
@@ -559,7 +556,7 @@ class _Reconnecting:
             needed = {id_ for step in waiting for id_ in step.inputs} - made
             waiting = []
             for id_ in needed:
-                if self._is_there(self._found.number(id_)):
+                if self._is_there(self._graph.number(id_)):
                     continue
                 way = self._way(id_)
                 if way is None:
@@ -572,14 +569,14 @@ class _Reconnecting:
         """Whether codings can stay as they are: all they name has codings, none is banned."""
         ends = {end for step in steps for end in (step.member.id, *step.needs)}
         made = {step.member.id for step in steps}
-        others = map(self._found.number, (ends | ids) - made)
+        others = map(self._graph.number, (ends | ids) - made)
         shared = any(step.record.header.group for step in steps)
         named = all(number >= 0 and self._named[number] for number in others)
         return not shared and named and not ends & self._reach.banned
 
     def _neighbour(self, id_: bytes) -> bytes | None:
         """A needed object that has a kept delta from this one."""
-        deltas = self._found.codings_from(id_)
+        deltas = self._graph.codings_from(id_)
         kept = (coding.member.id for coding in deltas if self._kept.rows[coding.row])
         return next(filter(self._is_base, kept), None)
 
@@ -588,7 +585,7 @@ class _Reconnecting:
 
     def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
         """The nearest needed object behind unneeded ones, and the codings that lead from it."""
-        found, seen = self._found, {id_}
+        found, seen = self._graph, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()

@@ -457,7 +457,7 @@ class StorageGraph:
         order = np.argsort(origins, kind="stable")
         begins = np.searchsorted(origins[order], np.arange(len(costs) + 1, dtype=np.int32))
         targets, prices = targets[order], prices[order]
-        inputs = _OpenRows(self, forth, order) if len(self.input_row) else None
+        inputs = _OpenRows(self, forth, order, nodes=len(costs)) if len(self.input_row) else None
         del origins, order
         changed = np.flatnonzero(np.isfinite(costs))
         while len(changed):
@@ -523,8 +523,8 @@ class StorageGraph:
         return _Codings(self)
 
     def all_codings(self) -> Iterator[StoredCoding]:
-        for codings in self.codings.values():
-            yield from codings
+        """As ``codings``, in the same order."""
+        return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
         """The deltas that an object can be recovered from, being their base."""
@@ -655,10 +655,8 @@ class Contents:
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
-                    id_, step = (
-                        ManifestId(member.id),
-                        PathStep(pack, offset, header, member, reverse=False),
-                    )
+                    id_ = ManifestId(member.id)
+                    step = PathStep(pack, offset, header, member, reverse=False)
                     data = self.stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
@@ -756,18 +754,18 @@ def read_records(
 class _OpenRows:
     """The edges of a search of which all inputs are reached. ``open``: by edge, in their order."""
 
-    def __init__(self, graph: StorageGraph, forth: Flags, order: Integers) -> None:
+    def __init__(self, graph: StorageGraph, forth: Flags, order: Integers, *, nodes: int) -> None:
         """``forth``: the rows whose edges come first; ``order``: how all edges are sorted."""
         edge_of = np.full(len(forth), -1)
         edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
         chosen = forth[graph.input_row]
         self._edges = edge_of[graph.input_row[chosen]]  # by input
         self._origins = graph.base_node[graph.input_row[chosen]]
-        nodes = graph.input_node[chosen]
+        inputs = graph.input_node[chosen]
         self._left = np.bincount(self._edges, minlength=len(order))
-        self._by_node = np.argsort(nodes, kind="stable")
-        self._begins = np.searchsorted(nodes[self._by_node], np.arange(len(graph.full) + 1))
-        self._seen = np.zeros(len(graph.full), np.bool_)
+        self._by_node = np.argsort(inputs, kind="stable")
+        self._begins = np.searchsorted(inputs[self._by_node], np.arange(nodes + 1))
+        self._seen = np.zeros(nodes, np.bool_)
         self.open: Flags = self._left == 0
 
     def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:

@@ -225,12 +225,12 @@ def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> flo
 
 def _seconds(found: StorageGraph, contents: Contents, rates: Rates) -> NDArray[np.float64]:
     """By row of the graph: the seconds to read and decode a payload."""
-    graph, kinds, texts = found, column(found.forms), list(found.texts)
-    sizes, shares = graph.sizes.astype(np.float64), _shares(found)
+    kinds, texts = column(found.forms), list(found.texts)
+    sizes, shares = found.sizes.astype(np.float64), _shares(found)
     widths = np.array([*map(width_of, contents.known_specs), 0])  # the last one: not stored
-    specs = np.full(len(graph) + 1, len(widths) - 1, np.int32)
-    specs[graph.numbers(contents.ids)] = column(contents.specs)
-    width, seconds = widths[specs[graph.object]], np.zeros(len(kinds))
+    specs = np.full(len(found) + 1, len(widths) - 1, np.int32)
+    specs[found.numbers(contents.ids)] = column(contents.specs)
+    width, seconds = widths[specs[found.object]], np.zeros(len(kinds))
     order = np.lexsort((width, kinds))
     ends = np.flatnonzero(np.diff(kinds[order]) | np.diff(width[order])) + 1
     for rows in np.split(order, ends) if len(order) else ():
@@ -401,15 +401,15 @@ def _bytes_in_packs(found: StorageGraph, skeletons: Integers) -> Integers:
     The last row is of operations without versions. ``skeletons``: objects that are metadata,
     beside manifests and headers.
     """
-    graph, homes = found, column(found.history.homes)
-    is_skeleton = np.zeros(len(graph), np.bool_)
+    homes = column(found.history.homes)
+    is_skeleton = np.zeros(len(found), np.bool_)
     is_skeleton[skeletons] = True
-    metadata = graph.manifest | is_skeleton[graph.object]
-    kind = np.where(metadata, _KINDS.index("metadata"), graph.delta)
+    metadata = found.manifest | is_skeleton[found.object]
+    kind = np.where(metadata, _KINDS.index("metadata"), found.delta)
     sums = np.zeros((len(found.history.numbers) + 1, len(_KINDS)), np.int64)
-    np.add.at(sums, (homes[graph.entry], kind), column(found.payloads).astype(np.int64))
+    np.add.at(sums, (homes[found.entry], kind), column(found.payloads).astype(np.int64))
     first_rows = column(found.rows)[:-1]
-    heads = (homes[graph.entry[first_rows]], _KINDS.index("metadata"))
+    heads = (homes[found.entry[first_rows]], _KINDS.index("metadata"))
     np.add.at(sums, heads, column(found.heads).astype(np.int64))
     return sums
 
