@@ -36,7 +36,7 @@ BUDGET = {
     "model": 836,
     "models": 1_089,
     "pipelines": 405,
-    "probing": 998,
+    "probing": 855,
     "recipes": 1_901,
     "remote": 5_658,
     "repo": 6_917,

@@ -67,7 +67,7 @@ OPTIONS: dict[str, str] = {
     "pipeline --bench": COMMANDS["bench"],
     "ls --name-only": "--json has the paths",
     "probe --path": "commit the states as versions of their own, or call mvc.probe in Python",
-    "probe --time": "mvc.probe(timed=N) in Python times the layers",
+    "probe --time": "torch.profiler times the layers",
     "repack --drop-weights": "'mvc forget --weights REV' gives up proven weights",
     "repack --outside-data": "store the data with 'mvc import --data', and train on those",
     "repack --super-step": "repo.storage.repack(super_step=M) in Python",

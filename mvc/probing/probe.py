@@ -23,7 +23,6 @@ from mvc.limits import MAX_PROBE, MAX_PROBE_TENSORS
 from mvc.names import printable
 from mvc.probing.cause import Cause, causes
 from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
-from mvc.probing.cost import DeterminismCost, cost_of
 from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
@@ -39,8 +38,7 @@ class Probe(Struct, frozen=True):
     """The comparison of two runs; ``first`` is the saved one, if there is one.
 
     ``rows`` are the calls of layers in forward order. ``difference`` is None if everything
-    agrees. ``causes`` are likely causes of it, most likely ones first. ``cost``: what
-    deterministic kernels cost, if runs were timed.
+    agrees. ``causes`` are likely causes of it, most likely ones first.
     """
 
     first: Summary
@@ -48,7 +46,6 @@ class Probe(Struct, frozen=True):
     rows: tuple[LayerRow, ...]
     difference: FirstDifference | None
     causes: tuple[Cause, ...]
-    cost: DeterminismCost | None = None
 
     @property
     def same(self) -> bool:
@@ -83,7 +80,6 @@ class Probe(Struct, frozen=True):
 
     def __repr__(self) -> str:
         lines = [self.verdict, *(f"likely cause: {cause}" for cause in self.causes)]
-        lines += [] if self.cost is None else [str(self.cost)]
         columns, cells = self._table()
         if cells:
             lines.append(text_table([columns, *cells]))
@@ -115,7 +111,6 @@ def probe(
     seed: int | None = None,
     threads: int | None = None,
     deterministic: bool | None = None,
-    timed: int = 0,
 ) -> Probe:
     """Runs a model twice on the same inputs and compares every layer, forward and backward.
 
@@ -132,8 +127,6 @@ def probe(
     ``seed``: for torch, numpy and Python, before the model is made and before each run.
     ``threads``, ``deterministic``: as in ``torch.set_num_threads`` and
     ``torch.use_deterministic_algorithms``, by default as they are.
-    ``timed``: so many more pairs of runs, one with any kernels and one with deterministic ones,
-    time each layer; ``Probe.cost`` then names those that deterministic kernels slow down.
 
     Weights, gradients, modes, random generators and settings are afterwards as they were; other
     attributes that a run changes are not restored. If the runs differ, the model runs up to ten
@@ -148,8 +141,6 @@ def probe(
         torch.get_num_threads() if threads is None else threads,
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
     )
-    if type(timed) is not int or timed < 0:
-        raise WrongUsage(f"timed is {timed!r}: it must be a number of pairs of runs")
     if target is not None and loss is None:
         raise WrongUsage(
             "there is a target but no loss", hint="pass loss=f, called f(output, target)"
@@ -184,16 +175,7 @@ def probe(
         found: tuple[Cause, ...] = ()
         if difference is not None:
             found = causes(subject, first, second, difference, stored=stored is not None)
-        cost = _cost(subject, conditions, timed) if timed else None
-    return Probe(first, second, rows, difference=difference, causes=found, cost=cost)
-
-
-def _cost(subject: Subject, conditions: Conditions, pairs: int) -> DeterminismCost:
-    try:
-        return cost_of(subject, conditions, pairs)
-    except NoDeterministicKernel as error:
-        hint = "replace the operation, or probe without 'timed'"
-        raise WrongUsage(error.text, hint=hint) from error
+    return Probe(first, second, rows, difference=difference, causes=found)
 
 
 def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | None:

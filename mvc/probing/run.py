@@ -17,7 +17,6 @@ from mvc.model.hashing import digest
 from mvc.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
-from mvc.probing.stopwatch import Stopwatch
 from mvc.probing.summary import Conditions, LayerSelection, Summary, TensorPrint, WeightPrint
 from mvc.training.state.parts import setting, unwrap
 
@@ -86,7 +85,7 @@ class Subject:
         before = self._ids()
         hooks = Hooks(self.model, selection)
         with self._prepared(conditions, hooks):
-            output, loss = self._train(args, target) if self._training else self._infer(args)
+            output, loss = self._outcome(args, target)
             gradients = {
                 name: _id(p.grad, name)
                 for name, p in self.model.named_parameters()
@@ -110,21 +109,8 @@ class Subject:
             kept=hooks.kept,
         )
 
-    def timed(self, conditions: Conditions) -> Stopwatch:
-        """One run forward, and in training mode backward, of which only the time is taken."""
-        args, target = (mapped(value, _copy) for value in (self._inputs, self._target))
-        watch = Stopwatch(self.model)
-        with self._prepared(conditions, watch), torch.set_grad_enabled(self._training):
-            with watch.forward():
-                output = _call(self.model, args)
-            loss = self._loss_of(output, target) if self._training else None
-            if loss is not None and loss.requires_grad:
-                with watch.backward():
-                    loss.backward()  # type: ignore[no-untyped-call]
-        return watch
-
     @contextmanager
-    def _prepared(self, conditions: Conditions, hooks: Hooks | Stopwatch) -> Iterator[None]:
+    def _prepared(self, conditions: Conditions, hooks: Hooks) -> Iterator[None]:
         """A run may begin; after the block the model is as it was."""
         try:
             with _applied(conditions), hooks:
@@ -139,14 +125,12 @@ class Subject:
         finally:
             self._restore()
 
-    def _infer(self, args: Any) -> tuple[tuple[TensorPrint, ...], ...]:
-        with torch.no_grad():
-            return _prints(_call(self.model, args), "the model's output"), ()
-
-    def _train(self, args: Any, target: Any) -> tuple[tuple[TensorPrint, ...], ...]:
-        output = _call(self.model, args)
+    def _outcome(self, args: Any, target: Any) -> tuple[tuple[TensorPrint, ...], ...]:
+        """Prints of the output and the loss; in training mode the model is one step on."""
+        with torch.set_grad_enabled(self._training):
+            output = _call(self.model, args)
         printed = _prints(output, "the model's output")
-        loss = self._loss_of(output, target)
+        loss = self._loss_of(output, target) if self._training else None
         if loss is None:
             return printed, ()
         found = _prints(loss, "the loss")

@@ -1,7 +1,7 @@
 """What it costs to train deterministically (figure 34 of the thesis), and an epoch (its table 3).
 
-Each network trains batches with torch's deterministic kernels and with any. ``mvc.probe`` names the
-layers that the deterministic ones slow down.
+Each network trains batches with torch's deterministic kernels and with any. ``layer_cost`` names
+the layers that the deterministic ones slow down.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import mvc
 from mvc.errors import WrongUsage
 
 from ..data import load_data
@@ -27,6 +26,7 @@ from ..render import SCHEMA
 from ..workspace import Workspace, machine
 from .architectures import ARCHITECTURES
 from .flow import Experiment, Settings
+from .layer_cost import cost_of
 
 __all__ = ["Determinism"]
 
@@ -87,15 +87,11 @@ def _measured(experiment: Experiment, pairs: int) -> Row:
     torch.manual_seed(experiment.settings.seed)
     network = experiment.architecture.build()
     images, labels = next(experiment.samples("U3.1.1"))
-    cost = mvc.probe(
+    cost = cost_of(
         network,
-        images[:_TIMED],
-        target=labels[:_TIMED],
-        loss=functional.cross_entropy,
-        seed=0,
-        timed=pairs,
-    ).cost
-    assert cost is not None
+        lambda model: functional.cross_entropy(model(images[:_TIMED]), labels[:_TIMED]),
+        pairs,
+    )
     return {
         "architecture": experiment.architecture.name,
         "epoch": _epochs(experiment, network),
