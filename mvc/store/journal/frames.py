@@ -66,6 +66,8 @@ class Recorded(Struct, frozen=True):
         return (self.after.offset - self.offset) // 2
 
 
+_Frame = tuple[bytes, int, bytes, bytes]
+"""What a frame holds: payload, sequence, chain, check."""
 _Linked = tuple[Recorded, bytes]
 """An entry, and what it says of the one before it: its checksum."""
 
@@ -107,7 +109,7 @@ def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
     return frame * 2, Position(at.offset + 2 * len(frame), at.sequence + 1, check)
 
 
-def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | None:
+def _frame_at(data: bytes, offset: int) -> _Frame | None:
     """(payload, sequence, chain, check) of a sound frame at ``offset`` of ``data``."""
     if len(data) - offset < OVERHEAD:
         return None
@@ -121,13 +123,13 @@ def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | Non
     return data[offset + _HEAD.size : end], sequence, chain, check
 
 
-def frame_of(data: bytes) -> tuple[bytes, int, bytes, bytes] | None:
+def frame_of(data: bytes) -> _Frame | None:
     """(payload, sequence, chain, check) of a sound frame that is all of ``data``."""
     found = _frame_at(data, 0)
     return found if found is not None and OVERHEAD + len(found[0]) == len(data) else None
 
 
-def single_frames(data: bytes, what: str) -> Iterator[tuple[bytes, int, bytes, bytes]]:
+def single_frames(data: bytes, what: str) -> Iterator[_Frame]:
     """(frame, sequence, chain, check) of frames that stand one after the other, each once.
 
     DamagedData for any other bytes; ``what`` names them.
@@ -143,9 +145,7 @@ def single_frames(data: bytes, what: str) -> Iterator[tuple[bytes, int, bytes, b
         at = end
 
 
-def frames_behind(
-    data: bytes, offset: int
-) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
+def frames_behind(data: bytes, offset: int) -> Iterator[tuple[int, _Frame]]:
     """Where sound frames stand in ``data`` from ``offset`` on, and what they say.
 
     Raises DamagedData if so many bytes claim to be frames that checking them takes too long.
@@ -191,6 +191,10 @@ def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | Non
     while True:
         data = source.read(offset, max(0, min(window, size - offset)))
         if found := _parse(data, offset):
+            half, after = found[0].half, found[0].after.offset
+            # A frame and its like behind are the next entry: both of this one's are damaged.
+            if found[0].copies == 1 and source.read(after - half, half) == source.read(after, half):
+                return None
             return found
         if offset + window >= size or window > 4 * MAX_ENTRY:
             return None
@@ -212,9 +216,7 @@ def _parse(data: bytes, offset: int) -> _Linked | None:
     return None
 
 
-def _recorded(
-    frame: tuple[bytes, int, bytes, bytes], offset: int, length: int, copies: int
-) -> _Linked:
+def _recorded(frame: _Frame, offset: int, length: int, copies: int) -> _Linked:
     payload, sequence, chain, check = frame
     entry = Entry.decode(payload, f"journal entry {sequence}")
     after = Position(offset + 2 * length, sequence + 1, check)
@@ -270,30 +272,31 @@ def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | No
     one; so its number must at least be a later one.
     """
     data = source.read(at.offset, size - at.offset)
-    begin = 0
+    start = begin = 0
+
+    def position(place: int, frame: _Frame) -> Position:
+        return Position(at.offset + _begin_of(data, start, place, frame), frame[1], frame[2])
+
     while (end := _end_of(data, begin)) is not None and end < len(data):
-        begin = end
+        start, begin = begin, end
         found = _read_window(source, at.offset + begin, size)
-        lone = None if found is not None else _frame_at(data, begin)
-        if found is not None and found[0].sequence > at.sequence:
-            return Position(found[0].offset, found[0].sequence, found[1])
-        if lone is not None and lone[1] > at.sequence:
-            return Position(at.offset + begin, lone[1], lone[2])
+        for place in (begin, begin + found[0].half) if found else (begin,):
+            frame = _frame_at(data, place)
+            if frame is not None and frame[1] > at.sequence:
+                return position(place, frame)
+    start = begin
     for place, frame in frames_behind(data, max(begin, 1)):
         if frame[1] > at.sequence:
-            offset = _begin_of(data, place, OVERHEAD + len(frame[0]))
-            return Position(at.offset + offset, frame[1], frame[2])
+            return position(place, frame)
     return None
 
 
 def _end_of(data: bytes, begin: int) -> int | None:
     """Where the damaged entry at ``begin`` ends, if what is left of its two heads tells."""
-    half = _claimed(data, begin)
-    if data[begin : begin + 4] == data[begin + half : begin + half + 4] == _MAGIC:
-        return begin + 2 * half
+    half = _claimed(data, begin) if data.startswith(_MAGIC, begin) else -1
     second = data.find(_MAGIC, begin + 1)
     while second >= 0:
-        if _claimed(data, second) == second - begin:
+        if second - begin in (half, _claimed(data, second)) and _frame_at(data, second) is None:
             return 2 * second - begin
         second = data.find(_MAGIC, second + 1)
     return None
@@ -304,34 +307,43 @@ def _claimed(data: bytes, at: int) -> int:
     return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
 
 
-def _begin_of(data: bytes, at: int, length: int) -> int:
-    """Where the entry of a frame begins that was found by searching, and its twin with it.
+def _begin_of(data: bytes, start: int, at: int, frame: _Frame) -> int:
+    """Where the entry begins whose sound copy was found at ``at``, after one at ``start``.
 
-    Either copy may be the damaged one. The twin's head and check, or what is left of them,
-    are like the frame's; failing that, what follows tells where the entry ends.
+    Either copy may be the damaged one. What is left of the damaged one, of the checks of the
+    entry before and of the head of the next entry is compared for both.
     """
-    if at < length:
-        return at
+    payload, sequence, chain, check = frame
+    length = OVERHEAD + len(payload)
+    head = data[at : at + _HEAD.size]
+    next_head = _MAGIC + bytes(4) + (sequence + 1).to_bytes(8, "little") + check
 
     def likeness(begin: int) -> int:
-        other = data[begin : begin + length]
-        parts = (slice(0, _HEAD.size), slice(length - _CHECK, length))
-        return sum(a == b for p in parts for a, b in zip(other[p], frame[p], strict=False))
+        twin, end = begin if begin < at else at + length, begin + 2 * length
+        expected = (
+            (begin - _CHECK, chain),
+            ((start + begin) // 2 - _CHECK, chain),
+            (twin, head),
+            (twin + length - _CHECK, check),
+            (end, next_head),
+        )
+        alike = (
+            a == b
+            for place, part in expected
+            for a, b in zip(data[max(0, place) : place + len(part)], part, strict=False)
+        )
+        is_followed = end == len(data) or _end_of(data, end) is not None
+        return sum(alike) + 8 * is_followed
 
-    frame = data[at : at + length]
-    before, behind = likeness(at - length), likeness(at + length)
-    if max(before, behind) >= _HEAD.size:
-        return at - length if before > behind else at
-    end = at + length
-    if end == len(data) or end + length == len(data):
-        return at - length if end == len(data) else at
-    # A head there, though not like this one's, is that of the next entry.
-    return at - length if data[end : end + 4] == _MAGIC else at
+    return max((at, at - length), key=likeness) if at >= length else at
 
 
 def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
     found = _read_window(source, at.offset, size)
-    if found is not None:
+    # A second copy alone that is linked to another entry is the next one's first copy.
+    if found is not None and (
+        found[1] == at.chain or _frame_at(source.read(at.offset, found[0].half), 0)
+    ):
         return found
     data = source.read(at.offset, size - at.offset)
     lone = _frame_at(data, 0)
