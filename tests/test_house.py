@@ -39,11 +39,11 @@ BUDGET = {
     "probing": 855,
     "recipes": 1_901,
     "remote": 5_658,
-    "repo": 6_917,
+    "repo": 6_845,
     "report": 727,
     "server": 1_381,
     "serving": 409,
-    "store": 6_122,
+    "store": 6_103,
     "testing": 452,
     "training": 1_507,
 }

@@ -10,14 +10,14 @@ The deployments of a target are in one order in every repository: by hybrid time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import groupby
+from itertools import islice
+from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mvc.errors import DamagedData, InvalidName, UnknownTarget
 from mvc.ids import CommitId, StatementId
@@ -29,19 +29,18 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import check_moment, datetime_of
 
-_FEW = 4  # records among which an immediate one is searched first
+_TICKS = 10**6  # ns: records of one moment of a coarse clock are less apart
 
 
 class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
-    Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
-    target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
-    not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction. ``sent_by``:
-    the token or account that pushed it here.
-    ``returns_to``: of a rollback, the sequence of the deployment that it went back to. ``id`` names
-    it in every repository, and ``hybrid_ns`` orders it. ``replaces``: the id of the deployment that
-    was live when this one was recorded (of a dated one, at its time); None if none was.
+    Times are in ns since 1970. ``author`` and ``reason``: who recorded it, and why; empty where
+    that is not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
+    ``sent_by``: the token or account that pushed it here. ``returns_to``: of a rollback, the
+    sequence of the deployment that it went back to. ``id`` names it in every repository, and
+    ``hybrid_ns`` orders it. ``replaces``: the id of the deployment that was live when this one was
+    recorded (of a dated one, at its time); None if none was.
     """
 
     target: str
@@ -53,7 +52,6 @@ class Deployed(Struct, frozen=True):
     hybrid_ns: int
     retracted: bool = False
     retracted_ns: int | None = None
-    clock_back: bool = False
     author: str = ""
     reason: str = ""
     returns_to: int | None = None
@@ -66,6 +64,11 @@ class Deployed(Struct, frozen=True):
     def dated(self) -> bool:
         """Whether its time was given; otherwise it went live when it was recorded."""
         return self.time_ns != self.recorded_ns
+
+    @property
+    def clock_back(self) -> bool:
+        """Whether, at recording, the clock was behind the newest record of the target."""
+        return self.hybrid_ns - self.recorded_ns > _TICKS
 
     @property
     def time(self) -> datetime:
@@ -99,11 +102,6 @@ def check_deployment(target: str, time_ns: int) -> None:
     check_moment(time_ns)
 
 
-def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
-    """The deployment that entry ``sequence`` recorded on a target."""
-    return snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
-
-
 def list_deployments(
     context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
@@ -125,7 +123,7 @@ def list_deployments(
 def all_on(
     snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
-    """A target's deployments in the order they were recorded."""
+    """A target's deployments in the order of recording."""
     found: list[Deployed] = []
     before = None
     for offset in snapshot.offsets_on(target):
@@ -134,19 +132,7 @@ def all_on(
             for made in on(recorded, target):
                 found.append(_deployed(snapshot, recorded, made, before))
         before = offset
-    return list(_in_order(found))
-
-
-def _in_order(found: list[Deployed]) -> Iterator[Deployed]:
-    """All deployments of a target by their stamps, each compared with those before it."""
-    earlier_ns: int | None = None
-    by_hybrid = sorted(found, key=lambda deployed: deployed.order)
-    for _, equal in groupby(by_hybrid, lambda deployed: deployed.order[0]):
-        group = list(equal)
-        for each in group:
-            back = earlier_ns is not None and each.recorded_ns < earlier_ns
-            yield replace(each, clock_back=True) if back else each
-        earlier_ns = max(each.recorded_ns for each in group)
+    return sorted(found, key=lambda deployed: deployed.order)
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
@@ -200,112 +186,24 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    lost = list[int]()
-    found = _down(snapshot, target, low, high, incomplete=incomplete, lost=lost)
-    return _settled(found, lambda deployed: deployed.time_ns, down=True, lost=lost)
+    return _each(snapshot, target, low, high, read=_read, incomplete=incomplete)
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.ordered(Deployment.code, target)
-    found = _down(snapshot, target, low, keys.after(low))
-    return _settled(found, lambda deployed: deployed.order[0], down=True)
-
-
-def _settled(
-    found: Iterator[Deployed],
-    key: Callable[[Deployed], int],
-    *,
-    down: bool,
-    lost: Sequence[int] = (),
-) -> Iterator[Deployed]:
-    """Deployments in the order of ``key``, equal ones by place, as in every repository.
-
-    If one cannot be read, those before it are still in order unless the key ``lost`` is theirs.
-    """
-
-    def ordered(equal: Iterable[Deployed]) -> list[Deployed]:
-        return sorted(equal, key=lambda deployed: deployed.place, reverse=down)
-
-    group = list[Deployed]()
-    try:
-        for each in found:
-            if group and key(each) != key(group[0]):
-                yield from ordered(group)
-                group.clear()
-            group.append(each)
-    except DamagedData:
-        if lost and group and key(group[0]) not in lost:
-            yield from ordered(group)
-        raise
-    yield from ordered(group)
+    return _each(snapshot, target, low, keys.after(low), read=_read)
 
 
 def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]:
-    """The immediate ones of a target's ``count`` newest records, in reverse order of recording.
+    """The immediate ones of a target's ``count`` newest records, in reverse order of recording."""
 
-    Dated ones are passed over in memory: a Recorder makes nothing else.
-    """
-    yielded: set[int] = set()
-    for size in (min(_FEW, count), count):
-        found, damage = snapshot.retry_on_rewrite(partial(_immediate, snapshot, target, size))
-        for sequence in found:
-            if sequence not in yielded:
-                yielded.add(sequence)
-                yield snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
-        if damage is not None:
-            raise damage
+    def read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed | None:
+        return _read(snapshot, recorded, made) if made.time_ns == made.recorded_ns else None
 
-
-def _immediate(snapshot: Snapshot, target: str, size: int) -> tuple[list[int], DamagedData | None]:
-    """The numbers of the entries of the immediate ones among a target's newest, newest first.
-
-    With the damage at which the search ended.
-    """
-    found: list[int] = []
-    newest = reversed(snapshot.newest_ordered(target, size))
-    try:
-        for _, equal in groupby(newest, keys.moment_of):
-            rows = [snapshot.ordered_at(key, target) for key in equal]
-            rows.sort(key=lambda row: row[1].order, reverse=True)
-            for recorded, made in rows[:size]:
-                size -= 1
-                if made.time_ns == made.recorded_ns:
-                    found.append(recorded.sequence)
-    except DamagedData as error:
-        return found, error
-    return found, None
-
-
-def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
-    recorded = snapshot.by_sequence(sequence)
-    if recorded is None:  # deployments are never collected
-        raise DamagedData(
-            f"operation {sequence} recorded a deployment on {target}, but it is not found",
-            hint="run 'mvc fsck' to see what is damaged",
-        )
-    return _read(snapshot, recorded, _in_entry(recorded, target))
-
-
-def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
-    before = snapshot.before_on(made.target, recorded.offset)
-    deployed = _deployed(snapshot, recorded, made, before)
-    earlier_ns = None
-    with suppress(DamagedData):  # a lost entry before it does not change when it was recorded
-        earlier_ns = _recorded_before(snapshot, made)
-    back = earlier_ns is not None and deployed.recorded_ns < earlier_ns
-    return replace(deployed, clock_back=True) if back else deployed
-
-
-def _recorded_before(snapshot: Snapshot, made: Deployment) -> int | None:
-    """When the deployment before this one was recorded; of several of one hybrid time the last."""
-
-    def look() -> int | None:
-        before = snapshot.hybrid_before(made.target, made.hybrid_ns)
-        rows = [] if before is None else snapshot.at_hybrid(made.target, before)
-        return max((each.recorded_ns for _, each in rows), default=None)
-
-    return snapshot.retry_on_rewrite(look)
+    low = keys.ordered(Deployment.code, target)
+    newest = islice(_each(snapshot, target, low, keys.after(low), read=read), count)
+    return (deployed for deployed in newest if deployed is not None)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -313,72 +211,72 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
 
     The iterator reads only what is taken.
     """
-    found = _up(snapshot, target, since)
-    return _settled(found, lambda deployed: deployed.time_ns, down=False)
-
-
-def _up(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
     low = keys.DEPLOYED + keys.text(target)
-    start, high = low + keys.moment(since), keys.after(low)
-    last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
-
-    def look() -> tuple[bytes, int, Deployed] | None:
-        there = None if last is None else snapshot.by_sequence(last[1])
-        bound = start
-        if last is not None:
-            bound = last[0] + (b"\xff" * 8 if there is None else keys.number(there.offset) + b"\0")
-        key = snapshot.first(bound, high)
-        return None if key is None else _at_key(snapshot, target, key)
-
-    while (found := snapshot.retry_on_rewrite(look)) is not None:
-        yield found[2]
-        last = found[:2]
+    return _each(
+        snapshot, target, low + keys.moment(since), keys.after(low), read=_read, down=False
+    )
 
 
-def _down(
+def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
+    """The deployment that entry ``sequence`` recorded on a target."""
+
+    def look() -> Deployed:
+        recorded = snapshot.by_sequence(sequence)
+        if recorded is None:  # deployments are never collected
+            raise _bad_index(target)
+        return _read(snapshot, recorded, _in_entry(recorded, target))
+
+    return snapshot.retry_on_rewrite(look)
+
+
+def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
+    return _deployed(snapshot, recorded, made, snapshot.before_on(made.target, recorded.offset))
+
+
+_T = TypeVar("_T")
+
+
+def _each(
     snapshot: Snapshot,
     target: str,
     low: bytes,
     high: bytes,
+    *,
+    read: Callable[[Snapshot, Recorded, Deployment], _T],
+    down: bool = True,
     incomplete: list[DamagedData] | None = None,
-    lost: list[int] | None = None,
-) -> Iterator[Deployed]:
-    """``lost``: gets the moment of the key whose entry cannot be read."""
-    last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
+) -> Iterator[_T]:
+    """The deployments of a range of keys, from its end on if ``down``; those of one moment in the
+    order of recording, each as ``read``.
 
-    def key() -> bytes | None:
-        bound = high
-        if last is not None:
-            there = snapshot.by_sequence(last[1])
-            bound = high if there is None else last[0] + keys.number(there.offset)
-        return snapshot.last(low, bound)
+    Between two moments gc may move entries; only the offset in a key changes then.
+    """
 
-    def look() -> tuple[bytes, int, Deployed] | None:
-        return None if (at := key()) is None else _at_key(snapshot, target, at)
+    def look(lost: list[DamagedData] | None = None) -> tuple[bytes, list[_T]] | None:
+        key = snapshot.last(low, high) if down else snapshot.first(low, high)
+        if key is None:
+            return None
+        moment, rows, found = keys.without_offset(key), list[tuple[Recorded, Deployment]](), []
+        for each in snapshot.under(moment):
+            with noting(lost):
+                recorded = snapshot.entry(keys.offset_of(each))
+                rows.append((recorded, _in_entry(recorded, target)))
+        for recorded, made in sorted(rows, key=lambda row: row[1].order, reverse=down):
+            with noting(lost):
+                found.append(read(snapshot, recorded, made))
+        return moment, found
 
     while True:
         try:
-            found = snapshot.retry_on_rewrite(look)
-        except DamagedData as error:
-            there = key()
-            if incomplete is None or there is None:
-                if lost is not None and there is not None:
-                    lost.append(keys.moment_of(there))
+            group = snapshot.retry_on_rewrite(look)
+        except DamagedData:
+            if incomplete is None:
                 raise
-            incomplete.append(error)
-            high, last = there, None  # entries are not moved while one is lost
-            continue
-        if found is None:
+            group = look(incomplete)
+        if group is None:
             return
-        yield found[2]
-        last = found[:2]
-
-
-def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, int, Deployed]:
-    """The deployment that a key leads to, after the key up to its offset and its entry's number."""
-    recorded = snapshot.entry(keys.offset_of(key))
-    deployed = _read(snapshot, recorded, _in_entry(recorded, target))
-    return keys.without_offset(key), recorded.sequence, deployed
+        yield from group[1]
+        low, high = (low, group[0]) if down else (keys.after(group[0]), high)
 
 
 def on(recorded: Recorded, target: str) -> Iterator[Deployment]:

@@ -556,36 +556,10 @@ class Snapshot:
         key = self.last(low, keys.after(low))
         return None if key is None else keys.moment_of(key)
 
-    def hybrid_before(self, target: str, hybrid_ns: int) -> int | None:
-        """The greatest hybrid time of a deployment on a target that is less than this one."""
-        low = keys.ordered(Deployment.code, target)
-        key = self.last(low, low + keys.moment(hybrid_ns))
-        return None if key is None else keys.moment_of(key)
-
     def at_hybrid(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Deployment]]:
         """The deployments on a target with this hybrid time, with their entries."""
         low = keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)
         return [self.ordered_at(key, target) for key in self.under(low)]
-
-    def newest_ordered(self, target: str, count: int) -> list[bytes]:
-        """Keys of ``count`` deployments on a target with the greatest hybrid times, ascending.
-
-        More where others have the time of the last of them.
-        """
-        low = keys.ordered(Deployment.code, target)
-        newest, span = self.newest_hybrid(target), 1 << 30
-        if newest is None:
-            return []
-        while True:
-            start = low + keys.moment(newest - span)
-            found = self.scan(start, keys.after(low))
-            if len(found) >= count or span > newest:
-                break
-            span *= 8
-        if len(found) > count:
-            last = keys.without_offset(found[-count])
-            found = found[bisect_left(found, last) :]
-        return list(found)
 
     def ordered_at(self, key: bytes, target: str) -> tuple[Recorded, Deployment]:
         """The deployment to which a key leads, and its entry. Raises DamagedData."""
