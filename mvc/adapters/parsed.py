@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
-from mvc.model.manifest import Check, View
+from mvc.model.manifest import Check, FileEntry, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_key
 
@@ -79,37 +79,6 @@ class ParsedTensor(Struct, frozen=True):
     spec: TensorSpec
     content: int
     view: View | None = None
-
-
-class _PlacedContent(Protocol):
-    @property
-    def offset(self) -> int: ...
-    @property
-    def spec(self) -> TensorSpec: ...
-
-
-class _PlacedTensor(Protocol):
-    @property
-    def key(self) -> str: ...
-    @property
-    def spec(self) -> TensorSpec: ...
-    @property
-    def content(self) -> int: ...
-    @property
-    def view(self) -> View | None: ...
-
-
-class PlacedFile(Protocol):
-    """What a parsed file and the entry of a stored one have in common: where everything lies."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def contents(self) -> Sequence[_PlacedContent]: ...
-    @property
-    def tensors(self) -> Sequence[_PlacedTensor]: ...
 
 
 class FileParts(NamedTuple):
@@ -184,6 +153,10 @@ class ParsedFile(ABC):
     @abstractmethod
     def skeleton(self) -> bytes:
         """Every byte outside the contents, in file order, with check fields set to zero."""
+
+
+PlacedFile: TypeAlias = ParsedFile | FileEntry
+"""What says where everything in a file lies: a parsed file, or the entry of a stored one."""
 
 
 class SourceFile(ParsedFile):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
-from mvc.model.manifest import FileEntry, View
+from mvc.model.manifest import View
 from mvc.model.tensor import DTYPES, TensorSpec
 
 _STORAGES = {
@@ -332,50 +333,28 @@ class _NotPlain(Exception):
     """A pickle holds something that a state cannot hold."""
 
 
-class _Unknown:
-    """What a pickle holds beside plain data."""
+UNKNOWN = object()
+"""Stands for what a pickle holds beside plain data."""
 
 
-UNKNOWN = _Unknown()
-
-
-def plain_state(
-    entry: FileEntry, skeleton: bytes, tensor: Callable[[str], Any]
-) -> dict[Any, Any] | None:
-    """The dictionary that a torch file holds, nested; None if it holds more than plain data.
+def nested(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> tuple[Any, bool]:
+    """What a torch file holds, nested, and whether it is a dictionary of nothing but plain data.
 
     ``tensor`` gives a tensor by its key. Plain is what a Python state may hold: dictionaries,
     lists, tuples, numbers, texts, bytes, booleans, None and dense tensors. Parameters become
-    tensors; a ``Counter`` or ``defaultdict`` becomes a dictionary.
+    tensors; a ``Counter`` or ``defaultdict`` becomes a dictionary. The rest is UNKNOWN.
     """
-    try:
-        builder, root = _builder(entry, skeleton, tensor)
-        state = builder.value(root, 0)
-    except (BadModelFile, _NotPlain):
-        return None
-    return state if isinstance(state, dict) else None
-
-
-def known_values(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> Any:
-    """As ``plain_state``, but whatever is no plain data is UNKNOWN where it lies."""
-    try:
-        builder, root = _builder(file, skeleton, tensor)
-        builder.tolerant = True
-        return builder.value(root, 0)
-    except (BadModelFile, _NotPlain):
-        return UNKNOWN
-
-
-def _builder(
-    file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]
-) -> tuple[_Builder, Any]:
-    """What makes values of the nodes of a file's pickle, and the outermost of these."""
     source, name = _Skeleton(file, skeleton), "the file"
-    _, root = _root(source, name, read_members(source, name))
-    found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+    try:
+        _, root = _root(source, name, read_members(source, name))
+        found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+    except BadModelFile:
+        return UNKNOWN, False
     if not {t.key for t in file.tensors}.issuperset(found.values()):
-        raise _NotPlain  # the file was not taken for tensors, such as one of another byte order
-    return _Builder(found, tensor), root
+        return UNKNOWN, False  # it was not taken for tensors, such as one of another byte order
+    builder = _Builder(found, tensor)
+    value = builder.value(root, 0)
+    return value, builder.plain and isinstance(value, dict)
 
 
 class _Skeleton(Source):
@@ -403,35 +382,30 @@ class _Skeleton(Source):
 
 
 class _Builder:
-    """Makes plain values of nodes; what a pickle names twice is one object here, too."""
+    """Makes plain values of nodes; what a pickle names twice is one object here, too.
+
+    ``plain``: no value was UNKNOWN.
+    """
 
     def __init__(self, keys: dict[int, str], tensor: Callable[[str], Any]) -> None:
-        self.tolerant = False  # UNKNOWN stands for what is no plain value
+        self.plain = True
         self._keys = keys
         self._tensor = tensor
         self._made: dict[int, Any] = {}
 
     def value(self, node: Any, depth: int) -> Any:
-        """Raises _NotPlain, also for what is nested too deeply or contains itself."""
+        """UNKNOWN also for what is nested too deeply or contains itself."""
         if type(node) in _VALUES:
             return node
-        if depth <= MAX_DEPTH:
-            if id(node) not in self._made:
-                self._made[id(node)] = _END
-                self._made[id(node)] = self._made_of(node, depth + 1)
-            if self._made[id(node)] is not _END:
-                return self._made[id(node)]
-        if self.tolerant:
+        if depth > MAX_DEPTH:
+            self.plain = False
             return UNKNOWN
-        raise _NotPlain
-
-    def _made_of(self, node: Any, depth: int) -> Any:
-        if not self.tolerant:
-            return self._make(node, depth)
-        try:
-            return self._make(node, depth)
-        except (BadModelFile, _NotPlain):
-            return UNKNOWN
+        if id(node) not in self._made:
+            self._made[id(node)] = UNKNOWN
+            with suppress(BadModelFile, _NotPlain):
+                self._made[id(node)] = self._make(node, depth + 1)
+        self.plain = self.plain and self._made[id(node)] is not UNKNOWN
+        return self._made[id(node)]
 
     def _make(self, node: Any, depth: int) -> Any:
         quantised = type(node) is PickleCall and _function(node) == "_rebuild_qtensor"

@@ -8,7 +8,6 @@ file; what a file says is believed as little as the rest of it.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.parsed import ParsedFile, PlacedFile
+from mvc.adapters.python.arrays import make_array
 from mvc.adapters.structure import decode
 from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
@@ -28,10 +28,7 @@ _MAX_DEPTH = 8
 _MAX_VISITS = 1_000_000
 _MAX_LIST = 16
 _BITS = 64
-_NUMBERS = {
-    "float32": "<f", "float64": "<d", "float16": "<e", "int64": "<q", "int32": "<i",
-    "uint8": "<B", "bool": "<?",
-}  # fmt: skip
+_NUMBERS = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"}
 
 Number = float | int | bool | str | None
 ParameterId = int | str
@@ -96,8 +93,8 @@ def has_optimizer(skeleton: bytes) -> bool:
 
 def scalar_contents(file: PlacedFile) -> list[int]:
     """The contents of a file that may be scalars, whose bytes ``file_state`` needs."""
-    small = (i for i, content in enumerate(file.contents) if content.spec.nbytes <= SCALAR_BYTES)
-    return [i for i in small if file.contents[i].spec.dtype in {*_NUMBERS, "bfloat16"}]
+    specs = enumerate([content.spec for content in file.contents])
+    return [i for i, spec in specs if spec.nbytes <= SCALAR_BYTES and spec.dtype in _NUMBERS]
 
 
 def parsed_state(path: str, parsed: ParsedFile) -> FileState:
@@ -135,9 +132,9 @@ def _ref(tensor: Any) -> TensorRef:
 def _nested(file: PlacedFile, skeleton: bytes) -> Any:
     refs = {tensor.key: _ref(tensor) for tensor in file.tensors}
     if file.format == "torch":
-        from mvc.adapters.files.torch_zip import known_values  # by torch's users only
+        from mvc.adapters.files.torch_zip import nested  # by torch's users only
 
-        return known_values(file, skeleton, refs.__getitem__)
+        return nested(file, skeleton, refs.__getitem__)[0]
     if file.format != "state":
         return None
     structure = parse_header(skeleton[LENGTH_BYTES:], "").get("__metadata__", {}).get("mvc", "")
@@ -248,14 +245,9 @@ def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | TensorRef:
 
 def _number(ref: TensorRef, scalars: Mapping[int, bytes]) -> float | int | None:
     data = scalars.get(ref.content)
-    if data is None or not ref.whole or ref.spec.elements != 1:
+    if data is None or not ref.whole or ref.spec.elements != 1 or ref.spec.dtype not in _NUMBERS:
         return None
-    if ref.spec.dtype == "bfloat16":
-        return float(struct.unpack("<f", b"\0\0" + data)[0])
-    form = _NUMBERS.get(ref.spec.dtype)
-    if form is None or struct.calcsize(form) != len(data):
-        return None
-    number: float | int = struct.unpack(form, data)[0]
+    number: float | int = make_array(ref.spec, memoryview(data)).item()
     return number
 
 

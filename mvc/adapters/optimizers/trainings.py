@@ -4,37 +4,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from mvc.adapters.optimizers.states import FileState, ParameterId
     from mvc.adapters.optimizers.weights import WeightKey
 
 _MOST = 32
+_Value = TypeVar("_Value")
+
+
+class _Newest(OrderedDict[Hashable, _Value], Generic[_Value]):
+    def __setitem__(self, key: Hashable, value: _Value) -> None:
+        super().__setitem__(key, value)
+        if len(self) > _MOST:
+            self.popitem(last=False)
 
 
 class Trainings:
-    """The states that files hold, by the id of a file's content, and weights that were matched."""
+    """``states`` of files by path and ``content_id``; ``matched``: weights by ``Step.key``."""
 
     def __init__(self) -> None:
-        self._states: OrderedDict[bytes, FileState] = OrderedDict()
-        self._matched: OrderedDict[Hashable, Mapping[ParameterId, WeightKey]] = OrderedDict()
-
-    def state(self, path: str, content: bytes) -> FileState | None:
-        """What the file with this ``content_id`` holds, if that is known."""
-        state = self._states.get(content)
-        return state if state is not None and state.path == path else None
-
-    def remember(self, content: bytes, state: FileState) -> None:
-        self._states[content] = state
-        if len(self._states) > _MOST:
-            self._states.popitem(last=False)
-
-    def matched(self, step: Hashable) -> Mapping[ParameterId, WeightKey] | None:
-        """The weights that the optimizer ``step`` was found to move, earlier in the training."""
-        return self._matched.get(step)
-
-    def remember_matched(self, step: Hashable, weights: Mapping[ParameterId, WeightKey]) -> None:
-        self._matched[step] = weights
-        if len(self._matched) > _MOST:
-            self._matched.popitem(last=False)
+        self.states: _Newest[FileState] = _Newest()
+        self.matched: _Newest[Mapping[ParameterId, WeightKey]] = _Newest()

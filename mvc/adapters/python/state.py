@@ -199,14 +199,14 @@ def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
     if entry.format != "state":
         library = "numpy" if entry.format in {"npz", "npy"} else "torch"
         if entry.format == "torch":
-            from mvc.adapters.files.torch_zip import plain_state  # by torch's users only
+            from mvc.adapters.files.torch_zip import nested  # by torch's users only
 
             def tensor(key: str) -> Any:
                 return reader.array(reader.find(key), library)
 
-            nested = plain_state(entry, skeleton, tensor)
-            if nested is not None:
-                return nested
+            state, plain = nested(entry, skeleton, tensor)
+            if plain:
+                return state
         return {t.key: reader.array(t, library) for t in entry.tensors}
 
     def lookup(tag: str, name: str) -> Any:

@@ -234,7 +234,7 @@ def _store_files(
                 kept[change.path] = _store(writer, finder, file)
                 del file
     for path, state in states.items():
-        context.trainings.remember(kept[path].content_id, state)
+        context.trainings.states[path, kept[path].content_id] = state
     raw_bytes = writer.raw_bytes
     if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files

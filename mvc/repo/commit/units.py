@@ -76,7 +76,7 @@ def _units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifes
 
 
 def _stored(context: Context, entry: FileEntry) -> FileState:
-    known = context.trainings.state(entry.path, entry.content_id)
+    known = context.trainings.states.get((entry.path, entry.content_id))
     if known is not None:
         return known
     skeleton, scalars = skeleton_of(context, entry), dict[int, bytes]()
@@ -86,7 +86,7 @@ def _stored(context: Context, entry: FileEntry) -> FileState:
         read = in_memory(context, entry, first.values())
         scalars = {i: bytes(read[first[entry.contents[i].id]]) for i in small}
     state = file_state(entry.path, entry, skeleton, scalars)
-    context.trainings.remember(entry.content_id, state)
+    context.trainings.states[entry.path, entry.content_id] = state
     return state
 
 
@@ -99,7 +99,7 @@ def _weights(
     """The weights that a step moved; where that is a guess, the data decide, once a training."""
     if not step.guess.unsure:
         return step.guess.weights
-    known = context.trainings.matched(step.key)
+    known = context.trainings.matched.get(step.key)
     if known is None or not known.keys() >= step.guess.weights.keys():
         compare = _Comparison(context, files, entries)
         weights = dict(step.guess.weights)
@@ -111,7 +111,7 @@ def _weights(
                 rest = [each for each in unsure.parameters if each not in seen]
                 weights |= seen | dict(zip(rest, free, strict=False))
         known = {each: weight.key for each, weight in weights.items()}
-        context.trainings.remember_matched(step.key, known)
+        context.trainings.matched[step.key] = known
     return {each: step.newer[key] for each, key in known.items() if key in step.newer}
 
 
