@@ -14,7 +14,7 @@ _MOST = 32
 _Value = TypeVar("_Value")
 
 
-class _Newest(OrderedDict[Hashable, _Value], Generic[_Value]):
+class _LastFew(OrderedDict[Hashable, _Value], Generic[_Value]):
     def __setitem__(self, key: Hashable, value: _Value) -> None:
         super().__setitem__(key, value)
         if len(self) > _MOST:
@@ -25,5 +25,5 @@ class Trainings:
     """``states`` of files by path and ``content_id``; ``matched``: weights by ``Step.key``."""
 
     def __init__(self) -> None:
-        self.states: _Newest[FileState] = _Newest()
-        self.matched: _Newest[Mapping[ParameterId, WeightKey]] = _Newest()
+        self.states: _LastFew[FileState] = _LastFew()
+        self.matched: _LastFew[Mapping[ParameterId, WeightKey]] = _LastFew()
