@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 _YOUNG = 100_000
@@ -16,12 +19,25 @@ def main() -> NoReturn:
     new objects in place of 700, and at exit it passes over all that there are.
     """
     gc.set_threshold(_YOUNG)
+    for each in ("inspect", "msgspec.inspect"):
+        sys.modules[each] = _Late(each)
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # msgspec asks typing then
     from mvc.cli.main import main as program  # imports most of these objects
 
+    del sys.modules["typing_extensions"]
     try:
         program()
     finally:
         gc.freeze()
+
+
+class _Late(ModuleType):
+    """A module that is imported when an attribute of it is read."""
+
+    def __getattr__(self, name: str) -> object:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 715,
+    ".": 727,
     "adapters": 2_198,
     "api": 821,
-    "cli": 4_501,
+    "cli": 4_399,
     "codecs": 1_502,
     "distributed": 2_912,
     "fleet": 650,

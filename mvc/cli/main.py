@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct
 
-from mvc.cli import gone
+from mvc.cli.catalog import instead_of
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
@@ -153,8 +153,8 @@ def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx else "mvc"
     message = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
     command = error.ctx.info_name if error.ctx else None
-    if isinstance(error, click.NoSuchOption) and gone.instead_of(command, error.option_name):
-        message = f"{error.option_name} is gone: {gone.instead_of(command, error.option_name)}"
+    if isinstance(error, click.NoSuchOption) and instead_of(command, error.option_name):
+        message = f"{error.option_name} is gone: {instead_of(command, error.option_name)}"
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import mvc.cli.commands
-from mvc.cli.program import COMMANDS, Verb, module_of
+from mvc.cli.catalog import COMMANDS, module_of
+from mvc.cli.verb import Verb
 
 
 @pytest.mark.parametrize("name", COMMANDS)

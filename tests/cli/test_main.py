@@ -12,9 +12,9 @@ import click
 import pytest
 
 from mvc import __version__, errors
+from mvc.cli.catalog import COMMANDS
 from mvc.cli.main import describe, report, run
 from mvc.cli.output import Output
-from mvc.cli.program import COMMANDS
 from mvc.cli.session import Session
 from mvc.repo.config import user_file
 from tests.cli.program import ROOT, Mvc, imports, python, spawn
@@ -213,6 +213,14 @@ _SLOW = ("torch", "numpy", "rich", "logging", "concurrent.futures", "mvc.store.g
 def test_light_commands_import_nothing_that_is_slow_to_import(mvc: Mvc, command: list[str]) -> None:
     mvc.commit()
     assert imports(_SLOW, command, mvc.folder) == "0 []"
+
+
+def test_a_start_leaves_out_what_click_and_msgspec_import_for_other_uses(mvc: Mvc) -> None:
+    mvc.commit()
+    done = spawn("log", cwd=mvc.folder, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in modules and "inspect" not in modules
+    assert "Example:" in spawn("log", "--help", cwd=mvc.folder).stdout  # which uses inspect
 
 
 @pytest.mark.parametrize("command", [["undo", "--list"], ["undo"]])

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mvc.cli.options import nbytes
+from mvc.cli.verb import nbytes
 from tests.cli.program import Mvc, run
 
 

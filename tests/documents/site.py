@@ -23,7 +23,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for tests; mkdocs is a program of its own
 
 import mvc  # noqa: E402
-from mvc.cli.program import SECTIONS, module_of, program  # noqa: E402
+from mvc.cli.catalog import SECTIONS, module_of  # noqa: E402
+from mvc.cli.program import program  # noqa: E402
 from tests.documents.pages import anchor, outside_of_code  # noqa: E402
 from tests.documents.tables import option_rows  # noqa: E402
 

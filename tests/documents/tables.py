@@ -14,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.program import SECTIONS, program
+from mvc.cli.catalog import SECTIONS
+from mvc.cli.program import program
 from mvc.cli.topics import TOPICS, Topic
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mvc.cli.program import COMMANDS, module_of
+from mvc.cli.catalog import COMMANDS, module_of
 from tests.documents import site
 
 ROOT = Path(site.__file__).parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.cli.catalog import COMMANDS
 from mvc.cli.main import run
-from mvc.cli.program import COMMANDS
 from mvc.errors import DubiousOwnership, InvalidConfig
 from tests.cli.program import Mvc
 from tests.repo.working import write_model

@@ -9,15 +9,13 @@ so far is listed.
 from __future__ import annotations
 
 from mvc.cli.commits import note_line
-from mvc.cli.options import CommandOptions, argument, numbers, option, pairs
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, fields, option, verb
 
 
 class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("REV")
-    metrics: tuple[str, ...] = option("K=V", "A number that was measured.", "--metric")
-    params: tuple[str, ...] = option("K=V", "A setting.", "--param")
+    metrics: dict[str, float] = option("K=V", "A number that was measured.", "--metric")
+    params: dict[str, str] = option("K=V", "A setting.", "--param")
     note: str = option("TEXT", "What there is to say.", "-m", "--note", default="")
 
 
@@ -28,12 +26,7 @@ def command(session: Session, args: _AnnotateOptions) -> None:
     if not (args.metrics or args.params or args.note):
         found = repository.annotations(commit)
     else:
-        params = dict(pairs(args.params, "param"))
-        found = (
-            repository.annotate(
-                commit, metrics=numbers(args.metrics), params=params, note=args.note
-            ),
-        )
+        found = (repository.annotate(commit, **fields(args, "metrics params note")),)
     if session.as_json:
         out.json("mvc.annotate/1", {"commit": commit, "annotations": found})
         return

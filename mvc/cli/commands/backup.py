@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mvc.api import Repository
-from mvc.cli.options import CommandOptions, argument
-from mvc.cli.program import verb
-from mvc.cli.session import Session, load
+from mvc.cli.session import load
+from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.errors import WrongUsage
 from mvc.names import printable
 from mvc.server.repositories import names_in

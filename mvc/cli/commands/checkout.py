@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.options import AT, FORCE_WORK, TARGET, CommandOptions, argument, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
-from mvc.cli.session import Session
+from mvc.cli.verb import (
+    AT,
+    FORCE_WORK,
+    TARGET,
+    CommandOptions,
+    Session,
+    argument,
+    fields,
+    flag,
+    option,
+    verb,
+)
 from mvc.errors import UnknownPath, UnknownRevision
 from mvc.names import is_report, printable
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.cli.options import CommandOptions, argument, flag, option, pairs
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.restored import tell
-from mvc.cli.session import Session, load
+from mvc.cli.session import load
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.names import printable
 from mvc.text import count, size
 
@@ -23,7 +21,7 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
     states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")
     bare: bool = flag("Without working files, for others to push to.")
-    options: tuple[str, ...] = option(
+    options: dict[str, str] = option(
         "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-o", "--option"
     )
 
@@ -32,8 +30,7 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _CloneOptions) -> None:
     from mvc.remote.clone import CloneOptions, clone
 
-    chosen = dict(pairs(args.options, "option"))
-    options = CloneOptions(**fields(args, "branch states bare"), options=chosen)
+    options = CloneOptions(**fields(args, "branch states bare options"))
     with session.out.progress("receiving") as progress:
         done = clone(args.url, args.folder, options, config=load, progress=progress)
     out = session.out

@@ -23,22 +23,20 @@ import click
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock, warn_of_new_target
-from mvc.cli.options import (
+from mvc.cli.output import Output
+from mvc.cli.script import Script
+from mvc.cli.transfers import tell_unsent
+from mvc.cli.verb import (
     CommandOptions,
+    Session,
     argument,
     check_alone,
+    fields,
     flag,
-    numbers,
     option,
-    pairs,
     sign,
+    verb,
 )
-from mvc.cli.output import Output
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.script import Script
-from mvc.cli.session import Session
-from mvc.cli.transfers import tell_unsent
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import printable
@@ -59,8 +57,8 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("[PATH]...", completes="FILE")
     every: bool = flag("Take every tracked file that changed.", "-a", "--all")
     message: str | None = option("MSG", "Say what this version is; - reads it from stdin.", "-m")
-    pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
-    texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
+    metrics: dict[str, float] = option("K=V", "Keep a number with it.", "--metric")
+    params: dict[str, str] = option("K=V", "Keep a setting with it.", "--param")
     run: str = option("NAME", "The training that made it.", default="")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
@@ -100,9 +98,7 @@ def command(session: Session, args: _CommitOptions) -> None:
     message = sys.stdin.read().removeprefix("\ufeff") if args.message == "-" else args.message
     recorded = {
         "message": message or "",
-        "metrics": numbers(args.pairs),
-        "params": dict(pairs(args.texts, "param")),
-        "deploy": args.deploy,
+        **fields(args, "metrics params deploy"),
     }
     run, failure = None, None
     if args.provenance is None:
@@ -146,7 +142,7 @@ def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> 
 
 def _check(args: _CommitOptions) -> None:
     if args.provenance is not None:
-        check_alone("provenance", takes="paths message pairs texts deploy data no_verify")
+        check_alone("provenance", takes="paths message metrics params deploy data no_verify")
         if len(args.paths) != 1:
             raise click.UsageError("name the one file that the training made")
 

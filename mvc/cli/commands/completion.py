@@ -8,9 +8,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
-from mvc.cli.options import CommandOptions, argument
-from mvc.cli.program import program, verb
-from mvc.cli.session import Session
+from mvc.cli.program import program
+from mvc.cli.verb import CommandOptions, Session, argument, verb
 
 _BASH = r"""
 %(complete_func)s() {

@@ -10,10 +10,9 @@ import os
 
 import click
 
-from mvc.cli.options import CommandOptions, argument, flag
-from mvc.cli.program import verb
-from mvc.cli.session import Session, load
+from mvc.cli.session import load
 from mvc.cli.tables import columns
+from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 from mvc.errors import NotARepository
 from mvc.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file

@@ -18,21 +18,21 @@ from mvc.cli.commits import (
     warn_of_time,
     who,
 )
-from mvc.cli.options import (
+from mvc.cli.restored import warn_of_deploying
+from mvc.cli.tables import columns
+from mvc.cli.transfers import tell_unsent
+from mvc.cli.verb import (
     CommandOptions,
+    Session,
     argument,
     check_alone,
+    fields,
     flag,
     option,
     reason,
     sign,
+    verb,
 )
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.restored import warn_of_deploying
-from mvc.cli.session import Session
-from mvc.cli.tables import columns
-from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, WrongUsage
 from mvc.names import printable
 from mvc.repo.deployments import Deployed

@@ -17,11 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mvc.cli.listing import Folding
-from mvc.cli.options import CommandOptions, argument, check_alone, flag
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, verb
 from mvc.model.tensor import TensorSpec
 from mvc.names import printable
 from mvc.repo.content.compare import FileDiff, TensorDiff

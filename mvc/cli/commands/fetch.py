@@ -7,11 +7,8 @@ without them.
 
 from __future__ import annotations
 
-from mvc.cli.options import CommandOptions, argument, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.names import printable
 from mvc.repo.history.log import LogOptions
 from mvc.text import count

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mvc.cli.options import CommandOptions, argument, flag, option, pairs
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 from mvc.names import printable
 from mvc.text import size
 from mvc.times import format_time
@@ -39,7 +37,7 @@ class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
     interval: float | None = option(
         "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
     )
-    options: tuple[str, ...] = option(
+    options: dict[str, str] = option(
         "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-O", "--option"
     )
 
@@ -57,7 +55,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         args.node,
         args.command,
         interval=args.interval,
-        remote=dict(pairs(args.options, "option")),
+        remote={**args.options},
     )
 
     def tell(done: Followed) -> None:

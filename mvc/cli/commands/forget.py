@@ -14,21 +14,22 @@ import click
 
 import mvc.recipes as recipes
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import (
+from mvc.cli.payload import stamped
+from mvc.cli.receipts import print_receipt
+from mvc.cli.tables import columns
+from mvc.cli.verb import (
     DRY_RUN,
     REMOTE,
     CommandOptions,
+    Session,
     argument,
     check_alone,
+    fields,
     flag,
     option,
     reason,
+    verb,
 )
-from mvc.cli.payload import fields, stamped
-from mvc.cli.program import verb
-from mvc.cli.receipts import print_receipt
-from mvc.cli.session import Session
-from mvc.cli.tables import columns
 from mvc.errors import NotConfirmed
 from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen, ForgetPreview

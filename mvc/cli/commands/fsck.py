@@ -13,10 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.cli.commits import tell_absent
-from mvc.cli.options import REMOTE, CommandOptions, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem

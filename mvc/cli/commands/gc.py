@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, REMOTE, CommandOptions, option, reason
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import DRY_RUN, REMOTE, CommandOptions, Session, fields, option, reason, verb
 from mvc.errors import InvalidTime, WrongUsage
 from mvc.text import count, size
 

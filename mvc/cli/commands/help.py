@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import CommandOptions, argument, check_alone, flag
-from mvc.cli.program import Program, verb
-from mvc.cli.session import Session
+from mvc.cli.program import Program
 from mvc.cli.topics import TOPICS, Topic
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, verb
 
 
 class _HelpOptions(CommandOptions, frozen=True, kw_only=True):

@@ -10,10 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mvc.cli.commits import forgotten_on, state_json
-from mvc.cli.options import CommandOptions, argument
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, fields, verb
 from mvc.names import printable
 from mvc.repo.diff.nearest import Nearest
 from mvc.repo.worktree.identify import Identified

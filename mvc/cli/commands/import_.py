@@ -18,11 +18,8 @@ from pathlib import Path
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
 from mvc.names import printable
 from mvc.repo.importing.importing import Imported
 from mvc.text import count, listed, size, stored_for

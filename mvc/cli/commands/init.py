@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mvc.cli.options import CommandOptions, argument, flag, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session, load
+from mvc.cli.session import load
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 from mvc.names import printable
 
 

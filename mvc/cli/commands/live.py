@@ -15,12 +15,9 @@ import click
 
 from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line, who
 from mvc.cli.nodes import show_nodes
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.repo.live import Live
 from mvc.text import one_line

@@ -21,11 +21,9 @@ from mvc.cli.commits import (
     live_now,
     one_liner,
 )
-from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns
 from mvc.cli.transfers import tell_unsent
+from mvc.cli.verb import LIMIT, CommandOptions, Session, argument, flag, option, verb
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import printable

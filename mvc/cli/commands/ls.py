@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import mvc.recipes as recipes
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.options import CommandOptions, argument, check_alone, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
 from mvc.names import printable
 from mvc.text import size
 

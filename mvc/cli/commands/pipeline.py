@@ -10,11 +10,8 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.options import CommandOptions, argument, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
 from mvc.pipelines.pipeline import Pipeline

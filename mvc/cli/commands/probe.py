@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.script import Script
-from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers
+from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.errors import WrongUsage
 from mvc.names import printable
 

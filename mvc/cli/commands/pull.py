@@ -6,11 +6,9 @@ committed are not overwritten: then nothing moves.
 
 from __future__ import annotations
 
-from mvc.cli.options import CommandOptions, argument
-from mvc.cli.program import verb
 from mvc.cli.restored import tell
-from mvc.cli.session import Session
 from mvc.cli.transfers import tell_of_fetch
+from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.names import printable
 from mvc.text import count
 

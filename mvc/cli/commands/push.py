@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.transfers import tell_of_push, tell_of_states
+from mvc.cli.verb import (
+    DRY_RUN,
+    CommandOptions,
+    Session,
+    argument,
+    check_alone,
+    fields,
+    flag,
+    option,
+    verb,
+)
 from mvc.errors import RemoteRefused
 
 

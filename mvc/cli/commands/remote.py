@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import CommandOptions, argument, flag, option, pairs
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.errors import MvcError, NotARepository
 from mvc.ids import CommitId
 from mvc.names import printable
@@ -22,7 +19,7 @@ _COLUMNS = columns("remote, url, options")
 
 class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[list | add NAME URL | remove NAME | show [NAME|URL]]")
-    options: tuple[str, ...] = option(
+    options: dict[str, str] = option(
         "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
         "-o", "--option", needs="words",
     )  # fmt: skip
@@ -35,10 +32,9 @@ def command(session: Session, args: _RemoteOptions) -> None:
     if action != "add" and (args.options or args.force):
         raise click.UsageError("-o and -f go with add")
     if action == "add" and len(names) == 2:
-        chosen = dict(pairs(args.options, "option"))
-        if "force" in chosen:
+        if "force" in args.options:
             raise click.UsageError("force is -f")
-        made = session.repository.remotes.add(*names, force=args.force, **chosen)
+        made = session.repository.remotes.add(*names, force=args.force, **args.options)
         session.out.note(f"{printable(made.name)} is {printable(made.url)}")
         if made.scheme == "file":
             try:

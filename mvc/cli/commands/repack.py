@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.options import (
+from mvc.cli.tables import Column, numbers
+from mvc.cli.verb import (
     DRY_RUN,
     REMOTE,
     CommandOptions,
+    Session,
     argument,
+    fields,
     nbytes,
     option,
     reason,
+    verb,
 )
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers
 from mvc.ids import CommitId
 from mvc.text import count, listed, seconds, size
 

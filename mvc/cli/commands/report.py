@@ -12,14 +12,7 @@ from typing import Literal
 
 import click
 
-from mvc.cli.options import (
-    FORCE_FILE,
-    CommandOptions,
-    option,
-)
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, fields, option, verb
 from mvc.names import printable
 from mvc.repo.worktree.worktree import is_report
 from mvc.report.page import write_report

@@ -11,9 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 from mvc.api import Repository
-from mvc.cli.options import CommandOptions, argument
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.errors import NotARepository
 from mvc.names import printable
 from mvc.text import count, size

@@ -10,9 +10,7 @@ from __future__ import annotations
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.options import CommandOptions, argument, flag, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 
 
 class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):

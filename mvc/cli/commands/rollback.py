@@ -10,11 +10,9 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import CommandOptions, argument, flag, option, reason, sign
-from mvc.cli.program import verb
 from mvc.cli.restored import warn_of_deploying
-from mvc.cli.session import Session
 from mvc.cli.transfers import tell_unsent
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, reason, sign, verb
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.times import format_time

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, option, verb
 from mvc.errors import WrongUsage
 from mvc.names import printable
 from mvc.remote.scopes import parse_scopes, within

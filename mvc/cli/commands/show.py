@@ -20,11 +20,19 @@ import mvc.recipes as recipes
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
-from mvc.cli.options import AT, TARGET, CommandOptions, argument, check_alone, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
-from mvc.cli.session import Session
+from mvc.cli.verb import (
+    AT,
+    TARGET,
+    CommandOptions,
+    Session,
+    argument,
+    check_alone,
+    fields,
+    flag,
+    option,
+    verb,
+)
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from mvc.api import Stats
 from mvc.cli.commits import tell_absent
-from mvc.cli.options import CommandOptions, check_alone, flag, option
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, numbers
+from mvc.cli.verb import CommandOptions, Session, check_alone, fields, flag, option, verb
 from mvc.repo.history.log import LogOptions
 from mvc.text import count, one_line, percent, seconds, size
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.cli.options import CommandOptions, flag
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.transfers import unsent_line
+from mvc.cli.verb import CommandOptions, Session, fields, flag, verb
 from mvc.names import printable
 from mvc.repo.worktree.status import FileChange, Status
 from mvc.text import count

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
-from mvc.cli.session import Session
+from mvc.cli.verb import FORCE_WORK, CommandOptions, Session, argument, fields, flag, verb
 from mvc.names import printable
 
 

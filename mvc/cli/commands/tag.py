@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.listing import print_refs, refs_json
-from mvc.cli.options import CommandOptions, argument, flag
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 from mvc.names import printable
 
 

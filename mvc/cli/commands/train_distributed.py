@@ -17,9 +17,7 @@ from typing import Any
 import click
 
 from mvc.api import Repository
-from mvc.cli.options import CommandOptions, argument, option, pairs
-from mvc.cli.program import verb
-from mvc.cli.session import Session
+from mvc.cli.verb import CommandOptions, Session, argument, fields, option, verb
 from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.distributed.runner.settings import check_alone, checked, from_texts
@@ -54,7 +52,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
         "NAME",
         f"{', '.join(PROTOCOLS)}; by default fgm, and fgm-nesterov without a threshold.",
     )
-    options: tuple[str, ...] = option(
+    options: dict[str, str] = option(
         "K=V", "Another setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",
         "-O", "--option",
     )  # fmt: skip
@@ -65,10 +63,8 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc train-distributed train.py --workers 4", _TrainDistributedOptions)
 def command(session: Session, args: _TrainDistributedOptions) -> None:
-    settings = dict(pairs(args.options, "option"))
-    for name in ("protocol", "repo", "target", "branch"):
-        if (value := getattr(args, name)) is not None:
-            settings[name] = value
+    named = fields(args, "protocol repo target branch")
+    settings = args.options | {name: value for name, value in named.items() if value is not None}
     job, given = from_texts(settings)
     for name in given.keys() & {"repo", "log"}:
         given[name] = str(Path(given[name]).absolute())

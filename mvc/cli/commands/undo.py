@@ -12,12 +12,19 @@ from typing import Any
 import click
 
 from mvc.cli.commits import live_now, who
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, reason
-from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.cli.verb import (
+    DRY_RUN,
+    CommandOptions,
+    Session,
+    argument,
+    check_alone,
+    fields,
+    flag,
+    reason,
+    verb,
+)
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.names import printable

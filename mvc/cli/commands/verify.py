@@ -8,10 +8,8 @@ REVs: who signed these versions. The exit code is 1 if nobody vouches for one of
 from __future__ import annotations
 
 from mvc.cli.commits import IsLive, live_now
-from mvc.cli.options import CommandOptions, argument, check_alone, option
-from mvc.cli.program import verb
-from mvc.cli.session import Session
 from mvc.cli.tables import columns
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
 from mvc.names import printable
 from mvc.repo.verification import Vouched, told
 from mvc.text import count

@@ -1,0 +1,334 @@
+"""What a command is declared with: its options as a struct, and the function that runs.
+
+A field of the struct says name, type, default and help of one option. click's parameters, and with
+them help, completion and the tables of the documentation, are made from the fields; the command
+gets the values as one typed object. Options that several commands share are below.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+import click
+import msgspec
+from click.core import ParameterSource, augment_usage_errors
+from msgspec import Struct
+from msgspec.structs import FieldInfo
+
+from mvc.cli.catalog import COMMANDS
+from mvc.cli.payload import fields
+from mvc.cli.session import Session
+from mvc.repo.config import parse_size
+
+__all__ = [
+    "AT",
+    "DRY_RUN",
+    "FORCE_FILE",
+    "FORCE_WORK",
+    "LIMIT",
+    "REMOTE",
+    "TARGET",
+    "CommandOptions",
+    "Option",
+    "Session",
+    "Verb",
+    "argument",
+    "check_alone",
+    "completion",
+    "fields",
+    "flag",
+    "nbytes",
+    "option",
+    "reason",
+    "shared_options",
+    "sign",
+    "verb",
+]
+
+
+class CommandOptions(Struct, frozen=True, kw_only=True):
+    """The options of a command."""
+
+
+class _Declared(Struct, frozen=True):
+    """What click is given for a field, beside its name and its type.
+
+    ``needs``: fields, apart by spaces, of which one must be set if this one is.
+    """
+
+    make: type[click.Parameter]
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    needs: str = ""
+
+    def parameter(self, name: str, kind: Any) -> click.Parameter:
+        """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
+        settings = dict(self.settings)
+        of = settings.pop("completes", settings.get("metavar"))
+        settings["shell_complete"] = completion(of or "")
+        required = True
+        if NoneType in get_args(kind):
+            kind, required = get_args(kind)[0], False
+        if get_origin(kind) is tuple:
+            kind, required = get_args(kind)[0], False
+            if "nargs" not in settings:
+                settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
+        if get_origin(kind) is dict:
+            settings |= {"multiple": True, "callback": partial(_pairs, get_args(kind)[1])}
+        elif kind is bool:
+            settings["is_flag"] = True
+        else:
+            settings.setdefault("type", _click_type(kind))
+        names = self.names
+        if self.make is click.Argument:
+            settings.setdefault("required", required and "default" not in settings)
+        elif not any(each.startswith("--") for each in names):
+            names = (*names, "--" + name.replace("_", "-"))
+        return self.make((name, *names), **settings)
+
+
+class Option(click.Option):
+    """An option whose help is one line, which needs no ``inspect`` to be cleaned."""
+
+    def __init__(self, names: Sequence[str], *, help: str, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.help = help
+
+
+def completion(name: str) -> Any:
+    """What completes a value of this name in the help; what knows how is imported by then."""
+
+    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> Any:
+        from mvc.cli.completing import completed
+
+        return completed(name, ctx, param, typed)
+
+    return complete
+
+
+def _click_type(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    return click.Path(path_type=Path) if kind is Path else kind
+
+
+def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
+    """An argument; a tuple takes several, what may be None or has a default is optional.
+
+    ``completes``: what the shell offers, by its name in ``completing``, if not by ``metavar``.
+    """
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs)
+
+
+def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
+    """An option with a value; ``completes`` as of an argument."""
+    settings = {"metavar": metavar, "help": help_, **settings}
+    return _Declared(Option, names, settings, needs)
+
+
+def flag(help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
+    """An option that is there or not; with ``count``, how often."""
+    return _Declared(Option, names, {"help": help_, **settings}, needs)
+
+
+@cache
+def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
+    return msgspec.structs.fields(options)  # resolves annotations, which takes long
+
+
+def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
+    """The parameters of click for the fields of ``options``, in their order."""
+    return [field.default.parameter(field.name, field.type) for field in _fields(options)]
+
+
+def check_needs(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that is set without one of those that it needs."""
+    for field in _fields(options):
+        needs = field.default.needs.split()
+        if needs and _is_set(values[field.name]) and not any(_is_set(values[n]) for n in needs):
+            wanted = " or ".join(_spelled(name) for name in needs)
+            raise click.UsageError(f"{_spelled(field.name)} goes with {wanted}")
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and value is not False and value not in ((), {})
+
+
+def _spelled(name: str) -> str:
+    """How a parameter of the command is typed."""
+    named = next(p for p in click.get_current_context().command.params if p.name == name)
+    if isinstance(named, click.Option):
+        return named.opts[0]
+    return re.sub(r"[][.]", "", named.human_readable_name)
+
+
+def check_alone(mode: str, *, takes: str = "") -> None:
+    """Raises UsageError for a parameter that was given beside ``mode``, but for those it takes.
+
+    ``takes``: names apart by spaces. Where ``mode`` names a parameter, it is one of the command.
+    """
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if not parameter.expose_value or name in {mode, *takes.split()}:
+            continue
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_spelled(mode)} does not go with {_spelled(name)}")
+
+
+DRY_RUN = flag("Only say what would be done.", "-n")
+FORCE_FILE = flag("Replace FILE if it exists.", "-f")
+FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
+AT = option("TIME", "The version that was live at TIME, instead of REV.")
+TARGET = option("T", "Where it was live; without --at, what is live there now.")
+REMOTE = option("REMOTE", "Work on the repository of this remote.")
+LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
+
+
+def reason(needs: str = "") -> Any:
+    """``--reason REASON``, for operations that are evidence."""
+    what = "Why: stays on record, as does who."
+    return option("REASON", what, "-m", "--reason", needs=needs)
+
+
+def sign(needs: str = "") -> Any:
+    """``--sign``, and ``--no-sign`` where the settings say to."""
+    what = "Sign it with your SSH key, or do not, whatever your settings say."
+    return flag(what, "--sign/--no-sign", needs=needs, default=None)
+
+
+def _pairs(
+    kind: type[float] | type[str], _: click.Context, param: click.Parameter, texts: Sequence[str]
+) -> dict[str, Any]:
+    """``K=V`` pairs, each name once. Raises UsageError."""
+    what, found = param.opts[-1].lstrip("-"), dict[str, Any]()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
+        if name in found:
+            raise click.UsageError(f"the {what} {name!r} is given twice")
+        try:
+            found[name] = kind(value)
+        except ValueError:
+            raise click.UsageError(f"{what} {name!r} is not a number: {value!r}") from None
+    return found
+
+
+def nbytes(text: str) -> int:
+    """Reads ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``. Raises UsageError."""
+    found = parse_size(text)
+    if found is None:
+        raise click.UsageError(f"a size is written 40MB, 1.5GiB or 123456, not {text!r}")
+    return found
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Sets what an option that every command has says; the defaults change nothing."""
+    session = ctx.ensure_object(Session)
+    if not value:
+        return
+    if param.name == "quiet":
+        session.verbosity, session.out.quiet = -1, True
+    elif param.name == "color":
+        session.out.set_color(value)
+    else:
+        setattr(session, str(param.name), value)
+
+
+def _option(*names: str, **settings: Any) -> click.Option:
+    return Option(names, callback=_remember, expose_value=False, **settings)
+
+
+def shared_options(*, hidden: bool) -> list[click.Option]:
+    """Options of the program that every command takes as well."""
+    option = partial(_option, hidden=hidden)
+    colors = click.Choice(["auto", "always", "never"])
+    return [
+        option("-q", "--quiet", is_flag=True, help="Say nothing but data, warnings and errors."),
+        option(
+            "-v", "--verbose", "verbosity", count=True, help="Show more: full ids, every tensor."
+        ),
+        option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
+        option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
+        option("--debug", is_flag=True, help="Show a traceback when something fails."),
+    ]
+
+
+class Verb(click.Command):
+    """A command with an example in its help; takes ``-q -v --color --debug`` after its name too.
+
+    With ``json`` it takes ``--json``: one object on stdout, errors included.
+    """
+
+    def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.example = example
+        if json:
+            self.params.append(
+                _option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+            )
+        self.params.extend(shared_options(hidden=True))
+        click.help_option("-h", "--help", cls=Option)(self)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with augment_usage_errors(ctx):  # click's parser does not name the command
+            return super().parse_args(ctx, self._with_counts(args))
+
+    def _with_counts(self, args: list[str]) -> list[str]:
+        """``-5`` as ``-n5``, as git has it, where -n takes a number."""
+        options = [p for p in self.params if isinstance(p, click.Option)]
+        takers = {name for p in options if not (p.is_flag or p.count) for name in p.opts}
+        if "-n" not in takers:
+            return args
+        return [
+            f"-n{arg[1:]}" if arg[:1] == "-" and arg[1:].isdecimal() and last not in takers else arg
+            for last, arg in pairwise(["", *args])
+        ]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Example"):
+            formatter.write_text(self.example)
+
+
+def verb(
+    example: str,
+    options: type[CommandOptions],
+    *,
+    json: bool = True,
+    pages: bool = False,
+) -> Callable[[Callable[..., int | None]], Verb]:
+    """Makes a command of a function that is given the Session and the values of its options.
+
+    The function returns the exit code, None for 0. The command is called as its module is. Its
+    help is its line in ``COMMANDS`` and what the module's docstring says after its own first line.
+    With ``pages`` its output goes through a pager.
+    """
+
+    def decorate(function: Callable[..., int | None]) -> Verb:
+        module = sys.modules[function.__module__]
+        name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
+        details = (module.__doc__ or "").partition("\n\n")[2]
+
+        def callback(**values: Any) -> int | None:
+            session = click.get_current_context().ensure_object(Session)
+            if pages and not (session.as_json or session.no_pager):
+                session.out.page()
+            check_needs(options, values)
+            return function(session, options(**values))
+
+        return Verb(
+            name, callback=callback, params=parameters(options), json=json,
+            help=f"{COMMANDS[name]}\n\n{details}".rstrip(), example=example,
+            add_help_option=False,
+        )  # fmt: skip
+
+    return decorate
