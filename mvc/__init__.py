@@ -17,8 +17,6 @@ from mvc.errors import MvcError
 if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
     from mvc.api import Repository, clone, visit
-    from mvc.fleet.follow import follow
-    from mvc.fleet.nodes import nodes
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.export import export_model
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.requirements import Requirements
+    from mvc.serving.follow import Following
     from mvc.serving.follower import Follower
+    from mvc.serving.nodes import nodes
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed, load, resume
     from mvc.training.watch import watch
@@ -49,6 +49,7 @@ __all__ = [
     "Environment",
     "FileOptions",
     "Follower",
+    "Following",
     "FsckReport",
     "Live",
     "Loaded",
@@ -65,7 +66,6 @@ __all__ = [
     "clone",
     "export_model",
     "first_change",
-    "follow",
     "load",
     "load_model",
     "made",
@@ -89,6 +89,7 @@ _LAZY = {
     "Deployed": "mvc.repo.deployments",
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
+    "Following": "mvc.serving.follow",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "Live": "mvc.repo.live",
@@ -103,11 +104,10 @@ _LAZY = {
     "clone": "mvc.api.clone",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
-    "follow": "mvc.fleet.follow",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",
     "made": "mvc.recipes.making",
-    "nodes": "mvc.fleet.nodes",
+    "nodes": "mvc.serving.nodes",
     "probe": "mvc.probing.probe",
     "record": "mvc.recipes.verbs",
     "resume": "mvc.training.resume",

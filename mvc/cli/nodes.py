@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
 from mvc.cli.tables import columns
-from mvc.fleet.nodes import nodes
 from mvc.names import printable
+from mvc.serving.nodes import nodes
 from mvc.text import count
 from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
-    from mvc.fleet.nodes import NodeStatus
+    from mvc.serving.nodes import NodeStatus
 
 _COLUMNS = columns("node, target, version, since, behind, clock, silent since")
 

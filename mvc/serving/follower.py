@@ -28,7 +28,7 @@ from mvc.io.log import tell
 from mvc.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, same_until
-from mvc.serving.output import ServedOutput, TakenOver
+from mvc.serving.sinks import ServedOutput, TakenOver
 from mvc.store.format import FORMAT
 from mvc.store.journal.frames import Position
 from mvc.store.snapshot import JOURNAL

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from mvc.adapters.served_version import NotedVersion, ServedVersion, decode
+from mvc.adapters.served_version import ServedVersion, decode
 from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.names import check_ref, printable
+from mvc.remote.replica import noted
 from mvc.repo.deployments import Deployed
 from mvc.serving.follower import Follower
-from mvc.serving.note import read_note
 from mvc.types import PathName
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ class FileReader:
             data = np.empty(identity.size, np.uint8).data
             if file.read_into(0, data) != identity.size:
                 raise WrongUsage(f"{self._path} became shorter while it was read")
-        noted = read_note(self._fs, self._path, NotedVersion).versions
+        versions = noted(self._fs, self._path)
         try:
-            version = decode(data, str(self._path), noted)
+            version = decode(data, str(self._path), versions)
         except WrongUsage:
             if self._fs.stat(self._path) != identity:  # replaced meanwhile, and its note, too
                 return None

@@ -35,6 +35,7 @@ import mvc
 from mvc.remote import wire
 from mvc.remote.door import Wanted
 from tests.benchmarks.measuring import folder, head, program, row
+from tests.fleet.following import follow
 from tests.remote.kit.proxy import Proxy
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.waiting import until
@@ -107,7 +108,7 @@ def follow_many(url: str, place: Path, first: int, count: int) -> None:
     stop = Event()
 
     def work(number: int) -> None:
-        mvc.follow(url, "prod", to=place / str(number) / PATH, name=str(number), stop=stop)
+        follow(url, "prod", to=place / str(number) / PATH, name=str(number), stop=stop)
 
     threads = [Thread(target=work, args=(first + i,)) for i in range(count)]
     for thread in threads:
@@ -249,7 +250,7 @@ def sparse_model(file: Path, megabytes: int, seed: int) -> None:
             out.write(random.integers(0, 1 << 14, size // 200, np.uint16).tobytes())
 
 
-_FOLLOW = "import sys, mvc; mvc.follow(sys.argv[1], 'prod', to=sys.argv[2], once=True)"
+_FOLLOW = "import sys, mvc\nwith mvc.Following(sys.argv[1], 'prod', sys.argv[2]) as it: it.once()"
 
 
 def _follower(root: Path, megabytes: int) -> None:

@@ -28,11 +28,11 @@ from pathlib import Path
 
 import numpy as np
 
-import mvc
 from mvc.errors import MvcWarning, RemoteUnreachable, UnknownTarget
 from mvc.ids import CommitId
 from mvc.testing import open_quietly
 from tests.crash.forks import Child, Send, fork, run, warm_up
+from tests.fleet.following import follow
 from tests.remote.kit.dying import count_changes, die_at
 from tests.remote.kit.serving import serving, token
 from tests.server.moving import served_folder
@@ -127,7 +127,7 @@ class World:
     def follow(self, *, once: bool = True) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MvcWarning)
-            mvc.follow(self.remote.url, "prod", to=self.file, name="7", once=once)
+            follow(self.remote.url, "prod", to=self.file, name="7", once=once)
 
     def in_child(self, act: Callable[[Send], None], meanwhile: float | None = None) -> int:
         """Looks at the file all the time; kills the child after so many seconds."""

@@ -29,12 +29,13 @@ from mvc.errors import (
     UnknownTarget,
     WrongUsage,
 )
-from mvc.fleet.follow import Followed, Following, FollowOptions
-from mvc.fleet.followed_file import FollowedFile
 from mvc.io.files import FileSystem
+from mvc.remote.replica import Replica
+from mvc.serving.follow import Followed, Following
 from mvc.serving.follower import NotFollowing
-from mvc.serving.output import TakenOver
 from mvc.serving.reader import FileReader
+from mvc.serving.sinks import TakenOver
+from tests.fleet.following import follow
 from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
 
@@ -78,12 +79,12 @@ def test_the_file_is_what_checkout_writes(repo: Repository, url: str, tmp_path: 
     sizes = []
     for step in range(1, 4):
         version = commit(repo, step)
-        done = mvc.follow(url, "prod", to=file, once=True)
+        done = follow(url, "prod", to=file, once=True)
         assert done is not None and done.commit == version
         sizes.append(done.received)
         assert file.read_bytes() == checked_out(repo, version)
     assert max(sizes[1:]) < sizes[0] / 2
-    assert mvc.follow(url, "prod", to=file, once=True) is None
+    assert follow(url, "prod", to=file, once=True) is None
     assert sorted(os.listdir(file.parent)) == [".model.safetensors.mvc", "model.safetensors"]
 
 
@@ -92,7 +93,7 @@ def test_over_ssh(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value)
     url, file = f"ssh://host{repo.root}", tmp_path / "model.st"
     commit(repo, 1)
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     with Running(url, file) as running:
         version = commit(repo, 2)
         running.until(lambda: bool(running.changes), 60)
@@ -105,8 +106,8 @@ def test_over_a_bucket(repo: Repository, tmp_path: Path) -> None:
     repo.remotes.add("bucket", url)
     commit(repo, 1)
     repo.push("bucket", every=True)
-    whole = mvc.follow(url, "prod", to=file, once=True)
-    with Running(url, file, FollowOptions(interval=0.2)) as running:
+    whole = follow(url, "prod", to=file, once=True)
+    with Running(url, file, interval=0.2) as running:
         for step in (2, 3):
             version = commit(repo, step)
             repo.push("bucket", every=True)
@@ -131,11 +132,11 @@ def test_each_version_costs_its_delta_whatever_it_is_coded_against(
         if step == 7:  # one tensor is new, and stored in full
             state["layers.0"] = random.standard_normal(60_000, np.float32)
         stored = repo.commit(state, message=str(step), deploy="prod").stored_bytes
-        done = mvc.follow(url, "prod", to=file, once=True)
+        done = follow(url, "prod", to=file, once=True)
         assert done is not None and done.commit == repo.live("prod").commit
         assert step == 1 or done.received <= 1.02 * stored + 8192, step
     repo.rollback("prod", steps=3)
-    back = mvc.follow(url, "prod", to=file, once=True)
+    back = follow(url, "prod", to=file, once=True)
     assert back is not None and back.received < 3 * stored
     assert file.read_bytes() == checked_out(repo, back.commit, path="model.safetensors")
 
@@ -147,7 +148,7 @@ def test_rollback_retraction_and_dated_deployments_arrive_like_deployments(
     ids = [commit(repo, step) for step in range(1, 4)]
 
     def served() -> bytes:
-        mvc.follow(url, "prod", to=file, once=True)
+        follow(url, "prod", to=file, once=True)
         found = [id_ for id_ in ids if checked_out(repo, id_) == file.read_bytes()]
         return found[0]
 
@@ -184,7 +185,7 @@ def test_files_of_every_kind(folder: Path, url: str, tmp_path: Path) -> None:
             repo.push("origin")
             served.log("main")
             for name in names:
-                mvc.follow(url, "prod", to=tmp_path / name, path=name, once=True)
+                follow(url, "prod", to=tmp_path / name, path=name, once=True)
                 assert (tmp_path / name).read_bytes() == (work / name).read_bytes(), name
 
 
@@ -193,22 +194,22 @@ def test_what_something_else_wrote_is_replaced_and_named(
 ) -> None:
     file = tmp_path / "model.st"
     first = commit(repo, 1)
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     right = file.read_bytes()
     flipped = bytearray(right)
     flipped[-7] ^= 1
     file.write_bytes(flipped)
     with pytest.warns(TakenOver, match=f"becomes {first.short}"):
-        mvc.follow(url, "prod", to=file, once=True)
+        follow(url, "prod", to=file, once=True)
     assert file.read_bytes() == right
     file.unlink()
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     assert file.read_bytes() == right
     file.write_bytes(right)  # the same bytes, from elsewhere
     second = commit(repo, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        done = mvc.follow(url, "prod", to=file, once=True)
+        done = follow(url, "prod", to=file, once=True)
     assert done is not None and done.previous == first and done.commit == second
 
 
@@ -217,7 +218,7 @@ def test_damage_that_no_time_tells_leads_to_a_whole_file(
 ) -> None:
     file = tmp_path / "model.st"
     commit(repo, 1)
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     second = commit(repo, 2)
     with Following(url, "prod", file) as following:
         with file.open("r+b") as raw:
@@ -233,13 +234,13 @@ def test_damage_that_no_time_tells_leads_to_a_whole_file(
 def test_no_note_is_believed_that_does_not_fit(repo: Repository, url: str, tmp_path: Path) -> None:
     file = tmp_path / "model.st"
     first = commit(repo, 1)
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     note = tmp_path / ".model.st.mvc" / "note"
     whole = note.read_bytes()
     for damaged in (b"", b"{}", whole[:-30], whole.replace(b'"path":"model.st"', b'"path":"a"')):
         note.write_bytes(damaged)
         with pytest.warns(TakenOver):
-            mvc.follow(url, "prod", to=file, once=True)
+            follow(url, "prod", to=file, once=True)
         assert file.read_bytes() == checked_out(repo, first)
 
 
@@ -250,11 +251,11 @@ def test_what_cannot_be_followed_is_named_and_the_old_file_stays(
 
     def refused(error: type[MvcError], target: str = "prod", **more: object) -> None:
         with pytest.raises(error):
-            mvc.follow(url, target, to=file, once=True, **more)
+            follow(url, target, to=file, once=True, **more)
 
     refused(UnknownTarget)
     first = commit(repo, 1)
-    mvc.follow(url, "prod", to=file, once=True)
+    follow(url, "prod", to=file, once=True)
     right = file.read_bytes()
     refused(UnknownTarget, "staging")
     refused(UnknownPath, path="nothing")
@@ -280,10 +281,10 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
     }
     for name, error in places.items():
         with pytest.raises(error) as refused:
-            mvc.follow(url, "prod", to=tmp_path / name, once=True)
+            follow(url, "prod", to=tmp_path / name, once=True)
         assert "atomic_dir" not in str(refused.value.hint)  # a follower keeps no folder
     with Following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
-        mvc.follow(url, "prod", to=tmp_path / "model.st", once=True)
+        follow(url, "prod", to=tmp_path / "model.st", once=True)
 
 
 @pytest.mark.parametrize("link", ["records", "records/.mvc"])
@@ -292,7 +293,7 @@ def test_nothing_is_written_behind_a_link(link: str, repo: Repository, tmp_path:
     to, url = tmp_path / "model.st", str(repo.root)
     for step in (1, 2):
         commit(repo, step)
-        mvc.follow(url, "prod", to=to, once=True)
+        follow(url, "prod", to=to, once=True)
     beside = tmp_path / ".model.st.mvc"
     shutil.rmtree(beside / "records", ignore_errors=True)
     with Repository.init(tmp_path / "own") as own:
@@ -300,7 +301,7 @@ def test_nothing_is_written_behind_a_link(link: str, repo: Repository, tmp_path:
         (beside / link).symlink_to(own.root if link == "records" else own.root / ".mvc")
         before = len(list(own.oplog()))
         version = commit(repo, 3)
-        mvc.follow(url, "prod", to=to, once=True)
+        follow(url, "prod", to=to, once=True)
         assert len(list(own.oplog())) == before and sorted(os.listdir(own.root)) == [".mvc"]
     assert to.read_bytes() == checked_out(repo, version)
 
@@ -310,7 +311,7 @@ def test_kept_records_that_lack_a_file_are_fetched_again(repo: Repository, tmp_p
     file.parent.mkdir()
     for step, name in enumerate(("format", "journal", "config.yaml", "witness", "packs/*", "")):
         version = commit(repo, step)
-        mvc.follow(repo.root, "prod", to=file, once=True)
+        follow(repo.root, "prod", to=file, once=True)
         assert file.read_bytes() == checked_out(repo, version)
         for lost in file.parent.rglob(f"records/.mvc/{name}") if name else ():
             lost.unlink()
@@ -322,10 +323,10 @@ def test_a_folder_of_another_user_is_not_believed(
     """Its note could say that a file that was poisoned is what is live."""
     commit(repo, 1)
     to = tmp_path / "model.st"
-    mvc.follow(str(repo.root), "prod", to=to, once=True)
+    follow(str(repo.root), "prod", to=to, once=True)
     monkeypatch.setattr("mvc.repo.ownership.trusted_owners", lambda: frozenset({12345}))
     with pytest.raises(DubiousOwnership):
-        FollowedFile(FileSystem(), to)
+        Replica(FileSystem(), to)
 
 
 def test_a_disk_without_room_is_named_before(
@@ -358,7 +359,7 @@ def test_a_disk_without_room_is_named_before(
 class Running:
     """A follower in a thread."""
 
-    def __init__(self, url: str, file: Path, options: FollowOptions | None = None) -> None:
+    def __init__(self, url: str, file: Path, **options: object) -> None:
         self.changes: list[Followed] = []
         self.notes: list[str] = []
         self.warned: list[warnings.WarningMessage] = []
@@ -366,9 +367,10 @@ class Running:
 
         def run() -> None:
             with Following(
-                url, "prod", file, options, stop=self._stop, note=self.notes.append
-            ) as following:
-                following.run(self.changes.append)
+                url, "prod", file, stop=self._stop, note=self.notes.append,
+                on_change=self.changes.append, **options,
+            ) as following:  # fmt: skip
+                following.run()
 
         self._catch = warnings.catch_warnings(record=True)
         self._thread = threading.Thread(target=run)
@@ -418,7 +420,7 @@ def test_a_remote_that_is_away_is_named_once_and_when_it_is_back(
     url = str(folder / "models")
     (folder / "models").rename(away)
     with pytest.raises(RemoteUnreachable):
-        mvc.follow(url, "prod", to=file, once=True)
+        follow(url, "prod", to=file, once=True)
     with Running(url, file) as running:
         running.until(lambda: bool(running.warned))
         time.sleep(1.5)
@@ -437,18 +439,17 @@ def test_the_command_runs_after_each_swap(
     url = str(repo.root)
     first = commit(repo, 1)
     run = f'echo "$DEPLOY_VERSION $DEPLOY_PREVIOUS $DEPLOY_FILE" >> {log}'
-    mvc.follow(url, "prod", to=file, once=True, exec=run)
-    mvc.follow(url, "prod", to=file, once=True, exec=run)
+    follow(url, "prod", to=file, once=True, command=run)
+    follow(url, "prod", to=file, once=True, command=run)
     second = commit(repo, 2)
     with pytest.warns(mvc.repo.hook.HookFailed, match="exit status 3"):
-        mvc.follow(url, "prod", to=file, once=True, exec=run + "; exit 3")
-    mvc.follow(url, "prod", to=file, once=True, exec=run)
+        follow(url, "prod", to=file, once=True, command=run + "; exit 3")
+    follow(url, "prod", to=file, once=True, command=run)
     assert log.read_text().split("\n") == [f"{first}  {file}", f"{second} {first} {file}", ""]
     commit(repo, 3)
-    monkeypatch.setattr("mvc.fleet.follow.EXEC_SECONDS", 0.3)
-    options = FollowOptions(command="sleep 60")
+    monkeypatch.setattr("mvc.serving.follow.EXEC_SECONDS", 0.3)
     with (
-        Following(url, "prod", file, options) as following,
+        Following(url, "prod", file, command="sleep 60") as following,
         pytest.warns(mvc.repo.hook.HookFailed, match="took longer"),
     ):
         following.once()
@@ -462,10 +463,10 @@ def test_a_change_that_its_caller_refused_is_told_again(repo: Repository, tmp_pa
         raise KeyError("not now")
 
     with pytest.raises(KeyError):
-        mvc.follow(url, "prod", to=file, once=True, on_change=refuse)
+        follow(url, "prod", to=file, once=True, on_change=refuse)
     assert file.exists()
     seen: list[Followed] = []
-    mvc.follow(url, "prod", to=file, once=True, on_change=seen.append)
+    follow(url, "prod", to=file, once=True, on_change=seen.append)
     assert len(seen) == 1
 
 
@@ -475,7 +476,7 @@ def test_a_reader_swaps_what_a_follower_writes(repo: Repository, tmp_path: Path)
     assert reader.swap() is None
     for step in (1, 2):
         version = commit(repo, step)
-        mvc.follow(url, "prod", to=file, once=True)
+        follow(url, "prod", to=file, once=True)
         swapped = reader.swap()
         assert swapped is not None and swapped.commit == version
         assert swapped.state.keys() == state(step).keys()

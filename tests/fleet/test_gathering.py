@@ -12,11 +12,11 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
-from mvc.fleet.nodes import nodes as states_of_nodes
-from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.serving.nodes import nodes as states_of_nodes
+from mvc.serving.reports import Reports
 from tests.fleet.test_reports import START
 from tests.remote.kit.serving import door, token
 from tests.server.moving import answering, record, served_folder

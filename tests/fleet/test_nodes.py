@@ -16,10 +16,10 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.errors import InvalidName, UnknownTarget
-from mvc.fleet.nodes import SILENT_NS
-from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.doors import open_door
+from mvc.serving.nodes import SILENT_NS
+from mvc.serving.reports import Reports
 from mvc.testing.process import FixedClock
 from tests.remote.kit.places import Place, place
 

@@ -15,11 +15,11 @@ import pytest
 
 import mvc
 from mvc.errors import NoDeployment, RemoteUnreachable
-from mvc.fleet.reports import QUEUE, Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Received, Slice
 from mvc.remote.folder import FolderDoor
 from mvc.repo.deployments import Deployed
+from mvc.serving.reports import QUEUE, Reports
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock
 from tests.counters import count

@@ -17,6 +17,7 @@ from mvc.remote.closure import Closure
 from mvc.store.format import read_features
 from mvc.testing import History, training
 from mvc.testing.history import assert_same
+from tests.fleet.following import follow
 from tests.maintenance.damaging import smash_payload
 from tests.remote.kit.serving import serving, token
 
@@ -192,7 +193,7 @@ def test_a_follower_of_weights_gets_no_moments(
                 version = commit(repo, number)
             assert number == 1 or repo.storage.predicted(version).keys() == sizes.keys()
             for path, received in sizes.items():
-                done = mvc.follow(url, "prod", to=node / path, path=path, once=True)
+                done = follow(url, "prod", to=node / path, path=path, once=True)
                 assert done is not None and done.commit == version
                 received.append(done.received)
                 repo.checkout(version, path=path, to=tmp_path / "compare" / path, force=True)

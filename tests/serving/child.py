@@ -15,7 +15,7 @@ import numpy as np
 from mvc.adapters.served_version import ServedVersion
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
-from mvc.serving.sink import FileSink
+from mvc.serving.sinks import FileSink
 
 SIZE = 200_000
 

@@ -31,7 +31,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.serving import reader as reader_module
 from mvc.serving.reader import FileReader
-from mvc.serving.sink import FileSink
+from mvc.serving.sinks import FileSink
 from mvc.testing import FixedClock
 from tests.seeds import draw
 from tests.serving.child import number_of, version
@@ -168,7 +168,7 @@ def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> N
     for place in ("repo/.mvc/config.yaml", "repo/.mvc/new", "link/journal", "link"):
         with pytest.raises(WrongUsage, match="lies in the store of a repository"):
             FileSink(tmp_path / place)
-    with pytest.raises(WrongUsage, match="repo is no file"):
+    with pytest.raises(WrongUsage, match="repo is a folder"):
         FileSink(tmp_path / "repo")
     with pytest.raises(IoFailed, match="there is no folder for"):
         FileSink(tmp_path / "absent" / "model.safetensors")

@@ -15,7 +15,7 @@ from torch import nn
 
 import mvc
 from mvc.adapters.served_version import ServedVersion
-from mvc.serving.sink import FileSink
+from mvc.serving.sinks import FileSink
 from tests.training.child import digest
 
 

@@ -21,7 +21,7 @@ from mvc.text import size
 from mvc.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.fleet.follow import Followed
+    from mvc.serving.follow import Followed
 
 _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
@@ -48,15 +48,7 @@ class _Ended(BaseException):
 
 @verb("mvc follow https://models.lab/net prod -o net.safetensors", _FollowOptions)
 def command(session: Session, args: _FollowOptions) -> None:
-    from mvc.fleet.follow import Following, FollowOptions
-
-    options = FollowOptions(
-        args.path,
-        args.node,
-        args.command,
-        interval=args.interval,
-        remote={**args.options},
-    )
+    from mvc.serving.follow import Following
 
     def tell(done: Followed) -> None:
         if session.as_json:
@@ -67,16 +59,20 @@ def command(session: Session, args: _FollowOptions) -> None:
         session.out.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
     note = session.out.note
-    with Following(args.source, args.target, args.output, options, note=note) as following:
+    with Following(
+        args.source, args.target, args.output, path=args.path, name=args.node,
+        command=args.command, interval=args.interval, on_change=tell, note=note,
+        remote={**args.options},
+    ) as following:  # fmt: skip
         if not args.once:
             before = signal.signal(signal.SIGTERM, _end)
             try:
-                following.run(tell)
+                following.run()
             except _Ended:
                 return
             finally:
                 signal.signal(signal.SIGTERM, before)
-        elif following.once(tell) is None:
+        elif following.once() is None:
             note(f"{printable(str(args.output))} is what is live on {printable(args.target)}")
 
 

@@ -17,11 +17,11 @@ from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.runner.participant import Participant
 from mvc.errors import CannotDistribute, NotARepository
-from mvc.fleet.follow import follow
 from mvc.ids import CommitId
 from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary, replayed
+from tests.fleet.following import follow
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("secret")

@@ -60,7 +60,6 @@ class Reports:
         self,
         folder: Path,
         name: str,
-        *,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> None:

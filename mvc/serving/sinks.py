@@ -1,4 +1,4 @@
-"""The file, or the folder, that a Follower keeps as the version that is live."""
+"""Where versions are put to be served: a file or a folder that follows, a file of a Recorder."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
+from mvc.adapters.served_version import ServedVersion, encode
+from mvc.errors import IoFailed, MvcError, MvcWarning
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
+from mvc.remote.replica import refuse_folder_name, refuse_unfit
 from mvc.repo.checkout.export import chosen
-from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.deployments import Deployed
 from mvc.repo.worktree.worktree import entry_at
@@ -28,38 +30,35 @@ class TakenOver(MvcWarning):
     """A Follower replaces a file that something else wrote."""
 
 
+def warn_of_takeover(shown: str, commit: CommitId, target: str) -> None:
+    """Says that a file, which something else wrote, becomes a version."""
+    text = (
+        f"{shown}, which something else wrote, becomes {commit.short}, "
+        f"which is live on {printable(target)}"
+    )
+    warnings.warn(text, TakenOver, stacklevel=4)
+
+
 class ServedOutput:
     """A place that holds the files of one version, or with ``as_folder`` a link to their folder.
 
-    Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a device
-    stands, IoFailed where its folder does not exist.
+    Raises as ``refuse_unfit``.
     """
 
-    def __init__(
-        self, fs: FileSystem, place: Path, *, as_folder: bool, only_file: bool = False
-    ) -> None:
+    def __init__(self, fs: FileSystem, place: Path, *, as_folder: bool) -> None:
         self._fs, self._place, self._as_folder = fs, place, as_folder
-        self._only_file = only_file  # whoever asks knows no folders
+        self._shown = printable(str(place))
         self._written: tuple[object, CommitId] | None = None
-        refuse_store(fs, place)
-        folder = fs.stat(place.parent)
-        if folder is None or not folder.is_dir:
-            raise IoFailed(f"there is no folder for {self._shown}", hint="make it first")
-        self._refuse_unfit()
-        if not as_folder and names_folder(fs, place):
-            raise WrongUsage(
-                f"{self._shown} names a folder",
-                hint=self._hint(
-                    "give the file a suffix", "; with atomic_dir it becomes a link to a folder"
-                ),
-            )
+        refuse_unfit(fs, place)
+        if not as_folder:
+            refuse_folder_name(fs, place)
 
     def follow(self, repo: Repository, live: Deployed, path: str | None) -> None:
         """Makes it the file ``path`` of a version, durably and in one step, if it is another."""
         there = self._seen()
         if self._written == (there, live.commit):
             return
-        self._refuse_unfit()
+        refuse_unfit(self._fs, self._place)
         if not self._as_folder:
             path = one_entry(repo.manifest(live), path).path
         if there is not None and self._holds(repo, live, path):
@@ -69,12 +68,7 @@ class ServedOutput:
         repo.checkout(live, path=path, to=self._place, force=True, atomic_dir=self._as_folder)
         self._written = self._seen(), live.commit
         if not known:
-            warnings.warn(
-                f"{self._shown}, which something else wrote, becomes {live.commit.short}, "
-                f"which is live on {live.target}",
-                TakenOver,
-                stacklevel=3,
-            )
+            warn_of_takeover(self._shown, live.commit, live.target)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -104,25 +98,6 @@ class ServedOutput:
         finally:
             with suppress(IoFailed):
                 fs.unlink(aside, missing_ok=True)
-
-    @property
-    def _shown(self) -> str:
-        return printable(str(self._place))
-
-    def _hint(self, text: str, of_folders: str) -> str:
-        return text if self._only_file else text + of_folders
-
-    def _refuse_unfit(self) -> None:
-        present = self._fs.stat(self._place, follow=False)
-        if present is None or present.is_file or self._fs.read_link(self._place) is not None:
-            return
-        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
-        raise WrongUsage(
-            f"{self._shown} is {what}",
-            hint=self._hint(
-                "name a file", ", or with atomic_dir a place that becomes a link to a folder"
-            ),
-        )
 
     def _seen(self) -> object:
         """What tells whether something else has written there; None if nothing is there."""
@@ -175,3 +150,26 @@ class ServedOutput:
     def _ours(self) -> str:
         """How the names of the folders begin that mvc makes for this place."""
         return f"{SWAPPED}{self._place.name}."
+
+
+class FileSink:
+    """Keeps ``path`` a safetensors file of the newest version, replaced atomically and durably.
+
+    Pass it as ``on_deploy`` to a Recorder, which calls it with every version that is durable.
+    Readers see the old file or the new one, never a part; a path on a memory file system, such as
+    one under ``/dev/shm``, spares the disk. The permissions are those of the present file, or
+    else what the umask leaves. Every reader of safetensors takes the file;
+    ``mvc.serving.sources.FileReader`` knows its version as well.
+
+    Raises as ``refuse_unfit``.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, fs: FileSystem | None = None) -> None:
+        self._path = Path(path)
+        self._fs = fs or FileSystem()
+        refuse_unfit(self._fs, self._path)
+
+    def __call__(self, version: ServedVersion) -> None:
+        """Writes a version, durable when the call returns. Raises IoFailed."""
+        parts = encode(version)
+        self._fs.replace_file(self._path, lambda file: file.write(parts), mode=None, durable=True)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from os import fspath
 from pathlib import Path
 from threading import Event
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import (
-    DamagedData,
     InvalidConfig,
     InvalidName,
     MvcError,
@@ -28,22 +27,22 @@ from mvc.errors import (
     UnknownTarget,
     WrongUsage,
 )
-from mvc.fleet.followed_file import FollowedFile, FollowedVersion, LiveAnswer
-from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.log import tell
-from mvc.names import check_ref, printable
-from mvc.remote.door import Door, Wanted
+from mvc.names import check_node, check_ref, printable
+from mvc.remote.door import Door
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import DEFAULT, normalised, remote_of
+from mvc.remote.replica import Replica
 from mvc.remote.wire import WAIT
 from mvc.repo.hook import HookFailed, run_command
 from mvc.serving.follower import NotFollowing
-from mvc.serving.output import TakenOver
+from mvc.serving.reports import Reports
+from mvc.serving.sinks import warn_of_takeover
 from mvc.times import format_time
-from mvc.types import PathName
+from mvc.types import PathName, Unpicklable
 
 MIRROR = "mirror"
 """The folder of a bucket's mirror, in that beside the file."""
@@ -74,93 +73,53 @@ class Followed(Struct, frozen=True):
 OnChange = Callable[[Followed], object]
 
 
-class FollowOptions(Struct, frozen=True):
-    """As for ``follow``; ``command`` is its ``exec``."""
-
-    path: str | None = None
-    name: str = ""
-    command: str = ""
-    interval: float | None = None
-    remote: dict[str, str | bool] = field(default_factory=dict)
-
-
-def follow(
-    url: PathName,
-    target: str,
-    *,
-    to: PathName,
-    once: bool = False,
-    on_change: OnChange | None = None,
-    stop: Event | None = None,
-    path: str | None = None,
-    name: str = "",
-    exec: str = "",
-    interval: float | None = None,
-    **remote: str | bool,
-) -> Followed | None:
+class Following(Unpicklable):
     """Keeps the file ``to`` the version that is live on a target of the repository at ``url``.
 
     Each version comes as a delta against the file, is proven, and replaces it in one step, after
-    which the shell command ``exec`` and ``on_change`` are run. Goes on until ``stop`` is set; with
-    ``once`` it returns when the file is what is live. ``path`` names a file of the version where it
-    has several. With a ``name`` the node reports what it serves. ``interval``: seconds between two
-    looks, by default as the remote allows; ``remote``: options of it (``token_file``...).
+    which the shell command ``command`` and ``on_change`` are run. ``path`` names a file of the
+    version where it has several. With a ``name`` the node reports what it serves. ``interval``:
+    seconds between two looks, by default as the remote allows; ``remote``: options of it
+    (``token_file``...). ``note`` is called with what is no problem: that the target is followed
+    again.
 
-    Raises WrongUsage, InvalidName, IoFailed and Busy for a file that cannot be kept, and what
-    ``on_change`` does; with ``once`` also RemoteUnreachable, RemoteRefused, UnknownTarget,
-    NoDeployment, UnknownPath, StateForgotten, WeightsDropped, StorageFull, DamagedData. Without,
-    these become warnings (``NotFollowing``), and it tries again.
-    """
-    options = FollowOptions(path, name, exec, interval=interval, remote=dict(remote))
-    with Following(fspath(url), target, Path(to), options, stop=stop) as following:
-        if once:
-            return following.once(on_change)
-        following.run(on_change)
-    return None
-
-
-class Following:
-    """One file that follows a target. Raises as ``follow``.
-
-    ``note`` is called with what is no problem: that the target is followed again.
+    Raises WrongUsage, InvalidName, IoFailed and Busy for a file that cannot be kept.
     """
 
     def __init__(
         self,
-        url: str,
+        url: PathName,
         target: str,
-        to: Path,
-        options: FollowOptions | None = None,
+        to: PathName,
         *,
+        path: str | None = None,
+        name: str = "",
+        command: str = "",
+        interval: float | None = None,
+        on_change: OnChange | None = None,
         stop: Event | None = None,
         note: Callable[[str], object] | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        remote: Mapping[str, str | bool] = {},
     ) -> None:
         check_ref("deployment target", target)
-        self._clock = clock or Clock()
-        self._options = options or FollowOptions()
-        if self._options.interval is not None and not self._options.interval > 0:
+        if interval is not None and not interval > 0:
             raise WrongUsage("the interval is not more than 0 seconds")
-        self._fs = fs or FileSystem()
-        self._remote = remote_of(DEFAULT, normalised(url, self._fs.cwd()), self._options.remote)
-        self._asked = self._options.path or ""
-        self._target, self._stop, self._note = target, stop or Event(), note
+        self._fs, self._clock = fs or FileSystem(), clock or Clock()
+        self._remote = remote_of(DEFAULT, normalised(fspath(url), self._fs.cwd()), remote)
+        self._target, self._path, self._interval = target, path or "", interval
+        self._command, self._on_change = command, on_change
+        self._stop, self._note = stop or Event(), note
         self._wait = WAIT if stop is None else _STOPPABLE
-        self._file = FollowedFile(self._fs, to)
-        self._reports: Reports | None = None
-        try:
-            if self._options.name:
-                self._reports = Reports(
-                    self._file.folder, self._options.name, fs=self._fs, clock=self._clock
-                )
-        except BaseException:
-            self._file.close()
-            raise
         self._door: Door | None = None
         self._mark = ""  # of what is live, as of the last answer
         self._pause = 0.0  # seconds after which it is tried again; 0 while all is well
         self._told = self._told_of_reports = ""
+        if name:
+            check_node(name)
+        self._file = Replica(self._fs, Path(to))
+        self._reports = Reports(self._file.folder, name, self._fs, self._clock) if name else None
 
     def __enter__(self) -> Following:
         return self
@@ -169,13 +128,21 @@ class Following:
         self._leave()
         self._file.close()
 
-    def once(self, on_change: OnChange | None = None) -> Followed | None:
-        """Makes the file what is live now; None if it is already."""
-        done = self._swap(on_change)
+    def once(self) -> Followed | None:
+        """Makes the file what is live now; None if it is already.
+
+        Raises RemoteUnreachable, RemoteRefused, UnknownTarget, NoDeployment, UnknownPath,
+        StateForgotten, WeightsDropped, StorageFull, DamagedData, and what ``on_change`` does; then
+        the next call tells it again.
+        """
+        done = self._swap()
         self._report()
         return done
 
-    def run(self, on_change: OnChange | None = None) -> None:
+    def run(self) -> None:
+        """Goes on until ``stop`` is set. Errors become warnings (``NotFollowing``), and it tries
+        again; those that no patience helps against are raised, and what ``on_change`` raises.
+        """
         while not self._stop.is_set():
             answered = False
             try:
@@ -185,7 +152,7 @@ class Following:
                     self._report()
                     continue
                 self._mark = mark or self._mark
-                self._swap(on_change)
+                self._swap()
                 self._report()
                 self._recovered()
             except (NoDeployment, UnknownTarget) as error:  # the next news are waited for
@@ -224,7 +191,7 @@ class Following:
 
     def _news(self) -> str | None:
         """The mark of what is live, if it is another one; waits for that as long as it may."""
-        pause, interval = _spread(self._pause), self._options.interval
+        pause, interval = _spread(self._pause), self._interval
         if interval is None:
             return self._at_door().live(self._target, self._mark, pause or self._wait)
         if self._mark:
@@ -251,61 +218,39 @@ class Following:
         current = self._file.current()
         return current is not None and current.told
 
-    def _swap(self, on_change: OnChange | None) -> Followed | None:
+    def _swap(self) -> Followed | None:
         """Makes the file what is live; what became of it, None if it was that already."""
         old = self._file.current()
-        foreign = old is None and self._file.is_there()
         if self._reports is not None and old is not None:  # a kill may have kept it from being told
             served_ns = min(old.written_ns, self._clock.now_ns())
             self._reports.served(old.id, self._target, served_ns)
-        version, received = self._fetched(old)
-        if foreign:
-            self._warn_of_takeover(version)
+        update = self._file.update(self._at_door(), self._target, self._path)
+        version = update.version
+        if update.foreign:
+            warn_of_takeover(self._file.shown, version.id, self._target)
         if self._reports is not None:
             self._reports.served(version.id, self._target, self._clock.now_ns())
         if version.told:
             return None
         done = Followed(
             self._target, version.id, version.time_ns, self._file.shown,
-            path=version.path, previous=None if old is None else old.id, received=received,
+            path=version.path, previous=None if old is None else old.id, received=update.received,
             swapped_ns=self._clock.now_ns(),
         )  # fmt: skip
         tell(
-            "mvc.fleet",
+            "mvc.serving",
             f"{printable(done.file)} is {done.commit.short}, live on {printable(done.target)}",
             target=printable(done.target), version=str(done.commit), file=printable(done.file),
-            received_bytes=received,
+            received_bytes=done.received,
         )  # fmt: skip
         self._run_command(done)
-        if on_change is not None:
-            on_change(done)
+        if self._on_change is not None:
+            self._on_change(done)
         self._file.note(replace(version, told=True))
         return done
 
-    def _fetched(self, old: FollowedVersion | None) -> tuple[FollowedVersion, int]:
-        """The version that the file holds then, and how many bytes of records came."""
-        if old is not None and old.asked == self._asked:
-            for wanted in (self._file.wanted(old), Wanted(have=frozenset({old.id}))):
-                try:
-                    return self._taken(wanted)
-                except DamagedData:
-                    self._file.doubt()
-                if self._file.current() is None:
-                    taken = self._taken(Wanted())
-                    self._warn_of_takeover(taken[0])
-                    return taken
-        return self._taken(Wanted())
-
-    def _taken(self, wanted: Wanted) -> tuple[FollowedVersion, int]:
-        wanted = replace(wanted, live=self._target, path=self._asked)
-        with closing(self._at_door().send(wanted)) as slices:
-            for given in slices:
-                answer = LiveAnswer.of(given, self._target)
-                return self._file.take(answer, self._asked, wanted.have), given.size
-        raise DamagedData(f"{self._remote.url} does not say what is live")
-
     def _run_command(self, done: Followed) -> None:
-        if not self._options.command:
+        if not self._command:
             return
         facts = {
             "schema": "mvc.follow/1",
@@ -317,21 +262,12 @@ class Following:
             "url": self._remote.url,
             "time": format_time(done.time_ns),
         }
-        problem = run_command(
-            self._options.command, EXEC_SECONDS, facts, folder=str(self._fs.cwd())
-        )
+        problem = run_command(self._command, EXEC_SECONDS, facts, folder=str(self._fs.cwd()))
         if problem is not None:
             text = f"{done.file} is {done.commit.short}, but its command {problem}"
             warnings.warn(text, HookFailed, stacklevel=4)
 
     # -- what is said ------------------------------------------------------------------------
-
-    def _warn_of_takeover(self, version: FollowedVersion) -> None:
-        text = (
-            f"{self._file.shown}, which something else wrote, becomes {version.id.short}, "
-            f"which is live on {printable(self._target)}"
-        )
-        warnings.warn(text, TakenOver, stacklevel=4)
 
     def _say(self, error: MvcError) -> None:
         """Why the target is not followed; once, until something else is the matter."""

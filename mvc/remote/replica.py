@@ -1,4 +1,4 @@
-"""The file that a follower keeps: from the version it holds to the one that is live, in one step.
+"""One file kept equal to what is live on a target: from the version it holds to the next one.
 
 Beside ``FILE`` lies the folder ``.FILE.mvc``: the note that says which version the file holds, and
 the records that came last. All of it is disposable. The objects of the old version are read from
@@ -7,11 +7,11 @@ the file itself; what comes of them is compared with its hash before the file is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from mvc.errors import (
     Busy,
     DamagedData,
     HistoryMissing,
+    IoFailed,
     MvcError,
     StorageFull,
     UnsupportedFormat,
@@ -31,20 +32,19 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.handles import ReadFile
-from mvc.limits import MIB
+from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
-from mvc.remote.door import Slice, Wanted
+from mvc.remote.door import Door, Slice, Wanted
 from mvc.remote.live import objects_of
 from mvc.remote.receiver import take_records
 from mvc.remote.slices import decode_entries
 from mvc.repo.checkout.checkout import fill_file
+from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.sources import open_file
 from mvc.repo.ownership import refuse_foreign
-from mvc.serving.note import Note, folder_beside, read_note, write_note
-from mvc.serving.output import ServedOutput
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
 from mvc.store.graph.search import Speed
@@ -53,7 +53,8 @@ from mvc.store.packs.reader import PACKS
 from mvc.store.recovery.recover import Held, Recovery
 from mvc.store.store import BARE_CONFIG, FOLDER, Store, create
 
-_RECORDS, _LOCK, _NEXT, _IGNORED = "records", "lock", "next", ".gitignore"
+_NOTE, _RECORDS, _LOCK, _NEXT, _IGNORED = "note", "records", "lock", "next", ".gitignore"
+_LONGEST_NOTE = 4 * MAX_MANIFEST
 _KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the file at most
 _MOST_KEPT = 20
 _Identity = tuple[int, int, int, int, int]
@@ -116,36 +117,58 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         return False
 
 
-class LiveAnswer(Struct, frozen=True):
-    """What a remote sent: what is live, and the records that lead there from the file."""
-
-    commit: Commit
-    time_ns: int
-    given: Slice
-
-    @classmethod
-    def of(cls, given: Slice, target: str) -> Self:
-        """Raises DamagedData, UnsupportedFormat."""
-        check_features(given.features)
-        entries = decode_entries(given.head)
-        made = entries[0].deployments if len(entries) == 1 else ()
-        if len(made) != 1 or len(entries[0].commits) != 1:
-            raise _strange()
-        commit, (deployment,) = Commit.decode(entries[0].commits[0]), made
-        is_of = deployment.target, deployment.subject
-        if entries[0].size != given.size or is_of != (target, commit.id):
-            raise _strange()
-        return cls(commit, deployment.time_ns, given)
+def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
+    """What the note beside a file says that it holds; while it is replaced the new version and
+    the one before. Empty where there is no note, or none that can be read.
+    """
+    with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
+        data = fs.read_bytes(_folder_beside(file) / _NOTE, _LONGEST_NOTE)
+        found = msgspec.json.decode(data, type=list[FollowedVersion])
+        return [version for version in found if version.is_sound()]
+    return []
 
 
-class FollowedFile:
+def refuse_unfit(fs: FileSystem, place: Path) -> None:
+    """Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a device
+    stands, IoFailed where its folder does not exist.
+    """
+    refuse_store(fs, place)
+    shown, folder = printable(str(place)), fs.stat(place.parent)
+    if folder is None or not folder.is_dir:
+        raise IoFailed(f"there is no folder for {shown}", hint="make it first")
+    present = fs.stat(place, follow=False)
+    if present is not None and not present.is_file and fs.read_link(place) is None:
+        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
+        raise WrongUsage(f"{shown} is {what}", hint="name a file, or a place where nothing is")
+
+
+def refuse_folder_name(fs: FileSystem, place: Path) -> None:
+    """Raises WrongUsage for the name of a folder."""
+    if names_folder(fs, place):
+        text = f"{printable(str(place))} names a folder"
+        raise WrongUsage(text, hint="give the file a suffix")
+
+
+class Update(Struct, frozen=True):
+    """The file holds ``version``, for which ``received`` bytes of records came.
+
+    ``foreign``: something else had written the file.
+    """
+
+    version: FollowedVersion
+    received: int
+    foreign: bool
+
+
+class Replica:
     """A file that one process at a time keeps. Raises WrongUsage, IoFailed, Busy."""
 
     def __init__(self, fs: FileSystem, place: Path) -> None:
         self._fs, self._place = fs, place
-        self.folder = folder_beside(place)
+        self.folder = _folder_beside(place)
         self.shown = printable(str(place))
-        ServedOutput(fs, place, as_folder=False, only_file=True)  # refuses what can be no such file
+        refuse_unfit(fs, place)
+        refuse_folder_name(fs, place)
         for each, what in ((place, "the file itself"), (self.folder, "another file")):
             present = fs.stat(each, follow=False)
             if present is not None and present.is_symlink:
@@ -162,17 +185,13 @@ class FollowedFile:
         fs.unlink(self.folder / _NEXT, missing_ok=True)
         if fs.stat(self.folder / _IGNORED) is None:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
-        note = read_note(fs, place, FollowedVersion)
-        self._known = [version for version in note.versions if version.is_sound()]
+        self._known = noted(fs, place)
 
     def close(self) -> None:
         """Lets another process keep the file."""
         self._lock.release()
 
     # -- what the file holds ---------------------------------------------------------------
-
-    def is_there(self) -> bool:
-        return self._fs.stat(self._place, follow=False) is not None
 
     def current(self) -> FollowedVersion | None:
         """The version that the file holds; None if there is no file, or something else wrote it.
@@ -187,8 +206,7 @@ class FollowedFile:
                 return version
         for version in self._known:
             if self._holds(version.entry):
-                self.note(replace(version, identity=self._identity(self._place)))
-                return self._known[0]
+                return self.note(replace(version, identity=self._identity(self._place)))
         return None
 
     def _holds(self, entry: FileEntry) -> bool:
@@ -205,40 +223,66 @@ class FollowedFile:
             return None
         return there.inode, there.device, there.size, there.mtime_ns, there.ctime_ns
 
-    def note(self, version: FollowedVersion, before: FollowedVersion | None = None) -> None:
+    def note(
+        self, version: FollowedVersion, before: FollowedVersion | None = None
+    ) -> FollowedVersion:
         """Remembers what the file holds, or holds soon; ``before`` until then. Durable."""
         self._known = [version] if before is None else [version, before]
-        write_note(self._fs, self._place, Note(tuple(self._known)))
+        self._fs.write_atomic(self.folder / _NOTE, msgspec.json.encode(self._known))
+        return version
 
     # -- the next version ------------------------------------------------------------------
 
-    def wanted(self, version: FollowedVersion) -> Wanted:
-        """What is at hand while the file holds this version, as a question for the next one."""
-        there = self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
-        before = version.before if there else ()
-        return Wanted(
-            have=frozenset((version.id, *(CommitId(each.commit) for each in before))),
+    def update(self, door: Door, target: str, path: str = "") -> Update:
+        """Makes the file what is live on a target; durable on return.
+
+        ``path`` names a file of the version where it has several. Raises UnknownTarget,
+        NoDeployment, UnknownPath, StateForgotten, WeightsDropped, StorageFull, IoFailed, and
+        DamagedData for records that do not lead there; the old file then stays.
+        """
+        doubts = 0
+        while True:
+            old = self.current()
+            wanted = Wanted(live=target, path=path)
+            if old is not None and old.asked == path and doubts < 2:
+                wanted = self._from_here(wanted, old, with_kept=not doubts)
+            try:
+                return self._taken(door, wanted, old)
+            except DamagedData:
+                if not wanted.have:
+                    raise
+                doubts += 1  # and the whole file is read before it is counted on again
+                self._known = [replace(each, identity=None) for each in self._known]
+
+    def _from_here(self, wanted: Wanted, old: FollowedVersion, *, with_kept: bool) -> Wanted:
+        """The question of one who has the file, and, with what was kept, versions before it."""
+        kept = with_kept and self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
+        before = old.before if kept else ()
+        return replace(
+            wanted,
+            have=frozenset((old.id, *(CommitId(each.commit) for each in before))),
             objects=tuple(sorted({id_ for each in before for id_ in each.lacks})),
         )
 
-    def doubt(self) -> None:
-        """The next question for the current version reads the whole file."""
-        self._known = [replace(version, identity=None) for version in self._known]
+    def _taken(self, door: Door, wanted: Wanted, before: FollowedVersion | None) -> Update:
+        foreign = before is None and self._fs.stat(self._place, follow=False) is not None
+        with closing(door.send(wanted)) as slices:
+            for given in slices:
+                return Update(self._take(given, wanted, before), given.size, foreign)
+        raise DamagedData(f"{door.url} does not say what is live")
 
-    def take(self, answer: LiveAnswer, asked: str, have: Collection[CommitId]) -> FollowedVersion:
-        """Makes the file what is live; durable on return. ``have``: what the remote counted on.
-
-        Raises DamagedData for records that do not lead there from what the file holds, UnknownPath,
-        StorageFull, IoFailed; the old file then stays.
-        """
-        before, commit, given = self.current(), answer.commit, answer.given
-        old = before if before is not None and before.id in have else None
+    def _take(
+        self, given: Slice, wanted: Wanted, before: FollowedVersion | None
+    ) -> FollowedVersion:
+        """Makes the file what was sent, counting on what the question said."""
+        commit, time_ns = _answer(given, wanted.live)
+        have = wanted.have
+        old = before if have else None
         if old is not None and old.commit == commit.id:
             for _ in given.records:
                 pass
-            self.note(old)
-            return self._known[0]
-        if old is None or len(have) == 1:
+            return self.note(old)
+        if len(have) <= 1:
             self._drop_records()
         self._require(given.size)
         with self._held(old) as held, self._received(given) as store:
@@ -254,19 +298,18 @@ class FollowedFile:
             manifest = Manifest.decode(data)
             if manifest.root != commit.root:
                 raise DamagedData(f"version {commit.id.short} has another root than its files")
-            entry = one_entry(manifest, asked or None)
+            entry = one_entry(manifest, wanted.path or None)
             graph.know(objects_of(entry))
             version = FollowedVersion(
-                bytes(commit.id), bytes(entry.state_id), answer.time_ns,
-                data=commit.encoded, manifest=data, path=entry.path, asked=asked,
+                bytes(commit.id), bytes(entry.state_id), time_ns,
+                data=commit.encoded, manifest=data, path=entry.path, asked=wanted.path,
                 before=self._leading(kept, graph.reached({*objects_of(entry)}), entry.size),
             )  # fmt: skip
             if old is None or old.entry.content_id != entry.content_id:
                 self._write(recovery, entry, version, before)
         if not version.before:
             self._drop_records()
-        self.note(replace(version, identity=self._identity(self._place)))
-        return self._known[0]
+        return self.note(replace(version, identity=self._identity(self._place)))
 
     def _leading(
         self, kept: Sequence[KeptVersion], reached: Set[bytes], size: int
@@ -394,5 +437,21 @@ class _InFile(Struct, frozen=True):
         return data
 
 
-def _strange() -> DamagedData:
-    return DamagedData("the remote sent something else than what is live", hint="try again later")
+def _answer(given: Slice, target: str) -> tuple[Commit, int]:
+    """The version that a remote says is live, and since when.
+
+    Raises DamagedData, UnsupportedFormat.
+    """
+    check_features(given.features)
+    entries = decode_entries(given.head)
+    if len(entries) == 1 and entries[0].size == given.size and len(entries[0].commits) == 1:
+        commit = Commit.decode(entries[0].commits[0])
+        made = [(each.target, each.subject, each.time_ns) for each in entries[0].deployments]
+        if len(made) == 1 and made[0][:2] == (target, commit.id):
+            return commit, made[0][2]
+    raise DamagedData("the remote sent something else than what is live", hint="try again later")
+
+
+def _folder_beside(file: Path) -> Path:
+    """The folder of all that is remembered of a followed file."""
+    return file.with_name(f".{file.name}.mvc")
