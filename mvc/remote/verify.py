@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, wait
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Protocol
@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData
-from mvc.ids import CommitId, ManifestId
+from mvc.ids import CommitId
 from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
@@ -32,6 +32,7 @@ from mvc.remote.closure import piece_reader
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.graph.plan import related
 from mvc.store.graph.search import Graph, Path, PathStep, Speed
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import encode_entry
@@ -142,7 +143,7 @@ class _Proof:
         self._pool: Executor = context.store.pool
         self._made = context.store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
-        self._stream = ManifestStream(context.store, recovery=self._recovery)
+        stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of what was received
         self._known: dict[bytes, TensorSpec] = {}  # of its versions' parents, which are proven
         self._views: dict[bytes, tuple[bytes, View]] = {}
@@ -151,9 +152,7 @@ class _Proof:
         self._proven: set[bytes] = set()
         self._used: dict[bytes, int] = {}
         self._large: dict[bytes, _Object] = {}
-        self._load = lru_cache(_LOADED)(
-            partial(_load, self._made, self._stream)
-        )  # each is compared with its parent
+        self._load = lru_cache(_LOADED)(stream.load)  # each is compared with its parent
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
         self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
@@ -298,7 +297,7 @@ class _Proof:
         Each coding comes after its base, in whatever order they were sent, and the base is kept
         until then. So the work grows with the codings, and not with the length of their chains.
         """
-        nodes = [node for records in parts for node in _nodes(records)]
+        nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
         for batch in _after_bases(nodes):
             self._codings([u for node in batch for u in node.units], grouped=batch[0].grouped)
@@ -314,26 +313,29 @@ class _Proof:
         """
         walks = [[(step, self._path(step), _room(step.member)) for step in unit] for unit in units]
         every = [walk for unit in walks for walk in unit]
-        shared = [walk for walk in every if grouped and not _has_transform(walk[1])]
-        for step, path, out in shared:
-            origin = self._origin(path, step.member.start)
-            if origin is not None:
-                if len(origin) != len(out):
-                    raise _wrong(step.member.id)
-                out[:] = origin
-        walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
-        digests = self._all_coded(walks, {id(walk[2]) for walk in shared})
+        if grouped:
+            self._shared([walk for walk in every if not _has_transform(walk[1])])
+        little = sum(len(out) for _, _, out in every) < _LITTLE
+        code = partial(self._coded, grouped=grouped)
+        if little or len(walks) == 1:  # one by its chunks, unless starting threads takes longer
+            coded = [code(unit, parallel=not little) for unit in walks]
+        else:
+            running = [self._pool.submit(code, unit) for unit in walks]
+            wait(running)
+            coded = [future.result() for future in running]
+        digests = [digest for unit in coded for digest in unit]
         for (step, _, out), digest in zip(every, digests, strict=True):
             self._note(step.member, out, digest)
 
-    def _all_coded(self, units: Sequence[Sequence[_Walk]], done: set[int]) -> list[bytes]:
-        """By several threads, one by its chunks, unless starting them takes longer."""
-        little = sum(len(out) for unit in units for _, _, out in unit) < _LITTLE
-        if little or len(units) == 1:
-            coded = [self._coded(unit, done, parallel=not little) for unit in units]
-        else:
-            coded = _all([self._pool.submit(self._coded, unit, done) for unit in units])
-        return [digest for digests in coded for digest in digests]
+    def _shared(self, walks: Sequence[_Walk]) -> None:
+        """Applies codings that share a payload."""
+        for step, path, out in walks:
+            if path.origin is not None:
+                origin = self._at(step.member.start)[path.origin]
+                if len(origin) != len(out):
+                    raise _wrong(step.member.id)
+                out[:] = origin
+        walk_together(self._recovery.packs, [(path, out) for _, path, out in walks], self._pool)
 
     def _path(self, step: PathStep) -> Path:
         """The path that ends with this very coding."""
@@ -343,22 +345,18 @@ class _Proof:
         id_ = self._graph.resolve_prefix(member.base)
         if id_ is None:
             raise _wrong(member.id)
-        under = self._graph.path(id_, member.start, _At(self._held, self._made, member.start))
+        under = self._graph.path(id_, member.start, self._at(member.start))
         return Path((*under.steps, step), 0.0, under.origin)
 
-    def _origin(self, path: Path, start: int) -> memoryview | None:
-        """The bytes in memory at which a path begins; None if it begins with a record."""
-        if path.origin is None:
-            return None
-        held = self._held.get((path.origin, start))
-        return self._made[path.origin][start : start + PIECE] if held is None else held
+    def _at(self, start: int) -> _At:
+        return _At(self._held, self._made, start)
 
     def _coded(
-        self, unit: Sequence[_Walk], done: set[int], *, parallel: bool = False
+        self, unit: Sequence[_Walk], *, grouped: bool, parallel: bool = False
     ) -> list[bytes]:
-        """The hashes of what codings make; of buffers that are ``done`` it is there already."""
-        left = [(path, out) for _, path, out in unit if id(out) not in done]
-        held = _At(self._held, self._made, unit[0][0].member.start)
+        """The hashes of what codings make; where they share a payload most of it is there."""
+        left = [(path, out) for _, path, out in unit if not grouped or _has_transform(path)]
+        held = self._at(unit[0][0].member.start)
         if len(left) > 1:
             with suppress(DamagedData):  # then each by itself says which is wrong
                 self._recovery.walk(left, held, parallel=parallel)
@@ -456,12 +454,6 @@ class _Proof:
         self._views.update(found)
 
 
-def _load(made: Mapping[bytes, memoryview], stream: ManifestStream, id_: ManifestId) -> Manifest:
-    data = bytes(made.get(id_, b""))
-    is_sound = id_ in made and Manifest.id_of(data) == id_
-    return Manifest.decode(data) if is_sound else stream.load(id_)
-
-
 class _At(Struct, frozen=True):
     """The objects of which the piece at ``start`` is in memory."""
 
@@ -517,7 +509,7 @@ def _node(units: list[list[PathStep]], *, grouped: bool = False) -> _Together:
     return _Together(units, makes, needs - makes, size, start=start, grouped=grouped)
 
 
-def _nodes(records: Iterable[Placed]) -> Iterator[_Together]:
+def _nodes(graph: Graph, records: Iterable[Placed]) -> Iterator[_Together]:
     """The codings of an entry. Raises DamagedData for a group of more than any has."""
     predicted: list[PathStep] = []
     for pack, at, header in records:
@@ -532,7 +524,7 @@ def _nodes(records: Iterable[Placed]) -> Iterator[_Together]:
             predicted += steps
         else:
             yield from (_node([[step]]) for step in steps)
-    yield from (_node([unit]) for unit in _units(predicted))
+    yield from (_node([unit]) for unit in _units(graph, predicted))
 
 
 def _after_bases(nodes: Sequence[_Together]) -> Iterator[list[_Together]]:
@@ -573,36 +565,21 @@ _Walk = tuple[PathStep, Path, memoryview]
 """A coding, the path that ends with it, and where what it makes goes."""
 
 
-def _units(steps: Sequence[PathStep]) -> list[list[PathStep]]:
-    """Codings of which one is predicted from what others make, in the order of their first ones.
+def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
+    """Codings of which one is predicted from what others make.
 
     Each of several codings of one piece, and of what would be too much, is alone.
     """
-    made = {(step.member.id[:BASE_BYTES], step.member.start): i for i, step in enumerate(steps)}
-    first = list(range(len(steps)))  # by coding one that comes before it in its unit, or itself
-
-    def root(i: int) -> int:
-        while first[i] != i:
-            first[i] = first[first[i]]
-            i = first[i]
-        return i
-
-    for i, step in enumerate(steps):
-        names = step.member.needs if step.member.coding.predicted else ()
-        for name in names:
-            if (other := made.get((name, step.member.start))) is not None:
-                low, high = sorted((root(i), root(other)))
-                first[high] = low
-    units: dict[int, list[PathStep]] = {}
-    for i, step in enumerate(steps):
-        units.setdefault(root(i), []).append(step)
-    return [part for unit in units.values() for part in _fitting(unit)]
-
-
-def _fitting(unit: list[PathStep]) -> list[list[PathStep]]:
-    ids = {step.member.id for step in unit}
-    fits = sum(step.member.nbytes for step in unit) <= _MOST_TOGETHER and len(ids) == len(unit)
-    return [unit] if fits else [[step] for step in unit]
+    by_start: dict[int, list[PathStep]] = {}
+    for step in steps:
+        by_start.setdefault(step.member.start, []).append(step)
+    for there in by_start.values():
+        for numbers in related(graph, [Path((step,), 0.0) for step in there]):
+            unit = [there[i] for i in numbers]
+            ids = {step.member.id for step in unit}
+            size = sum(step.member.nbytes for step in unit)
+            fits = size <= _MOST_TOGETHER and len(ids) == len(unit)
+            yield from [unit] if fits else ([step] for step in unit)
 
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
@@ -626,15 +603,6 @@ def _room(member: Member) -> memoryview:
     if member.nbytes > most or (member.start and member.nbytes > PIECE):
         raise DamagedData(f"object {member.id.hex()[:10]} claims more bytes than any has")
     return np.empty(member.nbytes, np.uint8).data
-
-
-def _all(waiting: Sequence[Future[list[bytes]]]) -> list[list[bytes]]:
-    """All results; the first failure only once nothing runs any more."""
-    failures = [future.exception() for future in waiting]
-    for failure in failures:
-        if failure is not None:
-            raise failure
-    return [future.result() for future in waiting]
 
 
 def _wrong(id_: bytes) -> DamagedData:
