@@ -40,7 +40,7 @@ _NUMBER = 10  # bytes of the longest number
 _MAX_FEATURE = 64
 
 
-class PackObject(Struct, frozen=True):
+class PackObject(Struct, frozen=True, array_like=True):
     """A pack of the journal, and the object that holds it.
 
     ``size``: bytes of the pack; ``headers``: those behind it, which repeat its records' headers.

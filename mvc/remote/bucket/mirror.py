@@ -7,18 +7,18 @@ that does not lead to the bucket's head, is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.clock import Clock
-from mvc.model.canonical import Reader, Writer
 from mvc.remote.bucket.layout import (
     HEAD,
     MAX_HEAD,
@@ -43,12 +43,10 @@ from mvc.store.store import FOLDER, Store, create
 if TYPE_CHECKING:
     from mvc.store.writing.pack_writer import PackWriter
 
-_SEEN, _KNOWN = "seen", "packs"
-_SEEN_VERSION = b"mvcmir1\n"
+_SEEN = "seen"
 _CHECK = 16
 _WAIT = 3.0  # seconds for another door to let go of the mirror
-_ROW = 8 + 32 + 8 + 8
-_MAX_VERSION = 1024
+_LONGEST_NOTE = 1 << 32
 _AT_ONCE = 16  # requests
 _PARTS_AT_ONCE = 4
 EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=(), frames=b"")
@@ -62,11 +60,12 @@ class Seen(Struct, frozen=True):
     data: bytes
 
 
-class PackChange(Struct, frozen=True):
-    """New packs of the bucket; or, where the journal is ``anew``, all that it names."""
+class _Note(Struct, frozen=True, array_like=True):
+    """What the next process has to know: the head (``Seen``), and the bucket's packs."""
 
-    packs: dict[int, PackObject]
-    anew: bool = False
+    version: str
+    head: bytes
+    packs: tuple[PackObject, ...]
 
 
 class MirrorStore(Store):
@@ -116,9 +115,6 @@ class Mirror:
         self.fs.shared = None if own is None else own.fs.shared
         self._context: Context | None = None
         self.seen: Seen | None = None
-        self.pending: PackChange | None = None
-        """What a swap did of which the answer was lost, if it happened."""
-        self._written = 0  # rows of packs in their file
         try:
             self.fs.make_dirs(place)
             self._lock = self.fs.lock(place / "lock", timeout=_WAIT)
@@ -177,38 +173,26 @@ class Mirror:
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
         parse_format(format_line(seen.head.features))
-        local = None if self._context is None else self._context.fresh().position
-        pending, self.pending = self.pending, None
-        places = [local] if self.seen is None else [local, self.seen.head.end]
-        for at in places:
-            if at is None:
-                continue
+        if self.seen is not None:
             with suppress(DamagedData):  # then it is read anew
-                # Where the local end is known, what was published got there.
-                if self._extend(seen, at, pending if at == local else None):
+                if self._extend(seen.head, self.seen.head.end):
                     self.remember(seen)
                     return
         self._rebuild(seen)
 
-    def _extend(self, seen: Seen, at: Position, pending: PackChange | None) -> bool:
+    def _extend(self, head: BucketHead, at: Position) -> bool:
         """Goes on after ``at``, if the head's journal has that place."""
         if not self.has(at):
             return False
-        head = seen.head
-        if at == head.end:
-            self._cut(at)
-            self._apply(pending)
-            self._write_format(head)
-            return True
         written: list[bytes] = []
         packs = self._read_on(head, at, written.append)
         if packs is None:
             return False
         self._cut(at)
-        self._apply(pending)
         self._note_packs(packs)
-        with self.fs.open_write(self._folder / JOURNAL) as file:
-            file.write(written)
+        if at != head.end:
+            with self.fs.open_write(self._folder / JOURNAL) as file:
+                file.write(written)
         self._write_format(head)
         if self._context is not None:
             self._context.fresh()
@@ -288,10 +272,8 @@ class Mirror:
     def _note_packs(self, packs: dict[int, PackObject]) -> None:
         """Adds packs of the bucket; a number that means another object now loses its file."""
         for number, pack in packs.items():
-            before = self.fs.known.get(number)
-            if before != pack:
+            if self.fs.known.get(number) != pack:
                 self.fs.unlink(pack_path(self._folder / PACKS, number), missing_ok=True)
-                self._written = self._written if before is None else 0
         self.fs.known.update(packs)
 
     def _write_format(self, head: BucketHead) -> None:
@@ -306,7 +288,7 @@ class Mirror:
         before, head = dict(self.fs.known), seen.head
         self._close_context()
         self.fs.unlink(self.place / _SEEN, missing_ok=True)
-        self.seen, self._written = None, 0
+        self.seen = None
         if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
             self.fs.remove_tree(self._folder)
         self._make()
@@ -324,25 +306,18 @@ class Mirror:
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
         self.remember(seen)
 
-    def settle(self, seen: Seen, change: PackChange | None) -> None:
-        self._apply(change)
+    def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
+        """What the mirror has is the bucket's now, whose journal names these packs."""
+        self.fs.forget()
+        self.fs.known.update(packs)
         self.remember(seen)
-
-    def _apply(self, change: PackChange | None) -> None:
-        if change is None:
-            return
-        if change.anew:
-            self.fs.forget()
-            self._written = 0
-        self.fs.known.update(change.packs)
 
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""
         self._close_context()
-        self.seen, self._written = None, 0
+        self.seen = None
         self.fs.forget()
-        for name in (_SEEN, _KNOWN):
-            self.fs.unlink(self.place / name, missing_ok=True)
+        self.fs.unlink(self.place / _SEEN, missing_ok=True)
         if self.fs.stat(self._folder, follow=False) is not None:
             self.fs.remove_tree(self._folder)
 
@@ -352,50 +327,23 @@ class Mirror:
         """Notes, for the next process, what the mirror is now."""
         if self.seen == seen:
             return
-        rows = [*self.fs.known.values()][self._written :]
-        path = self.place / _KNOWN
-        with self.fs.open_write(path, create=True) as file:
-            file.truncate(self._written * _ROW)
-            file.write(b"".join(map(_row, rows)))
-        self._written += len(rows)
-        data = Writer().raw(_SEEN_VERSION).text(seen.version).uint(self._written).blob(seen.data)
-        body = data.done()
+        note = _Note(seen.version, seen.data, tuple(self.fs.known.values()))
+        body = msgspec.msgpack.encode(note)
         self.fs.write_atomic(self.place / _SEEN, body + blake3(body).digest(_CHECK))
         self.seen = seen
 
     def _load(self) -> None:
         """Reads what was noted; a mirror without a sound note is made again."""
-        path = self.place / _SEEN
         try:
-            if self.fs.stat(path) is None:
-                raise DamagedData("there is no note")
-            data = self.fs.read_bytes(path, MAX_HEAD + 2 * _MAX_VERSION)
+            data = self.fs.read_bytes(self.place / _SEEN, _LONGEST_NOTE)
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
                 raise DamagedData("the note does not match its checksum")
-            reader = Reader(data[:-_CHECK], "the note of a mirror")
-            if reader.raw(len(_SEEN_VERSION)) != _SEEN_VERSION:
-                raise reader.fail("it does not begin as one")
-            version, count = reader.text(_MAX_VERSION), reader.uint(1 << 32)
-            head = reader.blob(MAX_HEAD)
-            seen = Seen(version, BucketHead.decode(head, self.objects.url), head)
-            rows = self.fs.read_bytes(self.place / _KNOWN, 1 << 32)[: count * _ROW]
-            if len(rows) != count * _ROW or not self.has(seen.head.end):
+            note = msgspec.msgpack.decode(data[:-_CHECK], type=_Note)
+            seen = Seen(note.version, BucketHead.decode(note.head, self.objects.url), note.head)
+            if not self.has(seen.head.end):
                 raise DamagedData("the note does not match the mirror")
-        except MvcError:
+        except (MvcError, msgspec.MsgspecError):
             self.reset()
             return
-        for at in range(0, len(rows), _ROW):
-            pack = _pack(rows[at : at + _ROW])
-            self.fs.known[pack.number] = pack
-        self._written = count
+        self.fs.known.update((pack.number, pack) for pack in note.packs)
         self.seen = seen
-
-
-def _row(pack: PackObject) -> bytes:
-    numbers = (each.to_bytes(8, "little") for each in (pack.number, pack.size, pack.headers))
-    return b"".join((*numbers, pack.hash))
-
-
-def _pack(row: bytes) -> PackObject:
-    number, size, headers = (int.from_bytes(row[at : at + 8], "little") for at in (0, 8, 16))
-    return PackObject(number, row[24:], size, headers)

@@ -32,7 +32,7 @@ from mvc.remote.bucket.layout import (
     encode_headers,
     final_size,
 )
-from mvc.remote.bucket.mirror import EMPTY, Mirror, PackChange, Seen
+from mvc.remote.bucket.mirror import EMPTY, Mirror, Seen
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded, frame_of, read_entry
 from mvc.store.packs.reader import PACKS, pack_path
@@ -115,9 +115,7 @@ class Publisher:
             frames=journal.tail.frames,
         )
         self._write_all(uploads)
-        if not self._swap(
-            head, PackChange(packs) if extends else PackChange(journal.named, anew=True)
-        ):
+        if not self._swap(head, known if extends else journal.named):
             return mirror.has(end)
         for number, pack in new.items():
             mirror.fs.write_headers(packs[number], sorted(pack.records.items()))
@@ -125,11 +123,11 @@ class Publisher:
 
     def bump(self) -> bool:
         """Swaps in an equal head, so that who saw the one before has to look again."""
-        seen = self._mirror.seen
-        return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), None)
+        seen, known = self._mirror.seen, dict(self._mirror.fs.known)
+        return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), known)
 
-    def _swap(self, head: BucketHead, change: PackChange | None) -> bool:
-        """Swaps the head. If that fails, or is not known, the mirror follows what is there."""
+    def _swap(self, head: BucketHead, packs: Mapping[int, PackObject]) -> bool:
+        """Swaps the head, whose journal names ``packs``; else the mirror follows what is there."""
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
             raise StorageFull(
@@ -139,13 +137,13 @@ class Publisher:
         try:
             known = "" if mirror.seen is None else mirror.seen.version
             version = self._objects.swap(HEAD, data, known)
-        except RemoteUnreachable:
-            version = None  # the answer may have been lost: the head says what is so
+        except RemoteUnreachable:  # the answer may have been lost: the head says what is so
+            found = self._objects.look(HEAD, MAX_HEAD)
+            version = found.version if found is not None and found.data == data else None
         if version is None:
-            mirror.pending = change
             mirror.refresh()
             return False
-        mirror.settle(Seen(version, head, data), change)
+        mirror.settle(Seen(version, head, data), packs)
         return True
 
     # -- writing --------------------------------------------------------------------------
