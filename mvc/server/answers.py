@@ -1,4 +1,4 @@
-"""Answers that many ask for: planned once, kept in files without names, read by all at once."""
+"""Answers that many ask for: made once, kept in files without names, read by all at once."""
 
 from __future__ import annotations
 
@@ -7,126 +7,84 @@ import os
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
-
-from blake3 import blake3
+from typing import TypeAlias
 
 from mvc.limits import MIB
-from mvc.remote import slices, wire
+from mvc.remote import slices
 from mvc.remote.door import Slice
 
 KEPT = 8
 MOST = 256 * MIB
 """Bytes of all answers that are kept; a larger one is made for each who asks."""
+PART = 64 << 10
+"""Bytes of an answer that are read at once: many read it at the same time."""
 
 
 class Answer:
-    """An answer on its way to a file. Its attributes change in the loop's thread alone.
+    """A slice in a file, which is gone with the last who reads it."""
 
-    ``size``: bytes that can be read. ``ended``: no more come. ``unshared``: nothing can be read;
-    each who asks has an answer made. ``changed`` is set, and another one, when any of it changes.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.ended = self.unshared = False
-        self.error: Exception | None = None
-        self.changed = asyncio.Event()
-        self._file = -1
-
-    def fill(
-        self, folder: Path, given: Iterator[Slice], *,
-        holds: Callable[[], bool], tell: Callable[..., object],
-    ) -> None:  # fmt: skip
-        """Writes a slice to a file, in a thread. ``tell(function, *given)`` runs it in the loop.
-
-        ``holds``: whether it answers what was asked when it was; something may just have happened.
-        """
-        size = 0
-        try:
-            first = next(given)
-            room = slices.written_size(first) + MIB
-            if room > MOST or not holds() or not self._reserve(folder, room):
-                tell(self._refuse)
-                return
-            for part in slices.write(first):
-                view = memoryview(part).cast("B")
-                while view:
-                    done = os.pwrite(self._file, view[:MIB], size)
-                    view, size = view[done:], size + done
-                    tell(self._grow, size)
-            tell(self._end, None)
-        except Exception as error:  # those who read it raise it
-            tell(self._end, error)
-
-    def _reserve(self, folder: Path, room: int) -> bool:
-        """Makes the file; False where the disk has no room for it, or nobody says so (macOS)."""
-        if not hasattr(os, "posix_fallocate"):
-            return False
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                os.posix_fallocate(file.fileno(), 0, room)
-                self._file = os.dup(file.fileno())
-        except OSError:
-            return False
-        return True
-
-    def _grow(self, size: int) -> None:
+    def __init__(self, file: int, size: int) -> None:
         self.size = size
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self._file = file
 
-    def _refuse(self) -> None:
-        self.unshared = True
-        self._grow(0)
-
-    def _end(self, error: Exception | None) -> None:
-        self.ended, self.error = True, error
-        self._grow(self.size)
-
-    async def beyond(self, at: int) -> None:
-        """Waits until more than ``at`` bytes can be read, or it is known that none will be."""
-        while self.size <= at and not (self.ended or self.unshared):
-            await self.changed.wait()
-
-    def read(self, at: int, size: int) -> bytes:
-        """Up to ``size`` of its bytes."""
-        return os.pread(self._file, min(size, self.size - at), at)
-
-    def begins(self, skip: int, check: str) -> bool:
-        """Whether it begins as the one of which ``skip`` bytes came, by their BLAKE3."""
-        return blake3(self.read(0, min(skip, wire.CHECKED))).hexdigest() == check
+    def parts(self) -> Iterator[bytes]:
+        """All of its bytes."""
+        for at in range(0, self.size, PART):
+            yield os.pread(self._file, min(PART, self.size - at), at)
 
     def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        os.close(self._file)
+
+
+def make(folder: Path, given: Iterator[Slice], holds: Callable[[], bool]) -> Answer | None:
+    """The answer that a slice is; None if it is too large, or the disk has no room for it.
+
+    ``holds``: whether it answers what was asked when it was; something may just have happened.
+    """
+    first = next(given)
+    room = slices.written_size(first) + MIB
+    if room > MOST or not holds() or not hasattr(os, "posix_fallocate"):  # macOS says of no room
+        return None
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, room)
+        for part in slices.write(first):
+            file.write(part)
+        file.flush()
+        return Answer(os.dup(file.fileno()), file.tell())
+    return None
+
+
+Making: TypeAlias = asyncio.Future[Answer | None]
+"""An answer on its way; None where each who asks has one made."""
 
 
 class Answers:
     """Those that were asked for last. Lives in the loop's thread."""
 
     def __init__(self) -> None:
-        self._kept = OrderedDict[Hashable, Answer]()
+        self._kept = OrderedDict[Hashable, Making]()
 
-    def find(self, question: Hashable) -> Answer | None:
-        """The answer to a question, on its way or whole; None if nobody asked, or it failed."""
+    def find(self, question: Hashable) -> Making | None:
+        """The answer to a question; None if nobody asked, or it failed."""
         found = self._kept.get(question)
-        if found is None or found.error is not None:
+        if found is None or (found.done() and found.exception() is not None):
             return None
         self._kept.move_to_end(question)
         return found
 
-    def add(self, question: Hashable) -> Answer:
-        """A new answer, which its maker fills."""
-        answer = self._kept[question] = Answer()
+    def add(self, question: Hashable, making: Making) -> None:
+        self._kept[question] = making
         self._kept.move_to_end(question)
-        self.trim()
-        return answer
+        making.add_done_callback(self._trim)
 
-    def trim(self) -> None:
+    def _trim(self, _: Making) -> None:
         """Lets go of old ones; who reads them reads on."""
         total = 0
-        for i, (question, answer) in enumerate(reversed([*self._kept.items()])):
-            total += answer.size
+        for i, (question, making) in enumerate(reversed([*self._kept.items()])):
+            is_whole = making.done() and making.exception() is None
+            answer = making.result() if is_whole else None
+            total += 0 if answer is None else answer.size
             if i >= KEPT or total > MOST:
                 del self._kept[question]

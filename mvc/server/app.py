@@ -44,7 +44,7 @@ from mvc.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Place, Received, Slice, Wanted
 from mvc.remote.slices import Sent
-from mvc.server.answers import Answer, Answers
+from mvc.server.answers import PART, Answer, Answers, Making, make
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
@@ -53,6 +53,7 @@ from mvc.server.places import Places, PlacesTaken
 from mvc.server.prometheus import CONTENT
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
+from mvc.types import Bytes
 
 PROOFS = 4
 """Slices that are proven and published, or wait for it; more are asked to come later."""
@@ -72,7 +73,6 @@ WATCHES = 256
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
-_PART = 64 << 10  # of a kept answer
 SILENCE = 60.0
 """Seconds in which the body of a request brings at least ``_STRIDE`` bytes, or its end."""
 _STRIDE = 64 << 10
@@ -292,85 +292,63 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode(Wanted, await _body(request))
-        given = _given(served, wanted, skip, check)
         if not wanted.live:
             leave = self._sends.take(caller)
-            return _Frames(self._slices(given), leave, partial(self._run, given.close))
+            return _Frames(self._rows(_framed(_sent(served, wanted), skip, check)), leave)
         question = await self._run(served.question, wanted)
-        answer = self._answers.find(question)
-        is_kept = answer is not None
-        if answer is None:  # nobody waits between here and ``add``: it is planned once
+        making = self._answers.find(question)
+        is_kept = making is not None
+        if making is None:  # nobody waits between here and ``add``: it is made once
             leave = self._sends.take(caller)
-            answer = self._answers.add(question)
-            self._fill(answer, served, wanted, question).add_done_callback(lambda _: leave())
-        rows = self._shared(answer, given, skip, check, caller=caller)
-        return _Frames(rows, done=lambda: "kept" if is_kept and not answer.unshared else "done")
-
-    async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """The frames of slices, one thread at a time at work on them."""
-        while True:
-            work = partial(next, given, b"")
-            async with aclosing(self._working(self._long, work)) as parts:
-                async for part in parts:
-                    if not part:
-                        yield wire.frame(wire.END)
-                        return
-                    yield part
-
-    def _fill(
-        self, answer: Answer, served: Served, wanted: Wanted, question: Hashable
-    ) -> asyncio.Future[None]:
-        """Has a thread make an answer, whoever still waits for it."""
-        loop = asyncio.get_running_loop()
-
-        def make() -> None:
-            answer.fill(
-                served.folder,
-                served.door().send(wanted),
-                holds=lambda: served.question(wanted) == question,
-                tell=loop.call_soon_threadsafe,
+            making = asyncio.get_running_loop().run_in_executor(
+                self._long, partial(_make, served, wanted, question)
             )
-
-        making = loop.run_in_executor(self._long, make)
-        making.add_done_callback(lambda _: self._answers.trim())
-        return making
+            making.add_done_callback(lambda _: leave())
+            self._answers.add(question, making)
+        rows = self._shared(
+            making, served, wanted, partial(_framed, skip=skip, check=check), caller
+        )
+        return _Frames(rows, done=lambda: "kept" if is_kept and making.result() else "done")
 
     async def _shared(
-        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str,
-        *, caller: Caller,
-    ) -> AsyncGenerator[bytes, None]:  # fmt: skip
+        self,
+        making: Making,
+        served: Served,
+        wanted: Wanted,
+        framed: Callable[..., Generator[bytes]],
+        caller: Caller,
+    ) -> AsyncGenerator[bytes, None]:
         """The frames of an answer that many read, or of one that is made for who asks."""
-        async for row in _patiently(partial(answer.beyond, skip)):
+        async for row in _patiently(partial(asyncio.wait, {making})):
             yield row
-        places, held = self._sends if answer.unshared else self._readers, ExitStack()
-        async for row in _patiently(partial(places.turn, caller, held)):
-            yield row
-        try:
-            sent = self._slices(given) if answer.unshared else self._parts(answer, skip, check)
+        answer = making.result()
+        places = self._sends if answer is None else self._readers
+        with ExitStack() as held:
+            async for row in _patiently(partial(places.turn, caller, held)):
+                yield row
+            if answer is None:
+                sent = self._rows(framed(_sent(served, wanted)))
+            else:
+                sent = self._rows(framed(answer.parts(), size=PART), self._short)
             async with aclosing(sent) as rows:
                 async for row in rows:
                     yield row
-        finally:
-            held.close()
-            await self._run(given.close)
 
-    async def _parts(self, answer: Answer, at: int, check: str) -> AsyncGenerator[bytes, None]:
-        """The frames of a kept answer from a byte on, as far as they come."""
-        begins = not at
-        while True:
-            async for row in _patiently(partial(answer.beyond, at)):
-                yield row
-            if answer.error is not None:
-                raise answer.error
-            if not begins and not await self._run(answer.begins, at, check):
-                raise _changed()
-            begins = True
-            part = await self._run(answer.read, at, _PART)
-            if not part:
-                yield wire.frame(wire.END)
-                return
-            at += len(part)
-            yield wire.frame(wire.DATA, part)
+    async def _rows(
+        self, given: Generator[bytes], executor: Executor | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The frames, one thread at a time at work on them."""
+        try:
+            while True:
+                work = partial(next, given, b"")
+                async with aclosing(self._working(executor or self._long, work)) as parts:
+                    async for part in parts:
+                        if not part:
+                            yield wire.frame(wire.END)
+                            return
+                        yield part
+        finally:
+            await self._run(given.close)
 
     async def _working(
         self, executor: Executor, function: Callable[[], bytes]
@@ -699,29 +677,43 @@ async def _drained(request: Request) -> None:
             pass
 
 
-def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[bytes, None, None]:
-    """Frames of the slices, without their first ``skip`` bytes, of which ``check`` is the BLAKE3,
-    as far as they are looked at.
+def _make(served: Served, wanted: Wanted, question: Hashable) -> Answer | None:
+    given = served.door().send(wanted)
+    return make(served.folder, given, lambda: served.question(wanted) == question)
+
+
+def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
+    """The bytes of slices, nothing at the end of each."""
+    for given in served.door().send(wanted):
+        yield from slices.write(given)
+        yield b""
+
+
+def _framed(parts: Iterator[Bytes], skip: int, check: str, size: int = MIB) -> Generator[bytes]:
+    """Frames of ``size`` bytes of slices, without their first ``skip`` bytes, of which ``check`` is
+    the BLAKE3, as far as they are looked at. A frame ends where there is nothing.
     """
     hasher, checked, left = blake3(), wire.CHECKED, skip
-    for given in served.door().send(wanted):
-        row = bytearray()
-        for part in slices.write(given):
-            view = memoryview(part).cast("B")
-            if left:
-                passed, view = view[:left], view[left:]
-                hasher.update(passed[:checked])
-                checked = max(0, checked - len(passed))
-                left -= len(passed)
-                if not (left and checked) and hasher.hexdigest() != check:
-                    raise _changed()
-            for at in range(0, len(view), MIB):
-                row += view[at : at + MIB]
-                if len(row) >= MIB:
-                    yield wire.frame(wire.DATA, row)
-                    row.clear()
-        if row:
+    row = bytearray()
+    for part in parts:
+        view = memoryview(part).cast("B")
+        if left:
+            passed, view = view[:left], view[left:]
+            hasher.update(passed[:checked])
+            checked = max(0, checked - len(passed))
+            left -= len(passed)
+            if not (left and checked) and hasher.hexdigest() != check:
+                raise _changed()
+        for at in range(0, len(view), size):
+            row += view[at : at + size]
+            if len(row) >= size:
+                yield wire.frame(wire.DATA, row)
+                row.clear()
+        if row and not len(part):
             yield wire.frame(wire.DATA, row)
+            row.clear()
+    if row:
+        yield wire.frame(wire.DATA, row)
     if left:
         raise _changed()
 
