@@ -48,9 +48,8 @@ from mvc.server.answers import PART, Answer, Answers, Making, make
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering
-from mvc.server.metrics import Counters
+from mvc.server.metrics import CONTENT, Counters
 from mvc.server.places import Places, PlacesTaken
-from mvc.server.prometheus import CONTENT
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 from mvc.types import Bytes
@@ -292,9 +291,10 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode(Wanted, await _body(request))
+        framed = partial(_framed, skip=skip, check=check)
         if not wanted.live:
             leave = self._sends.take(caller)
-            return _Frames(self._rows(_framed(_sent(served, wanted), skip, check)), leave)
+            return _Frames(self._rows(framed(_sent(served, wanted))), leave)
         question = await self._run(served.question, wanted)
         making = self._answers.find(question)
         is_kept = making is not None
@@ -305,17 +305,16 @@ class Application:
             )
             making.add_done_callback(lambda _: leave())
             self._answers.add(question, making)
-        rows = self._shared(
-            making, served, wanted, partial(_framed, skip=skip, check=check), caller
-        )
+        anew = partial(_sent, served, wanted)
+        rows = self._shared(making, anew, framed, caller=caller)
         return _Frames(rows, done=lambda: "kept" if is_kept and making.result() else "done")
 
     async def _shared(
         self,
         making: Making,
-        served: Served,
-        wanted: Wanted,
+        anew: Callable[[], Iterator[Bytes]],
         framed: Callable[..., Generator[bytes]],
+        *,
         caller: Caller,
     ) -> AsyncGenerator[bytes, None]:
         """The frames of an answer that many read, or of one that is made for who asks."""
@@ -327,7 +326,7 @@ class Application:
             async for row in _patiently(partial(places.turn, caller, held)):
                 yield row
             if answer is None:
-                sent = self._rows(framed(_sent(served, wanted)))
+                sent = self._rows(framed(anew()))
             else:
                 sent = self._rows(framed(answer.parts(), size=PART), self._short)
             async with aclosing(sent) as rows:

@@ -1,4 +1,4 @@
-"""What a server counts from its start on, for ``/metrics``.
+"""What a server counts from its start on, for ``/metrics``: the text format of Prometheus, 0.0.4.
 
 Labels are of a few values each: neither names of repositories, nor of those who ask.
 """
@@ -9,9 +9,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from mvc.server.prometheus import Metric, Sample, exposition
 from mvc.version import installed_version
 
+CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDS = (0.01, 0.1, 1.0, 10.0, 60.0)  # seconds
 
 
@@ -36,51 +36,52 @@ class Counters:
 
     def text(self, now: Mapping[str, int]) -> str:
         """All of it; ``now``: how many of what there are at the moment."""
-        return exposition(self._metrics(now))
+        requests = {
+            f'{{request="{request}",status="{status}"}}': count
+            for (request, status), count in sorted(self._requests.items())
+        }
+        outcomes = {f'{{outcome="{each}"}}': n for each, n in sorted(self._outcomes.items())}
+        under_way = {f'{{what="{what}"}}': number for what, number in now.items()}
+        version, begun = {f'{{version="{installed_version()}"}}': 1}, {"": self._begun}
+        return "".join((
+            _metric("info", "gauge", "The version of mvc that serves.", version),
+            _metric(
+                "start_time_seconds", "gauge", "When the server began, seconds since 1970.", begun
+            ),
+            _metric("requests_total", "counter", "Requests that were answered.", requests),
+            _metric(
+                "request_seconds", "histogram", "Seconds from a request to its answer's end.",
+                dict(self._histogram()),
+            ),
+            _metric(
+                "answers_total", "counter",
+                "Answers with versions, and pushes, by what became of them.", outcomes,
+            ),
+            _metric(
+                "sent_bytes_total", "counter", "Bytes of answers with versions.", {"": self.sent}
+            ),
+            _metric(
+                "received_bytes_total", "counter", "Bytes of versions that came in.",
+                {"": self.received},
+            ),
+            _metric("now", "gauge", "What is under way, or open.", under_way),
+        ))  # fmt: skip
 
-    def _metrics(self, now: Mapping[str, int]) -> Iterator[Metric]:
-        yield Metric(
-            "mvc_serve_info", "gauge", "The version of mvc that serves.",
-            [Sample(1, {"version": installed_version()})],
-        )  # fmt: skip
-        yield Metric.gauge(
-            "mvc_serve_start_time_seconds", "When the server began, seconds since 1970.",
-            self._begun,
-        )  # fmt: skip
-        yield Metric(
-            "mvc_serve_requests_total", "counter", "Requests that were answered.",
-            [
-                Sample(count, {"request": request, "status": str(status)})
-                for (request, status), count in sorted(self._requests.items())
-            ],
-        )  # fmt: skip
-        yield Metric(
-            "mvc_serve_request_seconds", "histogram", "Seconds from a request to its answer's end.",
-            list(self._histogram()),
-        )  # fmt: skip
-        yield Metric(
-            "mvc_serve_answers_total", "counter",
-            "Answers with versions, and pushes, by what became of them.",
-            [Sample(n, {"outcome": each}) for each, n in sorted(self._outcomes.items())],
-        )  # fmt: skip
-        for name, help_, value in (
-            ("sent", "Bytes of answers with versions.", self.sent),
-            ("received", "Bytes of versions that came in.", self.received),
-        ):
-            yield Metric(f"mvc_serve_{name}_bytes_total", "counter", help_, [Sample(value)])
-        yield Metric(
-            "mvc_serve_now", "gauge", "What is under way, or open.",
-            [Sample(number, {"what": what}) for what, number in now.items()],
-        )  # fmt: skip
-
-    def _histogram(self) -> Iterator[Sample]:
+    def _histogram(self) -> Iterator[tuple[str, float]]:
         totals = Counter[str]()
         for (request, _), count in self._requests.items():
             totals[request] += count
         for request, total in sorted(totals.items()):
             for bound in _BOUNDS:
-                labels = {"request": request, "le": f"{bound:g}"}
-                yield Sample(self._buckets[request, bound], labels, "_bucket")
-            yield Sample(total, {"request": request, "le": "+Inf"}, "_bucket")
-            yield Sample(self._seconds[request], {"request": request}, "_sum")
-            yield Sample(total, {"request": request}, "_count")
+                count = self._buckets[request, bound]
+                yield f'_bucket{{request="{request}",le="{bound:g}"}}', count
+            yield f'_bucket{{request="{request}",le="+Inf"}}', total
+            yield f'_sum{{request="{request}"}}', self._seconds[request]
+            yield f'_count{{request="{request}"}}', total
+
+
+def _metric(name: str, kind: str, help_: str, samples: Mapping[str, float]) -> str:
+    """A metric; ``samples``: its values by what follows the name."""
+    lines = [f"# HELP mvc_serve_{name} {help_}", f"# TYPE mvc_serve_{name} {kind}"]
+    lines += [f"mvc_serve_{name}{labels} {value:.17g}" for labels, value in samples.items()]
+    return "".join(f"{line}\n" for line in lines)
