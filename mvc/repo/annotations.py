@@ -6,7 +6,7 @@ that was undone does not count. Of several metrics or params with one name the l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -102,25 +102,17 @@ class Annotations:
 
     def metrics(self, commit: Commit) -> Mapping[str, float]:
         """All that was measured of a version, when it was made or later."""
-        return merged_metrics(commit, self.of(commit.id))
+        return self.values(commit)[0]
 
     def values(self, commit: Commit) -> tuple[Mapping[str, float], Mapping[str, str]]:
-        """All metrics and params of a version, in the same way, by one look-up."""
-        later = self.of(commit.id)
-        return merged_metrics(commit, later), merged_params(commit, later)
+        """All metrics and params of a version, when it was made or later."""
+        return merged(commit, self.of(commit.id))
 
 
-def merged_metrics(commit: Commit, later: tuple[Annotation, ...]) -> Mapping[str, float]:
-    """A version's metrics; those of an annotation replace earlier ones of their names."""
-    found = commit.metrics
+def merged(commit: Commit, later: Iterable[Annotation]) -> tuple[dict[str, float], dict[str, str]]:
+    """A version's metrics and params; of several with one name the last counts."""
+    metrics, params = dict(commit.metrics), dict(commit.params)
     for each in later:
-        found = {**found, **each.metrics}
-    return found
-
-
-def merged_params(commit: Commit, later: tuple[Annotation, ...]) -> Mapping[str, str]:
-    """A version's params, in the same way."""
-    found = commit.params
-    for each in later:
-        found = {**found, **each.params}
-    return found
+        metrics |= each.metrics
+        params |= each.params
+    return metrics, params

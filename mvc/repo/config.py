@@ -292,15 +292,12 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
     """
     parsed = _known(key).parse(value, "")
     with changing(fs, file):
-        node = tree = read_yaml(fs, file, personal=user)
+        tree = read_yaml(fs, file, personal=user)
         _checked(tree, f"{file}", personal=user)
         if KEYS[key].personal and not user:
             raise _not_here(key, f"{file}")
-        *parents, last = key.split(".")
-        for part in parents:
-            node[part] = node.get(part) or {}  # a section may be empty
-            node = node[part]
-        node[last] = parsed
+        section, _, name = key.partition(".")
+        tree[section] = {**(tree.get(section) or {}), name: parsed}  # a section may be empty
         write_yaml(fs, file, tree)
 
 
@@ -311,20 +308,12 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
     """
     with changing(fs, file):
         tree = read_yaml(fs, file, personal=user)
-        nodes = [tree]
-        *parents, last = key.split(".")
-        for part in parents:
-            child = nodes[-1].get(part)
-            if not isinstance(child, dict):
-                return False
-            nodes.append(child)
-        if last not in nodes[-1]:
+        section, dot, name = key.rpartition(".")
+        inside = tree.get(section) if dot else tree
+        if not isinstance(inside, dict) or name not in inside:
             return False
-        del nodes[-1][last]
-        for parent, part in zip(nodes[-2::-1], reversed(parents), strict=True):
-            if not parent[part]:
-                del parent[part]
-        write_yaml(fs, file, tree)
+        del inside[name]
+        write_yaml(fs, file, {part: values for part, values in tree.items() if values != {}})
         return True
 
 
@@ -410,26 +399,26 @@ def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
     fs.write_atomic(file, text.encode())
 
 
-def _flat(
-    tree: Mapping[Any, Any], where: str, prefix: str = "", depth: int = 0
-) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of every leaf."""
-    for part, value in tree.items():
-        name = f"{prefix}{part}"
-        section = any(key.startswith(f"{name}.") for key in KEYS)
-        if not isinstance(part, str) or "." in part or depth > 8:
-            one = str(part) if f"{prefix}{part}" in KEYS else "store.max_chain"
-            first, _, rest = one.partition(".")
-            raise InvalidConfig(
-                f"{where}: {_shown(part)} is not the name of a setting in a file",
-                hint=f"write '{one}' as '{first}:' with '{rest}:' indented below it",
-            )
-        if isinstance(value, dict):
-            if not section:  # an unknown one is not entered
-                raise _unknown(name, where)
-            yield from _flat(value, where, f"{name}.", depth + 1)
-        elif value is not None or not section:
-            yield name, value
+def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
+    """(dotted name, value) of every setting in a file: of sections with names in them."""
+    for section, values in tree.items():
+        _check_part(section, where)
+        if not isinstance(values, dict | None):
+            raise _unknown(section, where)
+        for name, value in (values or {}).items():
+            _check_part(name, where)
+            yield f"{section}.{name}", value
+
+
+def _check_part(part: object, where: str) -> None:
+    if isinstance(part, str) and "." not in part:
+        return
+    one = part if part in KEYS else "store.max_chain"
+    first, _, rest = str(one).partition(".")
+    raise InvalidConfig(
+        f"{where}: {_shown(part)} is not the name of a setting in a file",
+        hint=f"write '{one}' as '{first}:' with '{rest}:' indented below it",
+    )
 
 
 def _checked(tree: Mapping[str, Any], where: str, *, personal: bool) -> dict[str, Value]:

@@ -15,7 +15,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from itertools import chain
 from operator import attrgetter
 
@@ -26,11 +25,10 @@ from mvc.ids import CommitId, StatementId
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Retraction
 from mvc.names import is_report, printable
-from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
+from mvc.repo.annotations import Annotation, Annotations, merged
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
-    all_on,
     check_target,
     deployment_with,
     immediate,
@@ -116,12 +114,12 @@ class Live(Struct, frozen=True):
     @property
     def metrics(self) -> Mapping[str, float]:
         """The version's metrics and those of its annotations, of which the last counts."""
-        return merged_metrics(self.version, self.annotations)
+        return merged(self.version, self.annotations)[0]
 
     @property
     def params(self) -> Mapping[str, str]:
         """The version's params and those of its annotations, in the same way."""
-        return merged_params(self.version, self.annotations)
+        return merged(self.version, self.annotations)[1]
 
     @property
     def who(self) -> str:
@@ -147,12 +145,11 @@ def live(context: Context, target: str, time_ns: int | None = None) -> Live:
     Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of the
     journal may change the answer, or the version's commit is lost.
     """
-    snapshot, now = context.fresh(), nearest(context.store.clock.now_ns())
-    name = check_target(context, target)
-    found = _deployed_at(snapshot, name, time_ns, now)
+    now, snapshot = nearest(context.store.clock.now_ns()), context.store.snapshot
+    found = live_at(context, time_ns, target)
     if time_ns is None:
         return _stretch(context, found, _until_from_now(snapshot, found, now))
-    return _stretch(context, found, _next_time(snapshot, name, found.time_ns))
+    return _stretch(context, found, _next_time(snapshot, target, found.time_ns))
 
 
 def all_live(context: Context, time_ns: int | None = None) -> tuple[Live, ...]:
@@ -232,13 +229,10 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     """
     snapshot = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    return _deployed_at(snapshot, name, time_ns, nearest(context.store.clock.now_ns()))
-
-
-def _deployed_at(snapshot: Snapshot, target: str, time_ns: int | None, now: int) -> Deployed:
-    note_gaps(snapshot, target, None)
-    if (deployed := live_among(snapshot, target, now, time_ns)) is None:
-        raise _none_live(snapshot, target, now if time_ns is None else time_ns)
+    note_gaps(snapshot, name, None)
+    now = nearest(context.store.clock.now_ns())
+    if (deployed := live_among(snapshot, name, now, time_ns)) is None:
+        raise _none_live(snapshot, name, now if time_ns is None else time_ns)
     return deployed
 
 
@@ -429,9 +423,8 @@ def _only_target(context: Context) -> str:
 
 
 def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
-    found = snapshot.retry_on_rewrite(partial(all_on, snapshot, target))
-    first = min(
-        (each for each in found if not each.retracted), key=lambda each: each.place, default=None
+    first = next(
+        (each for each in upwards(snapshot, target, -_NEVER >> 1) if not each.retracted), None
     )
     what = f"nothing is live on {target}: every deployment was retracted"
     if first is not None:

@@ -156,10 +156,8 @@ class _Past:
 
     def _origin(self, deployed: Deployed) -> Deployed:
         """The deployment that this one, by way of others, went back to; else itself."""
-        seen = {deployed.sequence}
-        while (earlier := self._returned_to(deployed)) and earlier.sequence not in seen:
+        while (earlier := self._returned_to(deployed)) is not None:  # which was recorded before
             deployed = earlier
-            seen.add(deployed.sequence)
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:

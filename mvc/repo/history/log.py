@@ -18,7 +18,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.names import is_under, printable
 from mvc.repo import deployments
-from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
+from mvc.repo.annotations import Annotation, Annotations, merged
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
@@ -61,12 +61,12 @@ class LogEntry(Struct, frozen=True):
     @property
     def metrics(self) -> Mapping[str, float]:
         """The version's metrics and those of its annotations, of which the last counts."""
-        return merged_metrics(self.commit, self.annotations)
+        return merged(self.commit, self.annotations)[0]
 
     @property
     def params(self) -> Mapping[str, str]:
         """The version's params and those of its annotations, in the same way."""
-        return merged_params(self.commit, self.annotations)
+        return merged(self.commit, self.annotations)[1]
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):
@@ -270,7 +270,8 @@ def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
     texts = {"author": commit.author, "message": commit.message, "run": commit.run}
     texts["note"] = "\n".join(annotation.note for annotation in later)
     known = {name: text for name, text in texts.items() if text}
-    return {**known, **merged_params(commit, later), **merged_metrics(commit, later)}
+    metrics, params = merged(commit, later)
+    return {**known, **params, **metrics}
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -285,7 +286,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]) -> bool:
     later = annotations.of(commit.id)
-    params, metrics = merged_params(commit, later), merged_metrics(commit, later)
+    metrics, params = merged(commit, later)
     texts = [commit.message, commit.run, *(annotation.note for annotation in later)]
     texts += [f"{name}={value}" for name, value in params.items()]
     texts += [f"{name}={value:g}" for name, value in metrics.items()]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from mvc.errors import WrongUsage
 from mvc.names import printable
 
 Values: TypeAlias = Mapping[str, float | str]
-_Truth: TypeAlias = bool | None  # None: a name is missing
-_Condition: TypeAlias = Callable[[Values], _Truth]
+_Condition: TypeAlias = Callable[[Values], int]  # 1: true, -1: false, 0: a name is missing
 _Operand: TypeAlias = Callable[[Values], float | str | None]
 
 _LONGEST = 10_000  # characters
@@ -30,11 +29,11 @@ _TOKEN = re.compile(
     r"|(?P<sign><=|>=|==|!=|<|>|=|\(|\))"
     r"|(?P<end>$))"
 )
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_EQUAL = {"=": True, "==": True, "!=": False}
+_OF_TEXTS = {"=", "==", "!="}
 _CONSTANTS = {"true", "false", "null"}  # as params hold them
 
 
@@ -50,7 +49,7 @@ class Condition:
         self.names = frozenset(parser.names)
 
     def __call__(self, values: Values) -> bool:
-        return self._found(values) is True
+        return self._found(values) > 0
 
 
 class _Parser:
@@ -97,18 +96,18 @@ class _Parser:
         return False
 
     def _either(self) -> _Condition:
-        parts = [self._all()]
-        while self._takes("or"):
-            parts.append(self._all())
-        return parts[0] if len(parts) == 1 else lambda values: _any(p(values) for p in parts)
+        return self._joined("or", self._all, max)
 
     def _all(self) -> _Condition:
-        parts = [self._negated()]
-        while self._takes("and"):
-            parts.append(self._negated())
-        if len(parts) == 1:
-            return parts[0]
-        return lambda values: _opposite(_any(_opposite(part(values)) for part in parts))
+        return self._joined("and", self._negated, min)
+
+    def _joined(
+        self, word: str, part: Callable[[], _Condition], join: Callable[[Iterable[int]], int]
+    ) -> _Condition:
+        parts = [part()]
+        while self._takes(word):
+            parts.append(part())
+        return lambda values: join(each(values) for each in parts)
 
     def _negated(self) -> _Condition:
         self._depth += 1
@@ -117,7 +116,7 @@ class _Parser:
         found: _Condition
         if self._takes("not"):
             inner = self._negated()
-            found = lambda values: _opposite(inner(values))  # noqa: E731
+            found = lambda values: -inner(values)  # noqa: E731
         elif self._takes("("):
             found = self._either()
             if not self._takes(")"):
@@ -134,7 +133,7 @@ class _Parser:
         if sign not in _COMPARE:
             if not is_name:
                 self._fail("<, <=, >, >=, = or != belongs")
-            return lambda values: None if left(values) is None else True
+            return lambda values: int(left(values) is not None)
         self._next()
         right = self._operand(or_word=is_name)
         return lambda values: _compared(sign, left(values), right(values))
@@ -157,15 +156,15 @@ class _Parser:
         return lambda values: values.get(name, name if or_word else None)
 
 
-def _compared(sign: str, left: float | str | None, right: float | str | None) -> _Truth:
+def _compared(sign: str, left: float | str | None, right: float | str | None) -> int:
     if left is None or right is None:
-        return None
+        return 0
     a, b = as_number(left), as_number(right)
     if a is not None and b is not None:
-        return _COMPARE[sign](a, b)
-    if sign not in _EQUAL:
-        return None  # texts have no order
-    return (str(left) == str(right)) == _EQUAL[sign]
+        left, right = a, b
+    elif sign not in _OF_TEXTS:
+        return 0  # texts have no order
+    return 1 if _COMPARE[sign](left, right) else -1
 
 
 def as_number(value: float | str) -> float | None:
@@ -174,17 +173,3 @@ def as_number(value: float | str) -> float | None:
         return float(value)
     except ValueError:
         return None
-
-
-def _any(truths: Iterable[_Truth]) -> _Truth:
-    """True if one is; else None if one is not known."""
-    found: _Truth = False
-    for truth in truths:
-        if truth:
-            return True
-        found = None if truth is None else found
-    return found
-
-
-def _opposite(truth: _Truth) -> _Truth:
-    return None if truth is None else not truth

@@ -21,6 +21,7 @@ from mvc.model.statement import Signature
 from mvc.names import printable
 from mvc.repo.config import Config, user_path
 from mvc.repo.context import Context
+from mvc.repo.deployments import newest_first
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import completed
@@ -102,15 +103,12 @@ def publish(
 
     if send is not None:
         context.fresh()
-        draft = drafted(store.now_ns())
-        draft = draft if how is None else _signed(store.snapshot, draft, how)
+        draft = _signed(store.snapshot, drafted(store.now_ns()), how)
         after = send(draft)
         recorded = store.publish(lambda: draft)
         after(recorded)
         return recorded
-    if how is None:
-        return store.publish(lambda: make(store.now_ns()), release=release)
-    for _ in range(_TRIES):
+    for _ in range(0 if how is None else _TRIES):
         context.fresh()
         moment = store.now_ns()
         draft = drafted(moment)
@@ -128,9 +126,9 @@ def publish(
     )
 
 
-def _signed(snapshot: Snapshot, entry: Entry, how: Signing) -> Entry:
+def _signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
     """The entry with its signatures, all of it complete."""
-    signatures = tuple(_signatures(snapshot, entry, how))
+    signatures = () if how is None else _signatures(snapshot, entry, how)
     return completed(snapshot, replace(entry, statements=(*entry.statements, *signatures)))
 
 
@@ -147,11 +145,10 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
         yield Signature(
             subject=commit.id, author=entry.done_by, of_statement=False, signed_ns=now, blob=blob
         )
-    before = dict[str, StatementId | None]()
     for each in entry.statements if how.deployments else ():
         if not each.target:
             continue
-        last = before.setdefault(each.target, _newest(snapshot, each.target))
+        last = next((newest.id for newest in newest_first(snapshot, each.target)), None)
         blob = sign(how.key, DEPLOYMENTS, signed_statement(each.id, last, now))
         yield Signature(
             subject=each.id,
@@ -161,17 +158,6 @@ def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Sign
             blob=blob,
             before=last,
         )
-
-
-def _newest(snapshot: Snapshot, target: str) -> StatementId | None:
-    """The last deployment on a target, in their order."""
-
-    def look() -> StatementId | None:
-        hybrid_ns = snapshot.newest_hybrid(target)
-        rows = [] if hybrid_ns is None else snapshot.at_hybrid(target, hybrid_ns)
-        return max((each.id for _, each in rows), default=None)
-
-    return snapshot.retry_on_rewrite(look)
 
 
 # -- what is signed (docs/format.md) ---------------------------------------------------------
