@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
 from mvc.names import printable
@@ -50,6 +50,11 @@ def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str =
     )
     above = f"<p>{escape(title)}</p>" if title else ""
     return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def measured(metrics: Mapping[str, float]) -> str:
+    """``acc=0.98  loss=0.1``."""
+    return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(metrics.items()))
 
 
 def size(nbytes: int) -> str:

@@ -13,7 +13,7 @@ import torch
 import mvc
 from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.display import Log
+from mvc.repo.history.log import Log
 
 STATE = {"w": np.arange(6, dtype=np.float32)}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from itertools import tee
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -47,48 +46,29 @@ def fetches(function: Callable[_P, _T]) -> Callable[_P, _T]:
 def _fetching(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        fetched = set[bytes]()
-        left = [*args, *named.values()]
-        while True:
-            # What one call consumes of an iterator, the next call gets again.
-            given, left = map(list, zip(*map(_twice, left), strict=True)) if left else ([], [])
-            rest = dict(zip(named, given[len(args) :], strict=True))
-            try:
-                return function(self, *given[: len(args)], **rest)
-            except StateForgotten as error:
-                _fetch_once(self.context, error, fetched)
+        return with_states(self.context, lambda: function(self, *args, **named))
 
     return method
-
-
-def _twice(value: Any) -> tuple[Any, Any]:
-    """An argument for two calls. An open file is no iterator here, though Python's is one."""
-    if not isinstance(value, Iterator) or hasattr(value, "fileno"):
-        return value, value
-    now, later = tee(value)
-    return now, later
 
 
 @contextmanager
 def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
     """What ``make`` returns, entered; its beginning is tried as a public method is."""
-    fetched = set[bytes]()
     with ExitStack() as stack:
-        while True:
-            try:
-                entered_ = stack.enter_context(make())
-                break
-            except StateForgotten as error:
-                _fetch_once(context, error, fetched)
-        yield entered_
+        yield with_states(context, lambda: stack.enter_context(make()))
 
 
-def _fetch_once(context: Context, error: StateForgotten, fetched: set[bytes]) -> None:
-    """Fetches what was lacking, unless it was ``fetched`` before; else raises the error."""
-    if error.absent is None or error.absent in fetched:
-        raise error
-    fetch_absent(context, error)
-    fetched.add(error.absent)
+def with_states(context: Context, act: Callable[[], _T]) -> _T:
+    """What ``act`` returns; it runs again with each state that it lacked and that was fetched."""
+    fetched = set[bytes]()
+    while True:
+        try:
+            return act()
+        except StateForgotten as error:
+            if error.absent is None or error.absent in fetched:
+                raise
+            fetch_absent(context, error)
+            fetched.add(error.absent)
 
 
 def fetch_absent(context: Context, error: StateForgotten) -> None:

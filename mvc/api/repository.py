@@ -18,7 +18,6 @@ from mvc.api.absent import fetch_absent, fetching, way_to
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
-    InvalidTime,
     MvcError,
     NotARepository,
     WrongUsage,
@@ -27,17 +26,19 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import deployments, live, refs
+from mvc.repo import deployments, live, recording, refs
+from mvc.repo.annotations import Annotation, Annotations, annotate
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
+from mvc.repo.deployments import Deployed, Deployments
 from mvc.repo.hook import announcing
-from mvc.repo.live import Live
+from mvc.repo.live import Live, LiveVersions
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.values import metrics_from, params_from
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
 from mvc.times import Time, moment_of
 from mvc.types import PathName, Progress, Reason, Unpicklable
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from mvc.remote.pull import Pulled
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import Transferred
-    from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.versions import Version
@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
-    from mvc.repo.display import Deployments, LiveVersions, Log
-    from mvc.repo.history.log import LogOptions
+    from mvc.repo.history.log import Log, LogOptions
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
@@ -352,7 +351,6 @@ class Repository(Unpicklable):
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
         from mvc.repo.protection import refuse_protected
-        from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
@@ -681,10 +679,9 @@ class Repository(Unpicklable):
         """
         from mvc.adapters.views import extract
         from mvc.repo.content.contents import in_memory
-        from mvc.repo.lookup.availability import check_available
 
         if rev is not None:
-            check_available(self.context, self.find(rev), [entry])
+            availability.check_available(self.context, self.find(rev), [entry])
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
@@ -763,15 +760,11 @@ class Repository(Unpicklable):
         goes on with entries that are lost; with ``incomplete`` the error is appended there, and
         what is left follows.
         """
-        from mvc.repo.display import Log
         from mvc.repo.history.log import LogOptions, log
 
         chosen = options or LogOptions()
         storage = self.storage.by_version()[1] if chosen.prices else None
-        entries = log(
-            self.context, rev, chosen, limit=limit, incomplete=incomplete, storage=storage
-        )
-        return Log(entries)
+        return log(self.context, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
 
     def status(self) -> Status:
         """Which tracked files differ from HEAD, and how."""
@@ -951,7 +944,7 @@ class Repository(Unpicklable):
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
-    def live(self, target: Time | None = None, *, at: Time | None = None) -> Live | LiveVersions:
+    def live(self, target: str | None = None, *, at: Time | None = None) -> Live | LiveVersions:
         """What was live on a target at a moment, by default now: since when, and until when.
 
         Without ``target`` that of every target on which something was. ``until_ns`` is the first
@@ -959,22 +952,8 @@ class Repository(Unpicklable):
         Raises UnknownTarget, and NoDeployment if nothing was live there.
         """
         if target is None:
-            from mvc.repo.display import LiveVersions
-
-            return LiveVersions(live.all_live(self.context, self._moment(at)))
-        if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
-            return live.live(self.context, target, self._moment(at))
-        raise WrongUsage(
-            f"{printable(str(target)[:100])} is no target",
-            hint="the moment is at=...: repo.live('prod', at='2 hours ago')",
-        )
-
-    def _is_time(self, text: str) -> bool:
-        try:
-            self.time(text)
-        except InvalidTime:
-            return False
-        return True
+            return live.all_live(self.context, self._moment(at))
+        return live.live(self.context, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
         """Everything that was live on a target, or on any, in an interval, oldest first.
@@ -982,10 +961,7 @@ class Repository(Unpicklable):
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
         UnknownTarget, and WrongUsage if ``until`` is before ``since``.
         """
-        from mvc.repo.display import LiveVersions
-
-        found = live.live_between(self.context, self.time(since), self.time(until), target)
-        return LiveVersions(found)
+        return live.live_between(self.context, self.time(since), self.time(until), target)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
@@ -995,10 +971,7 @@ class Repository(Unpicklable):
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        from mvc.repo.display import Deployments
-
-        found = deployments.list_deployments(self.context, target, incomplete=incomplete)
-        return Deployments(found)
+        return deployments.list_deployments(self.context, target, incomplete=incomplete)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""
@@ -1017,14 +990,10 @@ class Repository(Unpicklable):
         ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
         Raises UnknownRevision, InvalidName, WrongUsage.
         """
-        from mvc.repo.annotations import annotate
-
         return annotate(self.context, rev, metrics=metrics or {}, params=params or {}, note=note)
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
         """What was found out about a version later, in order, without what was undone."""
-        from mvc.repo.annotations import Annotations
-
         commit = self.find(rev)
         return Annotations(self.context.fresh()).of(commit)
 
@@ -1044,9 +1013,7 @@ class Repository(Unpicklable):
 
         With None, whether one records on a detached HEAD.
         """
-        from mvc.repo.recording import is_recording
-
-        return is_recording(self.context, branch)
+        return recording.is_recording(self.context, branch)
 
     def branches(self) -> list[Ref]:
         """All branches with their newest commits."""

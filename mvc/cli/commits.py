@@ -19,7 +19,7 @@ from mvc.names import printable
 from mvc.repo.annotations import Annotation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
-from mvc.text import count, number, one_line
+from mvc.text import count, measured, one_line
 from mvc.times import format_age, format_time
 
 if TYPE_CHECKING:
@@ -198,11 +198,6 @@ def who(author: str, sent_by: str) -> str:
     """``ada (sent by token ci)``; once where the author is the sender."""
     sent = f"(sent by {printable(sent_by)})" if sent_by not in {"", author} else ""
     return " ".join(filter(None, (printable(author), sent)))
-
-
-def measured(metrics: Mapping[str, float]) -> str:
-    """``acc=0.98  loss=0.1``."""
-    return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(metrics.items()))
 
 
 def _given(params: Mapping[str, str]) -> str:

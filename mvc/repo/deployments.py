@@ -10,7 +10,7 @@ The deployments of a target are in one order in every repository: by hybrid time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -27,7 +27,8 @@ from mvc.repo.context import Context, noting
 from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
-from mvc.times import check_moment, datetime_of
+from mvc.text import html_table
+from mvc.times import check_moment, datetime_of, format_time
 
 _TICKS = 10**6  # ns: records of one moment of a coarse clock are less apart
 
@@ -76,8 +77,6 @@ class Deployed(Struct, frozen=True):
         return datetime_of(self.time_ns)
 
     def _repr_html_(self) -> str:
-        from mvc.repo.display import Deployments
-
         return Deployments([self])._repr_html_()
 
     @property
@@ -89,6 +88,25 @@ class Deployed(Struct, frozen=True):
     def place(self) -> tuple[int, int, bytes]:
         """Where it stands among the deployments of its target by time."""
         return self.time_ns, *self.order
+
+
+class Deployments(list[Deployed]):
+    """Deployments; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        names = ("version", "target", "live from", "by", "why", "")
+        return html_table(names, map(_row, self))
+
+
+def _row(deployed: Deployed) -> Sequence[str]:
+    return (
+        deployed.commit.short,
+        deployed.target,
+        format_time(deployed.time_ns),
+        deployed.author,
+        deployed.reason,
+        "retracted" if deployed.retracted else "",
+    )
 
 
 def check_deployment(target: str, time_ns: int) -> None:
@@ -104,7 +122,7 @@ def check_deployment(target: str, time_ns: int) -> None:
 
 def list_deployments(
     context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-) -> list[Deployed]:
+) -> Deployments:
     """Every deployment, retracted ones included, by time and order of recording, oldest first.
 
     Raises UnknownTarget. Raises DamagedData if a record's predecessor is missing, or if lost
@@ -117,7 +135,7 @@ def list_deployments(
     for name in names:
         note_gaps(snapshot, name, incomplete)
         found += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
-    return sorted(found, key=lambda deployed: deployed.place)
+    return Deployments(sorted(found, key=lambda deployed: deployed.place))
 
 
 def all_on(

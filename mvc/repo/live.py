@@ -12,7 +12,7 @@ first moment that no longer belongs to it. Of deployments of one time the last h
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain
@@ -41,6 +41,7 @@ from mvc.repo.deployments import (
 )
 from mvc.repo.lookup import commits
 from mvc.store.snapshot import Snapshot
+from mvc.text import html_table, measured
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
 RECENT = 256
@@ -131,9 +132,30 @@ class Live(Struct, frozen=True):
         return self.deployment.reason
 
     def _repr_html_(self) -> str:
-        from mvc.repo.display import LiveVersions
-
         return LiveVersions([self])._repr_html_()
+
+
+class LiveVersions(tuple[Live, ...]):
+    """What was live; a notebook shows it as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        names = ("target", "version", "since", "until", "message", "metrics", "by", "why")
+        return html_table(names, map(_row, self))
+
+
+def _row(live: Live) -> Sequence[str]:
+    return (
+        live.target,
+        live.commit.short,
+        format_time(live.since_ns),
+        "" if live.until_ns is None else format_time(live.until_ns),
+        live.message.strip().partition("\n")[0],
+        measured(live.metrics),
+        live.who,
+        live.why,
+    )
 
 
 # -- stretches ---------------------------------------------------------------------------
@@ -152,18 +174,18 @@ def live(context: Context, target: str, time_ns: int | None = None) -> Live:
     return _stretch(context, found, _next_time(snapshot, target, found.time_ns))
 
 
-def all_live(context: Context, time_ns: int | None = None) -> tuple[Live, ...]:
+def all_live(context: Context, time_ns: int | None = None) -> LiveVersions:
     """The stretch of every target that has one at a moment, by the names of the targets."""
     found = []
     for target in targets(context):
         with suppress(NoDeployment):
             found.append(live(context, target, time_ns))
-    return tuple(found)
+    return LiveVersions(found)
 
 
 def live_between(
     context: Context, since: int, until: int, target: str | None = None
-) -> tuple[Live, ...]:
+) -> LiveVersions:
     """``Repository.live_between``: stretches by target, then by time.
 
     Reads the deployments of the interval, and one before and after it.
@@ -176,7 +198,7 @@ def live_between(
         )
     context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
-    return tuple(each for name in names for each in _between(context, name, since, until))
+    return LiveVersions(each for name in names for each in _between(context, name, since, until))
 
 
 def _between(context: Context, target: str, since: int, until: int) -> list[Live]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import pytest
 
 import mvc
-from mvc.api.absent import fetching
 from mvc.api.repository import Repository
 from mvc.errors import (
     RemoteUnreachable,
@@ -19,7 +17,6 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.repo.lookup import manifests
 from tests.remote.kit.team import Team
 
 
@@ -150,27 +147,6 @@ def test_a_follower_fetches_what_is_live(line: Team) -> None:
         assert follower.poll() is not None
     assert repo.identify(line.root / "live.safetensors")[0].commit == line.ids[5]
     assert kept(repo, line) == [2, 5]
-
-
-def test_a_method_that_is_called_again_sees_what_the_first_call_has_consumed(line: Team) -> None:
-    repo = line.clone("c", states="none", lazy="true")
-
-    @fetching
-    class Reader:
-        context = repo.context
-
-        def sums(
-            self, revs: Iterable[CommitId], out: IO[bytes], *, add: Iterator[int]
-        ) -> list[Any]:
-            more = list(add)
-            out.write(b"called\n")
-            return [manifests.of_commit(self.context, rev).root for rev in revs] + more
-
-    with (line.root / "out").open("w+b") as out:
-        roots = Reader().sums(iter(line.ids[:3]), out, add=(n for n in (7, 8)))
-        assert out.tell() == 4 * len(b"called\n")  # once, and again for each version
-    assert roots == [*(repo.version(id_).root for id_ in line.ids[:3]), 7, 8]
-    assert kept(repo, line) == [0, 1, 2]
 
 
 def test_a_lazy_remote_that_is_away(line: Team) -> None:

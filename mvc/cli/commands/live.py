@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import IsLive, live_now, measured, note_line, signature_of, signed_line, who
+from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
 from mvc.cli.nodes import show_nodes
 from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.repo.live import Live
-from mvc.text import one_line
+from mvc.text import measured, one_line
 from mvc.times import format_age, format_time
 
 _COLUMNS = columns("target, version, since, until, who, why, metrics, message")

@@ -7,7 +7,7 @@ with its hash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -34,7 +34,6 @@ from mvc.repo.annotations import Annotations
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
-from mvc.repo.display import diff_rows
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
@@ -73,14 +72,25 @@ class Diff(Struct, frozen=True):
     unmeasured: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        rows = diff_rows(self.files)
+        rows = _rows(self.files)
         return f"<Diff {self.a} -> {self.b}: {len(rows)} of {len(self.files)} files differ>" + (
             f"\n{text_table(rows)}" if rows else ""
         )
 
     def _repr_html_(self) -> str:
         names = ("path", "kind", "tensors that differ")
-        return html_table(names, diff_rows(self.files), f"{self.a} -> {self.b}")
+        return html_table(names, _rows(self.files), f"{self.a} -> {self.b}")
+
+
+def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
+    """A row for every file that differs: path, kind, tensors that differ of those there are."""
+    rows: list[Sequence[str]] = []
+    for file in files:
+        if file.kind != "unchanged":
+            old = f" (was {file.renamed_from})" if file.renamed_from is not None else ""
+            differ = f"{file.changed_tensors:,} of {len(file.tensors):,}"
+            rows.append((file.path + old, file.kind, differ))
+    return rows
 
 
 def diff(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING, overload
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, UnknownMetric, WrongUsage
+from mvc.errors import DamagedData, NotInstalled, UnknownMetric, WrongUsage, how_to_install
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -29,7 +30,13 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
-from mvc.times import Time, moment_of
+from mvc.text import html_table, measured, text_table
+from mvc.times import Time, format_time, moment_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHOWN = 20  # versions in an interactive session
 
 
 class LogEntry(Struct, frozen=True):
@@ -100,6 +107,109 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     prices: bool = False
 
 
+class Log(Sequence[LogEntry]):
+    """Versions from the newest back, as a list that is read as far as somebody looks.
+
+    ``len`` and negative indices read the whole history. Reading raises DamagedData where the
+    history goes on with entries that are lost.
+    """
+
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
+        self._read: list[LogEntry] = []
+        self._rest = iter(entries)
+
+    def _entries(self, stop: int | None) -> list[LogEntry]:
+        """At least the first ``stop`` entries, as far as there are any; None: all."""
+        if stop is None:
+            self._read.extend(self._rest)
+        elif stop > len(self._read):
+            self._read.extend(islice(self._rest, stop - len(self._read)))
+        return self._read
+
+    @overload
+    def __getitem__(self, index: int) -> LogEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LogEntry]: ...
+    def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
+        if isinstance(index, int):
+            return self._entries(index + 1 if index >= 0 else None)[index]
+        stop = index.stop
+        bounded = stop is not None and min(index.start or 0, stop, index.step or 1) >= 0
+        return self._entries(stop if bounded else None)[index]
+
+    def __len__(self) -> int:
+        return len(self._entries(None))
+
+    def _rows(self) -> tuple[list[Sequence[str]], bool]:
+        """The first versions, and whether there are more."""
+        entries = self._entries(_SHOWN + 1)
+        return [_log_row(entry) for entry in entries[:_SHOWN]], len(entries) > _SHOWN
+
+    def __repr__(self) -> str:
+        rows, more = self._rows()
+        return text_table(rows) + ("\n..." if more else "") if rows else "<Log: no versions>"
+
+    def _repr_html_(self) -> str:
+        rows, more = self._rows()
+        names = ("version", "refs", "deployed to", "committed", "message", "metrics", "params")
+        return html_table(names, rows) + ("<p>...</p>" if more else "")
+
+    def to_pandas(self) -> DataFrame:
+        """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
+
+        ``time`` is in UTC; a param of which every text is a number is a column of numbers. Raises
+        NotInstalled without pandas.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise NotInstalled("to_pandas needs pandas", hint=how_to_install("pandas")) from None
+        entries = self._entries(None)
+        table = pandas.DataFrame({
+            "version": [str(entry.id) for entry in entries],
+            "time": pandas.to_datetime([e.commit.time_ns for e in entries], utc=True),
+            "author": [entry.commit.author for entry in entries],
+            "message": [entry.commit.message for entry in entries],
+            "run": [entry.commit.run for entry in entries],
+            "refs": [list(entry.refs) for entry in entries],
+            "deployed": [_deployed_to(entry) for entry in entries],
+        })  # fmt: skip
+        metrics = {name: None for entry in entries for name in sorted(entry.metrics)}
+        params = {name: None for entry in entries for name in sorted(entry.params)}
+        for name in metrics:
+            column = [entry.metrics.get(name, math.nan) for entry in entries]
+            table[f"metrics.{name}"] = pandas.Series(column, dtype=float)
+        for name in params:
+            texts = [entry.params.get(name) for entry in entries]
+            table[f"params.{name}"] = pandas.Series(_numbers(texts) or texts)
+        return table
+
+
+def _deployed_to(entry: LogEntry) -> list[str]:
+    return list(dict.fromkeys(d.target for d in entry.deployments if not d.retracted))
+
+
+def _numbers(texts: Iterable[str | None]) -> list[float] | None:
+    """The texts as numbers, NaN for None; None if one of them is no number."""
+    try:
+        return [math.nan if text is None else float(text) for text in texts]
+    except ValueError:
+        return None
+
+
+def _log_row(entry: LogEntry) -> Sequence[str]:
+    commit = entry.commit
+    return (
+        entry.id.short,
+        ", ".join(entry.refs),
+        ", ".join(_deployed_to(entry)),
+        format_time(commit.time_ns, precise=False),
+        commit.message.strip().partition("\n")[0],
+        measured(entry.metrics),
+        "  ".join(f"{name}={value}" for name, value in sorted(entry.params.items())),
+    )
+
+
 def log(
     context: Context,
     rev: Rev,
@@ -108,7 +218,7 @@ def log(
     limit: int | None = None,
     incomplete: list[DamagedData] | None = None,
     storage: Mapping[CommitId, VersionStats] | None = None,
-) -> Iterator[LogEntry]:
+) -> Log:
     """``Repository.log``: parents follow children.
 
     The iterator reads only what is taken, unless ``sort`` needs the whole history first.
@@ -148,7 +258,7 @@ def log(
         found = (commit for commit in found if _mentions(commit, annotations, pattern))
     if sort is not None:
         found = iter(_sorted(list(found), sort, annotations))
-    return (
+    return Log(
         LogEntry(
             commit.id,
             commit,
