@@ -32,7 +32,7 @@ BUDGET = {
     "io": 1_401,
     "lossy": 2_130,
     "maintenance": 5_889,
-    "model": 836,
+    "model": 762,
     "models": 1_089,
     "pipelines": 405,
     "probing": 855,
@@ -42,7 +42,7 @@ BUDGET = {
     "report": 727,
     "server": 1_315,
     "serving": 710,
-    "store": 6_103,
+    "store": 6_051,
     "testing": 452,
     "training": 1_507,
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mvc.errors import DamagedData
-from mvc.model.layout import Field
 from mvc.names import encode_text
 
 _MAX_UINT_BYTES = 10
@@ -84,15 +83,13 @@ class Writer:
 class Reader:
     """Reads what ``Writer`` wrote; ``DamagedData`` for anything else.
 
-    ``what`` names the value in messages. ``fields``: where those stand that were read as free: any
-    other value of as many bytes would do.
+    ``what`` names the value in messages.
     """
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
         self._at = 0
         self._what = what
-        self.fields: list[Field] = []
 
     def fail(self, why: str) -> DamagedData:
         return DamagedData(f"{self._what} is damaged: {why} at byte {self._at}")
@@ -159,20 +156,6 @@ class Reader:
 
     def text(self, limit: int) -> str:
         return self.blob(limit).decode("utf-8", "surrogateescape")  # accepts all bytes
-
-    def free_uint(self, limit: int = (1 << 64) - 1) -> int:
-        begin = self._at
-        value = self.uint(limit)
-        self.fields.append((begin, self._at, True))
-        return value
-
-    def free_raw(self, length: int) -> bytes:
-        self.fields.append((self._at, self._at + length, False))
-        return self.raw(length)
-
-    def free_blob(self, limit: int) -> bytes:
-        """A byte string of which the length alone is not free."""
-        return self.free_raw(self.uint(limit))
 
     def count(self, limit: int) -> int:
         """A number of things that take at least one byte each."""

@@ -7,12 +7,11 @@ stored is inside, so that repacking never changes an id.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
@@ -25,9 +24,8 @@ from mvc.limits import (
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
-from mvc.model.canonical import Reader, Writer, decode_text, signed
+from mvc.model.canonical import Reader, Writer, decode_text
 from mvc.model.hashing import digest
-from mvc.model.layout import Forms, number
 from mvc.names import encode_text
 
 _TAG = b"mvc.commit.1"
@@ -91,18 +89,15 @@ class Commit(Struct, frozen=True, dict=True):
     @classmethod
     def decode(cls, data: bytes) -> Commit:
         """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives."""
-        if (found := _forms.read(data)) is not None:
-            found.__dict__["encoded"] = data
-            return found
         reader = Reader(data, "a commit")
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
         reader.version()
-        manifest, root = ManifestId(reader.free_raw(32)), Root(reader.free_raw(32))
-        parents = tuple(CommitId(reader.free_raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
+        manifest, root = ManifestId(reader.raw(32)), Root(reader.raw(32))
+        parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
-        time_ns, zone = signed(reader.free_uint()), reader.sint()
-        message = decode_text(reader.free_blob(MAX_MESSAGE))
+        time_ns, zone = reader.sint(), reader.sint()
+        message = reader.text(MAX_MESSAGE)
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
         metrics = read_metrics(reader)
@@ -121,26 +116,7 @@ class Commit(Struct, frozen=True, dict=True):
             raise reader.fail(_OTHER_FORM)
         # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data
-        _forms.add(data, reader.fields, commit)
         return commit
-
-
-def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
-    """The commit with these fields that is like another one in all else."""
-    field = iter(fields).__next__
-    return replace(
-        known,
-        manifest=ManifestId(field()),
-        root=Root(field()),
-        parents=tuple([CommitId(field()) for _ in known.parents]),
-        time_ns=signed(number(field())),
-        message=decode_text(field()),
-        metrics={name: _FLOAT.unpack(field())[0] for name in known.metrics},
-        params={name: decode_text(field()) for name in known.params},
-    )
-
-
-_forms = Forms(_like)
 
 
 def write_metrics(writer: Writer, metrics: Mapping[str, float]) -> None:
@@ -153,7 +129,7 @@ def write_metrics(writer: Writer, metrics: Mapping[str, float]) -> None:
 def read_metrics(reader: Reader) -> dict[str, float]:
     """What ``write_metrics`` wrote, at most ``MAX_METRICS``."""
     names = _names(reader, MAX_METRICS)
-    return {name: _FLOAT.unpack(reader.free_raw(8))[0] for name in names}
+    return {name: _FLOAT.unpack(reader.raw(8))[0] for name in names}
 
 
 def write_params(writer: Writer, params: Mapping[str, str]) -> None:
@@ -166,7 +142,7 @@ def write_params(writer: Writer, params: Mapping[str, str]) -> None:
 def read_params(reader: Reader) -> dict[str, str]:
     """What ``write_params`` wrote, at most ``MAX_PARAMS``."""
     names = _names(reader, MAX_PARAMS)
-    return {name: decode_text(reader.free_blob(MAX_NAME_BYTES)) for name in names}
+    return {name: reader.text(MAX_NAME_BYTES) for name in names}
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
-from itertools import compress, pairwise
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ from mvc.limits import (
 )
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
-from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.names import ATTACHED, attached_path, check_key, check_path, encode_text, training_path
@@ -256,8 +255,12 @@ class Shape:
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
         self.raw = sum(entry.size for entry in manifest.all_entries)
         self.files = len(manifest.all_entries)
-        self._layout = FormLayout(data, [(begin, end, False) for begin, end, _ in spans])
-        self._objects = [is_object for _, _, is_object in spans]
+        same = bytearray(b"\xff") * len(data)
+        for begin, end, _ in spans:
+            same[begin:end] = bytes(end - begin)
+        self._mask = int.from_bytes(same, "little")
+        self._data = data
+        self._objects = [slice(begin, end) for begin, end, is_object in spans if is_object]
 
     def ids(self, data: bytes) -> bytes | None:
         """The ids of the objects that ``data`` names, 32 bytes each, in the order of ``specs``.
@@ -265,8 +268,10 @@ class Shape:
         None if ``data`` differs from a manifest of this shape in more than ids. Otherwise it is
         as canonical as that one: no rule looks at an id.
         """
-        fields = self._layout.read(data)
-        return None if fields is None else b"".join(compress(fields, self._objects))
+        one, other = (int.from_bytes(each, "little") for each in (data, self._data))
+        if len(data) != len(self._data) or (one ^ other) & self._mask:
+            return None
+        return b"".join([data[place] for place in self._objects])
 
 
 def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:

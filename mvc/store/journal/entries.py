@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from mvc.errors import DamagedData
 from mvc.ids import CommitId, StatementId
 from mvc.limits import (
     MAX_COMMIT,
@@ -24,7 +22,6 @@ from mvc.limits import (
 )
 from mvc.model.canonical import Reader, Writer
 from mvc.model.commit import Commit
-from mvc.model.layout import Forms, number
 from mvc.model.statement import (
     MAX_STATEMENT,
     Deployment,
@@ -204,21 +201,19 @@ class Entry(Struct, frozen=True, dict=True):
     @classmethod
     def decode(cls, data: bytes, where: str) -> Entry:
         """Raises DamagedData unless ``data`` is canonical."""
-        if (found := _forms.read(data)) is not None:
-            return found
         reader = Reader(data, where)
         reader.version()
-        operation, time_ns = reader.text(MAX_REF_BYTES), reader.free_uint()
+        operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note, author = reader.text(MAX_COMMIT), reader.text(MAX_NAME_BYTES)
         reason, undoes = reader.text(MAX_REASON), _or_none(reader.uint())
         regions = _many(reader, _read_region)
-        commits = _many(reader, lambda reader: Commit.decode(reader.free_blob(MAX_COMMIT)))
+        commits = _many(reader, lambda reader: Commit.decode(reader.blob(MAX_COMMIT)))
         refs = _many(reader, lambda reader: _read_change(reader, commits))
-        marks = _many(reader, lambda reader: reader.free_raw(8))
+        marks = _many(reader, lambda reader: reader.raw(8))
         rows = _many(reader, lambda reader: _read_statement(reader, where))
         states = _many(reader, _read_state)
         reader.end()
-        made = cls(
+        return cls(
             operation,
             time_ns,
             note,
@@ -233,51 +228,6 @@ class Entry(Struct, frozen=True, dict=True):
             previous=tuple([before for _, before in rows]),
             states=states,
         )
-        if len(commits) <= 1 and made.encoded == data:
-            _forms.add(data, reader.fields, made)
-        return made
-
-
-def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
-    """The entry with these fields that is like another one in all else."""
-    field = iter(fields).__next__
-    time_ns = number(field())
-    regions = [Region(r.pack, number(field(), _FAR), number(field(), _FAR)) for r in known.regions]
-    commits = tuple([Commit.decode(field()) for _ in known.commits])
-    ids: dict[Any, Any] = {None: None}  # what needs no field of its own
-    for old, new in zip(known.commits, commits, strict=True):
-        if len(new.parents) != len(old.parents):
-            raise ValueError("what it names as the parent is something else")
-        ids[old.id] = new.id
-        ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
-
-    def value(old: Any) -> Any:
-        if old in ids or isinstance(old, str):
-            return ids.get(old, old)
-        return CommitId(field())
-
-    def statement() -> tuple[Statement, int | None]:
-        try:
-            return Statement.decode(field(), ""), _or_none(number(field()))
-        except DamagedData as error:
-            raise ValueError from error
-
-    refs = [RefChange(each.name, value(each.old), value(each.new)) for each in known.refs]
-    marks = tuple([field() for _ in known.marks])
-    rows = [statement() for _ in known.statements]
-    return replace(
-        known,
-        time_ns=time_ns,
-        regions=tuple(regions),
-        commits=commits,
-        refs=tuple(refs),
-        marks=marks,
-        statements=tuple([each for each, _ in rows]),
-        previous=tuple([before for _, before in rows]),
-    )
-
-
-_forms = Forms(_like)
 
 
 def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
@@ -287,7 +237,7 @@ def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
 
 
 def _read_region(reader: Reader) -> Region:
-    return Region(reader.uint(1 << 32), reader.free_uint(_FAR), reader.free_uint(_FAR))
+    return Region(reader.uint(1 << 32), reader.uint(_FAR), reader.uint(_FAR))
 
 
 def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
@@ -298,8 +248,8 @@ def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
 
 
 def _read_statement(reader: Reader, where: str) -> tuple[Statement, int | None]:
-    data = reader.free_blob(MAX_STATEMENT)
-    return Statement.decode(data, where), _or_none(reader.free_uint())
+    data = reader.blob(MAX_STATEMENT)
+    return Statement.decode(data, where), _or_none(reader.uint())
 
 
 def _read_state(reader: Reader) -> StateMark:
@@ -340,7 +290,7 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
     if tag == _NAME:
         return reader.text(MAX_REF_BYTES)
     if tag == _ID:
-        return CommitId(reader.free_raw(32))
+        return CommitId(reader.raw(32))
     if len(commits) != 1 or (tag == _PARENT and not commits[0].parents):
         raise reader.fail("a ref points to a commit that is not there")
     return commits[0].id if tag == _NEW else commits[0].parents[0]

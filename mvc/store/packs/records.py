@@ -19,7 +19,6 @@ from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
 from mvc.model.canonical import Reader, Writer
-from mvc.model.layout import Forms, number
 from mvc.types import FIRST_RELEASE as FIRST
 from mvc.types import Bytes
 
@@ -252,16 +251,13 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:
         raise DamagedData(f"the header of a record in {where} does not match its checksum")
     header = data[PREFIX_SIZE:end]
-    members = _forms.read(header)
-    if members is not None and members[-1].at + members[-1].stored == body_size:
-        return RecordHeader(members, False, header_size, body_size)
     reader = Reader(header, f"a record header in {where}")
     group = bool(reader.uint(1))
     codings = [Coding(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
     found: list[Member] = []
     at = 0
-    uint, raw = reader.uint, reader.free_raw  # a long history has millions of members
+    uint, raw = reader.uint, reader.raw  # a long history has millions of members
     for _ in range(reader.count(MAX_TENSORS)):
         flags, id_, nbytes = reader.raw(1)[0], raw(DIGEST_SIZE), uint(1 << 62)
         if flags > _ALL_FLAGS or flags & 3 not in _KINDS:
@@ -274,7 +270,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
         coding = codings[uint(len(codings) - 1)]
         base = raw(BASE_BYTES if flags & _HAS_BASE else 0)
         inputs = _inputs(reader) if flags & _HAS_INPUTS else ()
-        stored = body_size if group else reader.free_uint(body_size)
+        stored = body_size if group else reader.uint(body_size)
         check = group_check if group else raw(PAYLOAD_CHECK)
         kind = flags & 3
         member = Member(
@@ -286,38 +282,12 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     reader.end()
     if not found or (not group and at != body_size):
         raise reader.fail("its payloads do not fill its body")
-    members = tuple(found)
-    if not group:
-        _forms.add(header, reader.fields, members)
-    return RecordHeader(members, group, header_size, body_size)
+    return RecordHeader(tuple(found), group, header_size, body_size)
 
 
 def _inputs(reader: Reader) -> tuple[bytes, ...]:
-    """The names of a member's inputs. As fields that are free they are one."""
+    """The names of a member's inputs."""
     count = reader.uint(MOST_INPUTS)
     if not count:
         raise reader.fail("a member has no inputs, but says so")
-    return _named(reader.free_raw(count * BASE_BYTES))
-
-
-def _named(inputs: bytes) -> tuple[bytes, ...]:
-    return tuple(inputs[at : at + BASE_BYTES] for at in range(0, len(inputs), BASE_BYTES))
-
-
-def _like(known: tuple[Member, ...], fields: Sequence[bytes]) -> tuple[Member, ...]:
-    """Members with these fields that are like others in all else."""
-    found, at, values = [], 0, iter(fields)
-    for kind, _, start, nbytes, coding, *_, predicted_from in known:
-        id_, base = next(values), next(values)
-        inputs = _named(next(values)) if predicted_from else ()
-        stored, check = number(next(values)), next(values)
-        member = Member(
-            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check,
-            inputs=inputs,
-        )  # fmt: skip
-        found.append(member)
-        at += stored
-    return tuple(found)
-
-
-_forms = Forms(_like)
+    return tuple([reader.raw(BASE_BYTES) for _ in range(count)])
