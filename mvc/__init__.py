@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from mvc.recipes.verbs import record, retrain, retraining
     from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry, LogOptions
-    from mvc.repo.live import Live
+    from mvc.repo.statements.live import Deployed, Live
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.requirements import Requirements
@@ -86,13 +85,13 @@ _LAZY = {
     "CommitOptions": "mvc.repo.commit.request",
     "FileOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
-    "Deployed": "mvc.repo.deployments",
+    "Deployed": "mvc.repo.statements.live",
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
     "Following": "mvc.serving.follow",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
-    "Live": "mvc.repo.live",
+    "Live": "mvc.repo.statements.live",
     "LogEntry": "mvc.repo.history.log",
     "LogOptions": "mvc.repo.history.log",
     "Probe": "mvc.probing.probe",

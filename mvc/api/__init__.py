@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
     from mvc.maintenance.stats import Stats
-    from mvc.repo.deployments import Deployed
     from mvc.repo.lookup.revisions import Rev
+    from mvc.repo.statements.live import Deployed
 
 __all__ = [
     "Deployed",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _IN = {
-    "Deployed": "mvc.repo.deployments",
+    "Deployed": "mvc.repo.statements.live",
     "RemoteRefs": "mvc.api.remotes",
     "Remotes": "mvc.api.remotes",
     "Repository": "mvc.api.repository",

@@ -26,18 +26,18 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import deployments, live, recording, refs
-from mvc.repo.annotations import Annotation, Annotations, annotate
+from mvc.repo import recording, refs
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, Deployments
 from mvc.repo.hook import announcing
-from mvc.repo.live import Live, LiveVersions
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.statements import live
+from mvc.repo.statements.annotations import Annotation, Annotations, annotate
+from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
 from mvc.repo.values import metrics_from, params_from
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
 from mvc.times import Time, moment_of
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
-    from mvc.repo.rollback import RolledBack
-    from mvc.repo.signatures.signing import Send
-    from mvc.repo.verification import Vouched
+    from mvc.repo.statements.record import Send
+    from mvc.repo.statements.rollback import RolledBack
+    from mvc.repo.statements.signatures import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.requirements import Requirements
@@ -840,10 +840,10 @@ class Repository(Unpicklable):
         remote refuses it. Raises RefConflict if others deployed there meanwhile.
         """
         from mvc.remote.unsent import against
-        from mvc.repo import deploying
+        from mvc.repo.statements import record
 
         announce, moment = announcing(self.context, target), self._moment(at)
-        done = deploying.deploy(
+        done = record.deploy(
             self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
             against=against(self.context, target), send=self._sending(push),
         )  # fmt: skip
@@ -878,7 +878,7 @@ class Repository(Unpicklable):
         nothing to go back to.
         """
         from mvc.remote.unsent import against, apart_from
-        from mvc.repo.rollback import rollback
+        from mvc.repo.statements.rollback import rollback
 
         announce = announcing(self.context, target)
         if remote is not None:
@@ -911,10 +911,10 @@ class Repository(Unpicklable):
         ``deploy``.
         """
         from mvc.remote.unsent import against
-        from mvc.repo import deploying
+        from mvc.repo.statements import record
 
         announce, moment = announcing(self.context, target), self._moment(at)
-        done = deploying.retract(
+        done = record.retract(
             self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
             against=against(self.context, target), send=self._sending(push),
         )  # fmt: skip
@@ -928,17 +928,17 @@ class Repository(Unpicklable):
         ``since``: only those recorded or gone live from that moment on. Raises UnknownTarget,
         NotInstalled, and InvalidConfig where your settings do not say whose signatures count.
         """
-        from mvc.repo.verification import verify
+        from mvc.repo.statements.signatures import verify
 
         return verify(self.context, target, since=self._moment(since))
 
     def signature(self, of: Rev | Deployed = "HEAD") -> Checked:
         """Who vouches for a version, or for a deployment by itself. Raises NotInstalled."""
-        from mvc.repo import verification
+        from mvc.repo.statements import signatures
 
         if isinstance(of, Deployed):
-            return verification.of_deployment(self.context, of)
-        return verification.of_version(self.context, self.find(of))
+            return signatures.of_deployment(self.context, of)
+        return signatures.of_version(self.context, self.find(of))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
@@ -953,6 +953,8 @@ class Repository(Unpicklable):
         """
         if target is None:
             return live.all_live(self.context, self._moment(at))
+        if not isinstance(target, str):
+            raise WrongUsage("a target is a text", hint="the moment is at=...")
         return live.live(self.context, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
@@ -971,11 +973,11 @@ class Repository(Unpicklable):
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        return deployments.list_deployments(self.context, target, incomplete=incomplete)
+        return live.list_deployments(self.context, target, incomplete=incomplete)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""
-        return deployments.of_commit(self.context.fresh(), self.find(rev))
+        return live.of_commit(self.context.fresh(), self.find(rev))
 
     def annotate(
         self,
@@ -999,7 +1001,7 @@ class Repository(Unpicklable):
 
     def targets(self) -> list[str]:
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""
-        return deployments.targets(self.context)
+        return live.targets(self.context)
 
     def head(self, *, if_known: bool = False) -> Head:
         """The current branch, None if HEAD is detached, and its commit, None before the first.

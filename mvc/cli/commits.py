@@ -16,9 +16,9 @@ from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.annotations import Annotation
-from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
+from mvc.repo.statements.annotations import Annotation
+from mvc.repo.statements.live import Deployed
 from mvc.text import count, measured, one_line
 from mvc.times import format_age, format_time
 
@@ -139,7 +139,7 @@ def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repository.config.get("sign.allowed_signers"):
         return None
-    from mvc.repo.verification import told
+    from mvc.repo.statements.signatures import told
 
     return session.out.paint(told(checked), "good" if checked.trust == "good" else "bad")
 

@@ -27,11 +27,11 @@ from mvc.model.manifest import Manifest
 from mvc.model.statement import Tombstone
 from mvc.repo.context import Context
 from mvc.repo.history.log import in_range
-from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import all_in_use, needed_by
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop_rows
+from mvc.repo.statements.live import live_now
 from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.journal.frames import Recorded

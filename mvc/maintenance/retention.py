@@ -18,12 +18,11 @@ from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo import deployments
-from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
-from mvc.repo.live import live_now
 from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
+from mvc.repo.statements.annotations import Annotations
+from mvc.repo.statements.live import check_target, live_now, on_target, targets
 from mvc.times import local_zone_minutes
 
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
@@ -219,15 +218,15 @@ def protected(context: Context, rules: Retention) -> set[CommitId]:
     if at is not None:
         stay.add(at)
     now = context.store.now_ns()
-    for target in deployments.targets(context):
-        for deployed in deployments.on_target(context.store.snapshot, target):
+    for target in targets(context):
+        for deployed in on_target(context.store.snapshot, target):
             if deployed.time_ns <= now:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
     if rules.unused is not None:
-        deployments.check_target(context, rules.unused)
-        found = deployments.on_target(context.store.snapshot, rules.unused)
+        check_target(context, rules.unused)
+        found = on_target(context.store.snapshot, rules.unused)
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
     if rules.unqueried:
         stay |= queries(context).asked.keys()

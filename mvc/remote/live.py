@@ -20,8 +20,8 @@ from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
-from mvc.repo.live import live_at, same_until
 from mvc.repo.lookup import availability, commits, manifests
+from mvc.repo.statements.live import live_at, same_until
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import JOURNAL

@@ -21,10 +21,10 @@ from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.remote.statements import Buried, about, told
 from mvc.repo.context import Context
-from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
+from mvc.repo.statements.live import live_now
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded

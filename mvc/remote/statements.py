@@ -27,8 +27,8 @@ from mvc.model.statement import (
 from mvc.names import NODES, check_ref, is_report, printable
 from mvc.remote.door import RefusedDeployment
 from mvc.repo.context import Context
-from mvc.repo.live import Standings
 from mvc.repo.lookup import availability, commits
+from mvc.repo.statements.live import Standings
 from mvc.repo.values import check_values
 from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import GENESIS, Position, Recorded

@@ -18,8 +18,15 @@ from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.remote.statements import version_of, without
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, deployment_with, on, recorded_as
-from mvc.repo.live import IN_STEP, Against, Standing
+from mvc.repo.statements.live import (
+    IN_STEP,
+    Against,
+    Deployed,
+    Standing,
+    deployment_with,
+    on,
+    recorded_as,
+)
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 

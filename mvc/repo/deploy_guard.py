@@ -15,9 +15,8 @@ from mvc.model.statement import Retraction
 from mvc.names import printable
 from mvc.repo.config import load_config
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at, same_until
 from mvc.repo.protection import SETTING, protected, protecting, refuse_protected_by
+from mvc.repo.statements.live import Deployed, live_at, same_until
 from mvc.store.store import CONFIG
 
 

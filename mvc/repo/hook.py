@@ -18,8 +18,7 @@ from mvc.io.log import tell
 from mvc.names import printable
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at
+from mvc.repo.statements.live import Deployed, live_at
 from mvc.times import format_time
 
 if TYPE_CHECKING:

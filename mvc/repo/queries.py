@@ -23,7 +23,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 
 QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit

@@ -16,12 +16,12 @@ from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.names import is_report, is_training_key, training_files
-from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
-from mvc.repo.live import live_now
 from mvc.repo.lookup import refs
+from mvc.repo.statements.annotations import Annotations
+from mvc.repo.statements.live import live_now
 from mvc.report.axis import By
 from mvc.times import within
 from mvc.types import Progress

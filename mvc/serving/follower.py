@@ -26,8 +26,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileIdentity
 from mvc.io.log import tell
 from mvc.names import check_ref, printable
-from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at, same_until
+from mvc.repo.statements.live import Deployed, live_at, same_until
 from mvc.serving.sinks import ServedOutput, TakenOver
 from mvc.store.format import FORMAT
 from mvc.store.journal.frames import Position

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from mvc.errors import NoDeployment, UnknownTarget
 from mvc.ids import CommitId
-from mvc.repo.deployments import Deployed, check_target, deployment_with, on_target
-from mvc.repo.live import succession
+from mvc.repo.statements.live import Deployed, check_target, deployment_with, on_target, succession
 from mvc.store.snapshot import Snapshot
 from mvc.times import datetime_of, nearest
 

@@ -16,7 +16,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.names import check_ref, printable
 from mvc.remote.replica import noted
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.serving.follower import Follower
 from mvc.types import PathName
 

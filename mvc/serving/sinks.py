@@ -19,7 +19,7 @@ from mvc.names import printable
 from mvc.remote.replica import refuse_folder_name, refuse_unfit
 from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.states import one_entry
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.repo.worktree.worktree import entry_at
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from mvc.cli.commits import as_json, details, heading, one_liner
 from mvc.cli.output import Output
 from mvc.ids import CommitId, ManifestId, Root, StatementId
 from mvc.model.commit import Commit
-from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
+from mvc.repo.statements.live import Deployed
 
 DAY = 86_400 * 10**9
 

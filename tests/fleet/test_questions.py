@@ -18,7 +18,7 @@ from mvc.errors import NoDeployment, RemoteUnreachable
 from mvc.ids import CommitId
 from mvc.remote.door import Received, Slice
 from mvc.remote.folder import FolderDoor
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.serving.reports import QUEUE, Reports
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock

@@ -14,7 +14,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.remote.door import Door
 from mvc.remote.doors import open_door
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.serving.nodes import nodes
 from mvc.serving.reports import QUEUE, Reports
 from mvc.testing.history import History

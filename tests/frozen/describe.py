@@ -12,9 +12,9 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.model.commit import Commit
 from mvc.repo import attached
-from mvc.repo.annotations import Annotations
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import availability
+from mvc.repo.statements.annotations import Annotations
 from mvc.store.journal.entries import Entry
 from mvc.testing import fresh_process
 

@@ -12,8 +12,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.model.statement import Deployment
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.deployments import list_deployments
-from mvc.repo.live import live_at
+from mvc.repo.statements.live import list_deployments, live_at
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing import publish as publishing
 from mvc.store.publishing.publish import publish

@@ -15,9 +15,10 @@ from mvc.ids import CommitId, ManifestId, Root
 from mvc.maintenance import forget
 from mvc.maintenance.retention import Best, Retention, kept, select, too_few
 from mvc.model.commit import Commit
-from mvc.repo import deploying, refs
+from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.oplog.undo import undo
+from mvc.repo.statements import record
 from tests.repo.publishing import SECOND, START, advance, commit, repository, set_ref
 
 HOUR = 3600 * SECOND
@@ -182,22 +183,22 @@ def test_what_is_named_stays(context: Context) -> None:
 
 def test_what_is_live_or_will_be_stays(context: Context) -> None:
     ids = line(context, 5)
-    deploying.deploy(context, ids[0], "prod")
+    record.deploy(context, ids[0], "prod")
     advance(context, 1)
-    deploying.deploy(context, ids[1], "prod")
-    deploying.deploy(context, ids[2], "edge", context.store.clock.now_ns() + HOUR)
+    record.deploy(context, ids[1], "prod")
+    record.deploy(context, ids[2], "edge", context.store.clock.now_ns() + HOUR)
     assert gone(context, last=1) == [ids[0], ids[3]]
-    deploying.retract(context, None, "edge")
+    record.retract(context, None, "edge")
     assert gone(context, last=1) == [ids[0], ids[2], ids[3]]
 
 
 def test_unused(context: Context) -> None:
     ids = line(context, 6)
     for n in (0, 1, 2):
-        deploying.deploy(context, ids[n], "prod")
+        record.deploy(context, ids[n], "prod")
         advance(context, 1)
-    deploying.deploy(context, ids[3], "edge")
-    deploying.retract(context, ids[1], "prod")
+    record.deploy(context, ids[3], "edge")
+    record.retract(context, ids[1], "prod")
     # What was live on another target is unused on this one, unless it is live there now.
     assert gone(context, unused="prod") == [ids[1], ids[4]]
     assert gone(context, unused="prod", last=2) == [ids[1]]

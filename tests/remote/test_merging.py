@@ -31,14 +31,20 @@ from mvc.model.statement import (
     Tombstone,
 )
 from mvc.remote.statements import AHEAD_NS, about, admit, told
-from mvc.repo.annotations import Annotations, annotate
 from mvc.repo.context import Context
-from mvc.repo.deploying import deploy, retract
-from mvc.repo.deployments import Deployed, list_deployments, of_commit
-from mvc.repo.live import live_at, live_between, succession
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
-from mvc.repo.rollback import rollback
+from mvc.repo.statements.annotations import Annotations, annotate
+from mvc.repo.statements.live import (
+    Deployed,
+    list_deployments,
+    live_at,
+    live_between,
+    of_commit,
+    succession,
+)
+from mvc.repo.statements.record import deploy, retract
+from mvc.repo.statements.rollback import rollback
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.testing import FixedClock
 from tests.oracle import reader

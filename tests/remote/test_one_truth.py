@@ -26,7 +26,7 @@ from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, RefConflict, UnknownTarget
 from mvc.ids import CommitId, StatementId
 from mvc.remote.push import Pushed
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.testing import FixedClock, open_quietly
 from tests.counters import count
 from tests.remote.kit.places import Place, place

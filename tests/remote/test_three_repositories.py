@@ -40,8 +40,8 @@ from mvc.errors import (
 from mvc.ids import CommitId, StatementId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
-from mvc.repo.deployments import Deployed
 from mvc.repo.lookup.availability import dropped
+from mvc.repo.statements.live import Deployed
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.state import check_arrays

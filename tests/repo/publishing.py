@@ -10,7 +10,7 @@ from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment
 from mvc.repo.context import Context
-from mvc.repo.deployments import check_deployment
+from mvc.repo.statements.live import check_deployment
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.testing import FixedClock, UnsyncedFS
 from tests.repo.working import new_context

@@ -18,11 +18,9 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.statement import Deployment
-from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.deploying import deploy, retract
-from mvc.repo.deployments import list_deployments, targets
-from mvc.repo.live import RECENT, live_at
+from mvc.repo.statements.live import RECENT, list_deployments, live_at, of_commit, targets
+from mvc.repo.statements.record import deploy, retract
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -40,7 +38,7 @@ def test_what_is_recorded(context: Context) -> None:
     now = deploy(context, id_, "prod")
     assert now.time_ns == now.recorded_ns == START + 5 * SECOND
     assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
-    assert deployments.of_commit(context.store.snapshot, id_) == (made, now)
+    assert of_commit(context.store.snapshot, id_) == (made, now)
 
 
 def test_the_one_live_at_a_moment(context: Context) -> None:

@@ -16,14 +16,13 @@ from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deploying import retract
-from mvc.repo.deployments import list_deployments
 from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.repo.history.log import log as logged
-from mvc.repo.live import live_at
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import resolve
+from mvc.repo.statements.live import list_deployments, live_at
+from mvc.repo.statements.record import retract
 from mvc.testing import FixedClock
 from mvc.times import format_time
 from tests.index_files import index_file

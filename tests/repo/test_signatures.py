@@ -23,7 +23,7 @@ from mvc.ids import CommitId
 from mvc.io.ssh_keygen import Checked, sign
 from mvc.model.statement import Deployment, Signature
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.verification import Vouched
+from mvc.repo.statements.signatures import Vouched
 from mvc.store.journal.entries import Entry
 from tests.signing import People, people, rewrite
 

@@ -35,7 +35,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import DamagedData, WrongUsage
 from mvc.names import printable
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.text import one_line
 from mvc.times import format_time
 

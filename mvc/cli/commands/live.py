@@ -19,7 +19,7 @@ from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
 from mvc.names import is_report, printable
-from mvc.repo.live import Live
+from mvc.repo.statements.live import Live
 from mvc.text import measured, one_line
 from mvc.times import format_age, format_time
 

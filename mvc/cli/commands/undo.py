@@ -28,9 +28,9 @@ from mvc.cli.verb import (
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.repo.oplog.undo import Undoing
+from mvc.repo.statements.live import Deployed
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.text import count, one_line
 from mvc.times import format_time

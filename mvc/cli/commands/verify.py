@@ -11,7 +11,7 @@ from mvc.cli.commits import IsLive, live_now
 from mvc.cli.tables import columns
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
 from mvc.names import printable
-from mvc.repo.verification import Vouched, told
+from mvc.repo.statements.signatures import Vouched, told
 from mvc.text import count
 from mvc.times import format_time
 

@@ -17,16 +17,15 @@ from mvc.adapters.python.state import to_state, values
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
-from mvc.repo import deployments
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
+from mvc.repo.statements.live import Deployed, list_deployments
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
 from mvc.times import within
@@ -65,7 +64,7 @@ def iter_versions(
         log = history_log.log(context, rev, history_log.LogOptions(since=since, until=until))
         found += [entry.commit for entry in log][::-1]
     else:
-        made = deployments.list_deployments(context, target)
+        made = list_deployments(context, target)
         found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
     decoder = _Decoder(context, path, keys)
 

@@ -34,13 +34,13 @@ from mvc.repo.config import bytes_to_hold
 from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
-from mvc.repo.deployments import check_deployment, recorded_as
-from mvc.repo.live import replaced
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
 from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import publish, signing
+from mvc.repo.statements.live import check_deployment, recorded_as, replaced
+from mvc.repo.statements.record import publish
+from mvc.repo.statements.signatures import signing
 from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph

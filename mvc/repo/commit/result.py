@@ -10,7 +10,7 @@ from msgspec import Struct
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
-from mvc.repo.deployments import Deployed
+from mvc.repo.statements.live import Deployed
 from mvc.text import html_table
 
 

@@ -30,7 +30,6 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.names import is_under
-from mvc.repo.annotations import Annotations
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
@@ -38,6 +37,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
 from mvc.text import html_table, text_table
 from mvc.types import Progress

@@ -18,16 +18,15 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.names import is_under, printable
-from mvc.repo import deployments
-from mvc.repo.annotations import Annotation, Annotations, merged
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
-from mvc.repo.deployments import Deployed
 from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.statements.annotations import Annotation, Annotations, merged
+from mvc.repo.statements.live import Deployed, check_target, of_commit, on_target
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
 from mvc.text import html_table, measured, text_table
@@ -245,7 +244,7 @@ def log(
             snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
         )
     else:
-        deployments.check_target(context, target)
+        check_target(context, target)
         found = _by_deployment(snapshot, starts, target, since, until=until, incomplete=incomplete)
         if hidden is not None:
             found = (commit for commit in found if commit.id not in hidden)
@@ -263,7 +262,7 @@ def log(
             commit.id,
             commit,
             tuple(names.get(commit.id, ())),
-            deployments.of_commit(snapshot, commit.id, incomplete),
+            of_commit(snapshot, commit.id, incomplete),
             reset_point=is_reset_point(context, commit.id) if options.reset_points else None,
             forgotten_ns=availability.forgotten_ns(context, commit.id),
             absent=availability.is_absent(context, commit.id),
@@ -446,7 +445,7 @@ def _by_deployment(
     ancestors = Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
     with noting(incomplete):  # after an error the ancestors of ``starts`` are not known further
-        for deployed in deployments.on_target(snapshot, target, until=until, incomplete=incomplete):
+        for deployed in on_target(snapshot, target, until=until, incomplete=incomplete):
             if deployed.retracted:
                 continue
             id_ = deployed.commit

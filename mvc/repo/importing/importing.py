@@ -20,14 +20,14 @@ from mvc.limits import MIB
 from mvc.model.commit import Commit
 from mvc.names import printable
 from mvc.repo.context import Context
-from mvc.repo.deploying import deploy as record_deployment
-from mvc.repo.deployments import of_commit
 from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, tip
 from mvc.repo.protection import refuse_protected
+from mvc.repo.statements.live import of_commit
+from mvc.repo.statements.record import deploy as record_deployment
 from mvc.repo.whole import refuse_incomplete
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys

@@ -18,15 +18,13 @@ from mvc.errors import RefConflict
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import AnnotationStatement, Retraction, Statement
 from mvc.names import REMOTE, printable
-from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
+from mvc.repo.statements.live import Deployed, deployment_with, live_at, live_now, of_commit
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -105,7 +103,7 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
     standing = (
         deployed
         for made in operation.entry.deployments
-        for deployed in deployments.of_commit(snapshot, CommitId(made.subject))
+        for deployed in of_commit(snapshot, CommitId(made.subject))
         if deployed.id == made.id and not deployed.retracted
     )
     live = _live_imports(context, revert.refs) if operation.entry.operation == "import" else ()
@@ -180,7 +178,7 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
         ways.append(f"'mvc rollback {target}' deploys what was live before")
         ways.append(f"'mvc deploy {short} {target} --retract' says that {short} was not live")
     for taken in entry.retractions:
-        there = deployments.deployment_with(context.store.snapshot, StatementId(taken.subject))
+        there = deployment_with(context.store.snapshot, StatementId(taken.subject))
         if there is not None:
             at, short = format_time(there[1].time_ns), CommitId(there[1].subject).short
             ways.append(f"'mvc deploy {short} {taken.target} --at {at}' records it")

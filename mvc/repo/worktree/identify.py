@@ -12,10 +12,10 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, of_commit
 from mvc.repo.lookup import availability, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import branches, head, tags
+from mvc.repo.statements.live import Deployed, of_commit
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 

@@ -13,9 +13,9 @@ from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
-from mvc.repo.deploying import deploy, retract
 from mvc.repo.history import log as history
 from mvc.repo.history.log import LogEntry, LogOptions, is_reset_point
+from mvc.repo.statements.record import deploy, retract
 from tests.repo.publishing import START, advance, commit, set_ref
 
 

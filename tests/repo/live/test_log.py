@@ -10,7 +10,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, UnknownTarget
-from mvc.repo.live import Live
+from mvc.repo.statements.live import Live
 from mvc.testing import FixedClock, UnsyncedFS
 from tests.repo.live.log import START, Row, Story
 from tests.seeds import draw
@@ -77,7 +77,7 @@ def test_like_a_log_kept_in_another_way(
     recent: int,
     part: int,
 ) -> None:
-    monkeypatch.setattr("mvc.repo.live.RECENT", recent)
+    monkeypatch.setattr("mvc.repo.statements.live.RECENT", recent)
     monkeypatch.setattr("tests.repo.live.log.RECENT", recent)
     clock = FixedClock(START)
     with Repository.init(tmp_path, clock=clock, fs=UnsyncedFS()) as repo:

@@ -19,12 +19,12 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deploying import deploy, retract
-from mvc.repo.live import live_at
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import Undoing, plan, undo
-from mvc.repo.rollback import rollback
+from mvc.repo.statements.live import live_at
+from mvc.repo.statements.record import deploy, retract
+from mvc.repo.statements.rollback import rollback
 from mvc.store.journal.entries import Entry, RefChange, StateMark
 from tests.repo.publishing import commit, repository, set_ref
 from tests.repo.working import open_context

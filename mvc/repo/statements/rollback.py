@@ -19,12 +19,22 @@ from mvc.ids import CommitId
 from mvc.model.statement import Deployment
 from mvc.names import printable
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, check_deployment, of_commit, recorded_as
-from mvc.repo.live import IN_STEP, Against, live_among, live_at, succession
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import Send, publish, signing
+from mvc.repo.statements.live import (
+    IN_STEP,
+    Against,
+    Deployed,
+    check_deployment,
+    live_among,
+    live_at,
+    of_commit,
+    recorded_as,
+    succession,
+)
+from mvc.repo.statements.record import Send, publish
+from mvc.repo.statements.signatures import signing
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 

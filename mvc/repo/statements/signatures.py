@@ -1,4 +1,7 @@
-"""Who vouches for a version, and for what was live: signatures checked against what is on record.
+"""Signatures of versions and deployments: made while they are recorded, and checked.
+
+A signature is made before the journal's lock is taken, because an agent may ask its user. It stands
+in the entry that records what it is about.
 
 A deployment is vouched for if its signature is that of an allowed signer, and if the deployments
 between it and the one that it followed, by its signature, came from other repositories and are
@@ -8,23 +11,132 @@ ones of a target were taken out together does not show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.errors import InvalidConfig, MvcError
+from mvc.errors import CannotSign, InvalidConfig, MvcError
 from mvc.ids import CommitId, StatementId
 from mvc.io.ssh_keygen import Checked, Signers, Trust, check
+from mvc.model.canonical import encode_uint
+from mvc.model.hashing import digest
 from mvc.model.statement import Retraction, Signature
 from mvc.names import printable
-from mvc.repo.config import user_path
+from mvc.repo.config import Config, user_path
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, all_on, check_target, note_gaps, targets
-from mvc.repo.signatures.signing import DEPLOYMENTS, VERSIONS, signed_statement, signed_version
+from mvc.repo.statements.live import (
+    Deployed,
+    all_on,
+    check_target,
+    newest_first,
+    note_gaps,
+    targets,
+)
+from mvc.store.journal.entries import Entry
+from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
+
+VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
+"""The namespaces: a list of allowed signers may say who signs which."""
+_KEY = "sign.key"
+
+
+class Signing(Struct, frozen=True):
+    """What of an operation is signed, and with the key in which file."""
+
+    key: Path
+    versions: bool
+    deployments: bool
+
+
+def signing(
+    context: Context, asked: bool | None, *, version: bool = False, deployment: bool = False
+) -> Signing | None:
+    """What is signed of an operation that makes a version or says something of a deployment.
+
+    As the user's settings say if ``asked`` is None; None if it is nothing. Raises CannotSign where
+    there is no key.
+    """
+    if asked is False or not (version or deployment):
+        return None
+    try:
+        settings = context.own_settings()
+    except MvcError:
+        if asked:
+            raise
+        return None  # as without settings: who verifies is told
+    versions = version and bool(asked or settings.get("sign.commits"))
+    deployments = deployment and bool(asked or settings.get("sign.deployments"))
+    if not (versions or deployments):
+        return None
+    return Signing(_key_file(context, settings), versions, deployments)
+
+
+def _key_file(context: Context, settings: Config) -> Path:
+    text = str(settings.get(_KEY))
+    if not text:
+        raise CannotSign(
+            f"there is no key to sign with: the setting {_KEY} is empty",
+            hint=f"name yours: 'mvc config --user {_KEY} ~/.ssh/id_ed25519'",
+        )
+    file = user_path(_KEY, text)
+    if context.store.fs.stat(file) is None:
+        raise CannotSign(
+            f"the key to sign with is not there: {printable(str(file))}",
+            hint=f"the setting {_KEY} names it, and 'ssh-keygen -t ed25519' makes one",
+        )
+    return file
+
+
+def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
+    """The entry with its signatures, all of it complete; as it is if ``how`` is None."""
+    if how is None:
+        return entry
+    entry = completed(snapshot, entry)
+    signatures = _signatures(snapshot, entry, how)
+    return completed(snapshot, replace(entry, statements=(*entry.statements, *signatures)))
+
+
+def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Signature]:
+    from mvc.io.ssh_keygen import sign  # who signs nothing does without
+
+    now = entry.time_ns
+    for commit in entry.commits if how.versions else ():
+        blob = sign(how.key, VERSIONS, signed_version(commit.id, now))
+        yield Signature(
+            subject=commit.id, author=entry.done_by, of_statement=False, signed_ns=now, blob=blob
+        )
+    for each in entry.statements if how.deployments else ():
+        if not each.target:
+            continue
+        last = next((newest.id for newest in newest_first(snapshot, each.target)), None)
+        blob = sign(how.key, DEPLOYMENTS, signed_statement(each.id, last, now))
+        yield Signature(
+            subject=each.id,
+            author=each.author,
+            of_statement=True,
+            signed_ns=now,
+            blob=blob,
+            before=last,
+        )
+
+
+# -- what is signed (docs/format.md) ---------------------------------------------------------
+
+
+def signed_version(commit: CommitId, signed_ns: int) -> bytes:
+    """Of a version: its id, and with it all that it holds and comes from."""
+    return digest(b"mvc.signed-version.1", commit, encode_uint(signed_ns))
+
+
+def signed_statement(id_: StatementId, before: StatementId | None, signed_ns: int) -> bytes:
+    """Of a deployment or retraction: its id, and what came before it on the target."""
+    return digest(b"mvc.signed-statement.1", id_, before or b"", encode_uint(signed_ns))
+
 
 _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
 _MOST = 64  # signatures of one thing that are looked at

@@ -5,12 +5,20 @@ Both note which deployment was live then: a push compares it with what is live a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Deployment, Retraction
 from mvc.names import is_report
 from mvc.repo.context import Context
-from mvc.repo.deployments import (
+from mvc.repo.lookup import availability
+from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.protection import refuse_protected
+from mvc.repo.statements.live import (
+    IN_STEP,
+    Against,
     Deployed,
     check_deployment,
     check_target,
@@ -18,17 +26,65 @@ from mvc.repo.deployments import (
     newest_first,
     of_commit,
     recorded_as,
+    replaced,
 )
-from mvc.repo.live import IN_STEP, Against, replaced
-from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.protection import refuse_protected
-from mvc.repo.signatures.signing import Send, publish, signing
+from mvc.repo.statements.signatures import Signing, signed, signing
 from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
 from mvc.times import format_time
 
+Send = Callable[[Entry], Callable[[Recorded], None]]
+"""Sends an entry to a remote; the result is called once it is recorded here."""
+_TRIES = 3
 _SECOND = 10**9
+
+
+def publish(
+    context: Context,
+    make: Callable[[int], Entry],
+    how: Signing | None,
+    *,
+    release: Callable[[], None] | None = None,
+    send: Send | None = None,
+) -> Recorded:
+    """Publishes the entry that ``make`` returns for a moment, with its signatures.
+
+    ``make`` runs again under the journal's lock; if another entry is due by then, that is signed.
+    Where others are faster each time, it is signed under the lock in the end.
+    ``send``: gives the entry to a remote first. If that raises, nothing is recorded.
+    """
+    store = context.store
+
+    def drafted(moment: int) -> Entry:
+        return completed(store.snapshot, make(moment))
+
+    if send is not None:
+        context.fresh()
+        draft = signed(store.snapshot, drafted(store.now_ns()), how)
+        after = send(draft)
+        recorded = store.publish(lambda: draft)
+        after(recorded)
+        return recorded
+    for _ in range(0 if how is None else _TRIES):
+        context.fresh()
+        moment = store.now_ns()
+        draft = drafted(moment)
+        whole = signed(store.snapshot, draft, how)
+
+        def final(moment: int = moment, draft: Entry = draft, whole: Entry = whole) -> Entry:
+            if drafted(moment).encoded != draft.encoded:
+                raise _Overtaken
+            return whole
+
+        with suppress(_Overtaken):
+            return store.publish(final, release=release)
+    return store.publish(lambda: signed(store.snapshot, make(store.now_ns()), how), release=release)
+
+
+class _Overtaken(Exception):
+    """What was signed is not what is due any more."""
 
 
 def deploy(

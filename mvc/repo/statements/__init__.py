@@ -1,0 +1,1 @@
+"""Statements: deployments, rollbacks, retractions, annotations and signatures."""
