@@ -1,4 +1,4 @@
-"""Texts for people: tables, sizes, shares, counts, lists (pure functions)."""
+"""Texts for people: tables, moments, sizes, shares, counts, lists (pure functions)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
 from mvc.names import printable
+from mvc.times import format_age, format_time
+
+__all__ = [
+    "cell_width",
+    "count",
+    "format_age",
+    "format_time",
+    "html_table",
+    "listed",
+    "measured",
+    "number",
+    "one_line",
+    "percent",
+    "printable",
+    "seconds",
+    "shape",
+    "size",
+    "stored_for",
+    "text_table",
+]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

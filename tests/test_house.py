@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 728,
+    ".": 730,
     "adapters": 2_198,
     "api": 789,
-    "cli": 4_396,
+    "cli": 4_235,
     "codecs": 1_502,
     "distributed": 2_912,
     "frameworks": 2_961,

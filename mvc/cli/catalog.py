@@ -69,9 +69,6 @@ COMMANDS: dict[str, str] = {
     name: line for section in SECTIONS.values() for name, line in section.items()
 }
 
-ALIASES: dict[str, tuple[str, ...]] = {"rev-parse": ("show", "--id")}
-"""Names that scripts use, and what they stand for; help and completion do not have them."""
-
 ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files at once: nothing is staged before",
     "merge": "versions have one parent: nothing is merged",
@@ -102,6 +99,7 @@ GONE: dict[str, str] = {
     "nodes": "use 'mvc live --nodes'",
     "oplog": "use 'mvc undo --list'",
     "plot": "use 'mvc report', whose page has all charts",
+    "rev-parse": "use 'mvc show --id REV'",
     "rm": "delete the file; 'mvc commit PATH' or 'mvc commit -a' takes it out of the next version",
 }
 

@@ -15,12 +15,10 @@ from mvc.cli.session import Session
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.names import printable
 from mvc.repo.history.log import LogEntry
 from mvc.repo.statements.annotations import Annotation
 from mvc.repo.statements.live import Deployed
-from mvc.text import count, measured, one_line
-from mvc.times import format_age, format_time
+from mvc.text import count, format_age, format_time, measured, one_line, printable
 
 if TYPE_CHECKING:
     from mvc.io.ssh_keygen import Checked
@@ -219,16 +217,14 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
     out.warn(text)
 
 
-def tell_deployed(session: Session, done: Deployed, words: str) -> None:
-    """Says what the command did, as ``words`` with ``{target}`` and ``{commit}``, or as JSON."""
+def tell_deployed(session: Session, done: Deployed, words: str, **more: str) -> None:
+    """Says what the command did, ``words`` with target, commit and ``more``, or prints JSON."""
     out, command = session.out, click.get_current_context().info_name
-    if session.as_json:
-        out.json(f"mvc.{command}/1", {"deployment": done})
-    elif session.verbosity >= 0:
+    if not session.answered(f"mvc.{command}/1", {"deployment": done}) and not out.quiet:
         commit = out.paint(done.commit.short, "id")
         target = out.paint(printable(done.target), "target")
         when = format_time(done.time_ns)
-        out.line(f"{words.format(target=target, commit=commit)} at {when}")
+        out.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
 
 
 def warn_of_new_target(session: Session, deployed: Deployed) -> None:
@@ -244,8 +240,8 @@ def warn_of_new_target(session: Session, deployed: Deployed) -> None:
     close = get_close_matches(target, others, n=1)
     near = f"; did you mean {printable(close[0])}?" if close else ""
     session.out.warn(
-        f"{printable(target)} is a new target{near} "
-        f"('mvc deploy --retract {deployed.commit.short} {printable(target)}' withdraws this)"
+        f"{target} is a new target{near} "
+        f"('mvc deploy --retract {deployed.commit.short} {target}' withdraws this)"
     )
 
 

@@ -8,8 +8,7 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns
 from mvc.ids import CommitId
 from mvc.models.environment import Comparison, Environment, capture
-from mvc.names import printable
-from mvc.text import count
+from mvc.text import count, printable
 
 _VERDICTS = {
     "exact": "the same in everything that counts",
@@ -23,12 +22,9 @@ _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 def show_environment(session: Session, rev: CommitId) -> None:
     """Prints the fields of the environment that a version carries."""
     recorded = recipes.environment(session.repository, rev)
-    if session.as_json:
-        payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
-        session.out.json("mvc.show.environment/1", payload)
-        return
-    rows = [(printable(name), printable(value)) for name, value in recorded.fields().items()]
-    session.out.table(columns("field, value"), rows)
+    payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
+    if not session.answered("mvc.show.environment/1", payload):
+        session.out.table("field, value", recorded.fields().items())
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
@@ -42,11 +38,9 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
     else:
         there = recipes.environment(session.repository, other)
     compared = recorded.compare(there)
-    if session.as_json:
-        sections = {"environment": recorded.sections, "other": there.sections}
-        payload = fields(compared, "verdict differences") | sections
-        session.out.json("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)})
-    else:
+    sections = {"environment": recorded.sections, "other": there.sections}
+    payload = fields(compared, "verdict differences") | sections
+    if not session.answered("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)}):
         _print(session, (rev, other), recorded, compared)
     return compared.verdict == "different"
 
@@ -62,14 +56,13 @@ def _print(
     out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
     rows: list[tuple[str, ...]] = [
-        (d.grade, printable(d.field), printable(d.recorded or "-"), printable(d.other or "-"))
-        for d in shown
+        (d.grade, d.field, d.recorded or "-", d.other or "-") for d in shown
     ]
     styles: list[str | None] = [_STYLES[d.grade] for d in shown]
     if session.verbose:
         differing = {d.field for d in compared.differences}
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
-        rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
+        rows += [("equal", k, v, v) for k, v in equal.items()]
         styles += [None] * len(equal)
     titles = [*columns("grade, field, recorded"), Column(name, give="end")]
     out.table(titles, rows, styles=styles)

@@ -10,13 +10,12 @@ from msgspec import Struct
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, columns, numbers
+from mvc.cli.tables import Column
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.names import is_training_key, printable, training_files
 from mvc.repo.lookup.refs import Ref
-from mvc.text import count, shape, size
-from mvc.times import format_time
+from mvc.text import count, format_time, shape, size
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
@@ -82,14 +81,12 @@ def tensor_table(
 ) -> None:
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
     words = marks or {}
-    titles = [*columns("tensor, dtype"), *numbers("shape, size"), *columns("id, change")]
     rows = []
     for tensor in tensors:
         spec, id_ = tensor.spec, str(tensor.id) if full else tensor.id.short
-        key = printable(tensor.key)
         size_, mark = size(spec.nbytes), words.get(tensor.key, "")
-        rows.append((key, spec.dtype, shape(spec.shape), size_, id_, mark))
-    out.table(titles, rows, indent="  ", most=most)
+        rows.append((tensor.key, spec.dtype, shape(spec.shape), size_, id_, mark))
+    out.table("tensor, dtype, shape>, size>, id, change", rows, indent="  ", most=most)
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:
@@ -110,7 +107,7 @@ def print_refs(
     rows = []
     for ref in found:
         mark, title = "*" if ref.name == current else "", session.title(ref.commit)
-        rows.append((mark, printable(ref.name), ref.commit.short, title))
+        rows.append((mark, ref.name, ref.commit.short, title))
     session.out.table(columns, rows)
 
 

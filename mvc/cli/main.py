@@ -24,7 +24,6 @@ from mvc.cli.program import program
 from mvc.cli.session import Session
 from mvc.errors import MvcError, MvcWarning
 from mvc.io.patience import StillWaiting
-from mvc.names import printable
 
 _USAGE = 2
 _FAILED = 3
@@ -91,7 +90,7 @@ def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, MvcWarning):
                 say = out.note if issubclass(category, StillWaiting) else out.warn
-                say(printable(str(message)))
+                say(str(message))
             else:
                 others(message, category, *where)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.tables import GAP, Column, Table, fitting, plain, shortened, without_empty
+from mvc.cli.tables import columns as titled
 from mvc.names import printable
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Output:
 
     def table(
         self,
-        columns: Sequence[Column],
+        columns: str | Sequence[Column],
         rows: Iterable[Sequence[str]],
         *,
         indent: str = "",
@@ -136,10 +137,14 @@ class Output:
     ) -> list[str]:
         """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
 
+        ``columns``: their titles, as ``tables.columns`` reads them, or more of each.
+
         ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
         Returns the titles of those for which the terminal has no room.
         """
-        every = [[printable(cell) for cell in row] for row in rows]
+        if isinstance(columns, str):
+            columns = titled(columns)
+        every = list(rows)
         table = shown = without_empty(Table(columns, every[:most], styles))
         lines: Iterable[str] = ()
         if self.width is None:
@@ -181,11 +186,11 @@ class Output:
     def note(self, text: str) -> None:
         """Prints a line for people, unless quiet."""
         if not self.quiet:
-            self._say(text)
+            self._say(printable(text))
 
     def warn(self, text: str) -> None:
         """Prints a warning, even when quiet."""
-        self._say(f"mvc: {self._tag('warning:', 'tag')} {text}")
+        self._say(f"mvc: {self._tag('warning:', 'tag')} {printable(text)}")
 
     def problem(self, message: str, hint: str | None) -> None:
         self._say(f"{self._tag('mvc:', 'bad')} {printable(message)}")

@@ -11,7 +11,7 @@ from importlib import import_module
 
 import click
 
-from mvc.cli.catalog import ALIASES, COMMANDS, ELSEWHERE, GONE, SECTIONS, module_of
+from mvc.cli.catalog import COMMANDS, ELSEWHERE, GONE, SECTIONS, module_of
 from mvc.cli.session import Session
 from mvc.cli.verb import Option, completion, shared_options
 from mvc.errors import WrongUsage
@@ -34,9 +34,6 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name in ALIASES:
-            command, *given = ALIASES[name]
-            return name, self.named(ctx, command), [*given, *args[1:]]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
         return name, self.named(ctx, name), args[1:]

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
-from mvc.cli.tables import columns
-from mvc.names import printable
-from mvc.text import count, one_line
-from mvc.times import format_time
+from mvc.text import count, format_time, one_line, printable
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId
     from mvc.maintenance.receipts import ForgottenState, Receipt
-
-_COLUMNS = columns("version, Merkle root, bytes gone")
 
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
@@ -31,7 +26,7 @@ def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = No
         if only in (None, state.commit):
             root = "" if state.root is None else str(state.root)
             rows.append((str(state.commit), root, _gone(state)))
-    out.table(_COLUMNS, rows, indent="  ")
+    out.table("version, Merkle root, bytes gone", rows, indent="  ")
 
 
 def _gone(state: ForgottenState) -> str:

@@ -10,9 +10,8 @@ import click
 import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.names import printable
 from mvc.repo.recording import deploying
-from mvc.text import count, listed
+from mvc.text import count, listed, printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
@@ -25,7 +24,7 @@ def tell(session: Session, done: Restored) -> None:
     if session.verbose and len(done.written) + len(done.deleted) > 1:
         for word, paths in (("wrote  ", done.written), ("deleted", done.deleted)):
             for path in paths:
-                out.note(f"  {word}  {printable(path)}")
+                out.note(f"  {word}  {path}")
     single = len(done.written) == 1
     parts = [
         f"{printable(done.written[0]) if single else count(len(done.written), 'file')} written"
@@ -72,7 +71,7 @@ def warn_of_deploying(session: Session, target: str) -> None:
     process = deploying(session.repository.context, target)
     if process is not None:
         session.out.warn(
-            f"a training deploys to {printable(target)}: {process}; it goes on committing, and "
+            f"a training deploys to {target}: {process}; it goes on committing, and "
             "stops deploying there until it is started again or calls deploy_again()"
         )
 

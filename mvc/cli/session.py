@@ -15,9 +15,7 @@ import click
 
 from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
-from mvc.names import printable
-from mvc.text import listed, one_line
-from mvc.times import format_time
+from mvc.text import format_time, listed, one_line, printable
 
 if TYPE_CHECKING:
     from mvc.api import Repository
@@ -137,7 +135,7 @@ class Session:
         repository.find(at=at, target=target)  # says what is wrong where no target is named
         live = repository.live(target or repository.targets()[0], at=at)
         since = format_time(live.since_ns)
-        self.out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
+        self.out.note(f"{live.commit.short} was live on {live.target} from {since}")
         return str(live.commit), words
 
     def _warn_of_interrupted(self, opened: Context) -> None:
@@ -157,6 +155,12 @@ class Session:
                 f"gave up a checkout that was interrupted: {files} not replaced{more}; "
                 "see 'mvc status'"
             )
+
+    def answered(self, schema: str, payload: object, *, one_line: bool = False) -> bool:
+        """Prints ``payload`` if the command answers with JSON; returns whether it does."""
+        if self.as_json:
+            self.out.json(schema, payload, one_line=one_line)
+        return self.as_json
 
     @property
     def config_file(self) -> Path:
@@ -221,7 +225,7 @@ class Session:
         if not incomplete:
             return
         self._told = True
-        self.out.warn(f"this is incomplete: {printable(incomplete[0].message)}")
+        self.out.warn(f"this is incomplete: {incomplete[0].message}")
         if incomplete[0].hint is not None:
             self.out.note(f"hint: {incomplete[0].hint}")
         click.get_current_context().exit(DamagedData.exit_code)

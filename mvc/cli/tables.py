@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.text import cell_width, text_table
+from mvc.text import cell_width, printable, text_table
 
 GAP = 2  # between columns
 _NARROWEST = 12
@@ -27,7 +28,7 @@ class Column(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Printable ``rows``, a cell for each column. ``styles``: one per row, over the columns'."""
+    """``rows``: a cell for each column. ``styles``: one per row, over the columns'."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -54,6 +55,7 @@ def fitting(table: Table, room: int) -> tuple[Table, list[int]]:
 
     The widest of those that may give are narrowed first, then any.
     """
+    table = replace(table, rows=[[*map(printable, row)] for row in table.rows])
     every = [table.titles, *table.rows]
     widths = [min(max(map(cell_width, column)), room) for column in zip(*every, strict=True)]
     least = [
@@ -110,22 +112,16 @@ _END = {
     "who",
     "why",
 }
-_RIGHT = {"number", "shape"}
 
 
 def columns(titles: str) -> list[Column]:
-    """Columns that look the same wherever the program prints one of this title."""
-    return [
-        Column(
-            title,
-            title in _RIGHT,
-            "middle" if title in _MIDDLE else "end" if title in _END else "",
-            _STYLES.get(title),
-        )
-        for title in titles.split(", ")
-    ]
+    """Columns that look the same wherever the program prints one of this title.
+
+    A title ends in ``>`` over numbers.
+    """
+    return [_column(title.removesuffix(">"), title.endswith(">")) for title in titles.split(", ")]
 
 
-def numbers(titles: str) -> list[Column]:
-    """Columns of numbers."""
-    return [Column(title, right=True) for title in titles.split(", ")]
+def _column(title: str, right: bool) -> Column:
+    give: Literal["", "middle", "end"] = "end" if title in _END else ""
+    return Column(title, right, "middle" if title in _MIDDLE else give, _STYLES.get(title))

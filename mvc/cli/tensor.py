@@ -20,9 +20,8 @@ from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.names import printable
 from mvc.repo.diff.distance import to_float64
-from mvc.text import number, shape, size
+from mvc.text import number, printable, shape, size
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +41,7 @@ def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) 
             Path(output), lambda to: to.write([file.getbuffer()]), mode=None, durable=False
         )
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
-        out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
+        out.note(f"saved {found.key}{as_} in {output}")
     if session.as_json:
         whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
         out.json(

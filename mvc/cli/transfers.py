@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
 from mvc.ids import CommitId
-from mvc.names import printable
-from mvc.text import count, listed, size
+from mvc.text import count, listed, printable, size
 
 if TYPE_CHECKING:
     from mvc.remote.push import Pushed
@@ -28,18 +27,16 @@ def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
     held = ", ".join(id_.short for id_ in done.held)
     if held:
         session.out.warn(
-            f"{held}: forgotten by name at {printable(done.remote)}, and kept here for now, "
+            f"{held}: forgotten by name at {done.remote}, and kept here for now, "
             "because HEAD or a version without weights stands on it"
         )
     forgotten = listed([id_.short for id_ in done.forgotten], 10)
     if done.forgotten:
-        session.out.note(
-            f"{forgotten}: forgotten by name at {printable(done.remote)}, and from now on here"
-        )
+        session.out.note(f"{forgotten}: forgotten by name at {done.remote}, and from now on here")
     if done.kept:
         kept = [id_.short for id_ in done.kept]
         session.out.warn(
-            f"{listed(kept, 10)}: forgotten by name at {printable(done.remote)}, and kept here: "
+            f"{listed(kept, 10)}: forgotten by name at {done.remote}, and kept here: "
             f"'mvc forget {kept[0]}' forgets one here, too"
         )
 
@@ -49,13 +46,13 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     rows = [_row(each, here=False) for each in done.updates]
     _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
     for name in done.passed_over:
-        session.out.note(f"tag {printable(name)} is another version there, and stays")
+        session.out.note(f"tag {name} is another version there, and stays")
     names = ", ".join(id_.short for id_ in done.at_home)
     if names:
         session.out.note(f"the files of data sets stay here: {names}")
     for target, id_ in done.not_there:
         session.out.warn(
-            f"{id_.short}, live on {printable(target)} here, is not there, nor its deployment: "
+            f"{id_.short}, live on {target} here, is not there, nor its deployment: "
             "push a branch or a tag that leads to it"
         )
     if lacks := [printable(scope) for scope in done.denied if scope != "admin"]:
@@ -68,7 +65,7 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     if done.not_forgotten:
         ids = listed([id_.short for id_ in done.not_forgotten], 5)
         session.out.warn(
-            f"not sent: {ids} forgotten here by name; forgetting on {printable(done.remote)} needs "
+            f"not sent: {ids} forgotten here by name; forgetting on {done.remote} needs "
             "the scope admin. Everything else was sent"
         )
     for each in done.refused:

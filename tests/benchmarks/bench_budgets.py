@@ -215,7 +215,7 @@ def small_commits(folder: Path, options: argparse.Namespace) -> None:
 
 
 def look_ups(folder: Path, options: argparse.Namespace) -> None:
-    """Whole processes: log -n 20, rev-parse and the look-up of --at, at two history lengths."""
+    """Whole processes: log -n 20, show --id and the look-up of --at, at two history lengths."""
     for commits in (10, options.commits):
         root = folder / str(commits)
         moment = history(root, commits)

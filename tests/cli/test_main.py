@@ -123,7 +123,7 @@ def test_internal_errors_show_a_traceback_only_with_debug(mvc: Mvc, monkeypatch)
 def test_directory_option(mvc: Mvc, monkeypatch, tmp_path) -> None:
     id_ = mvc.commit()
     monkeypatch.chdir(tmp_path)
-    assert mvc("-C", mvc.folder, "rev-parse", "HEAD").out == id_ + "\n"
+    assert mvc("-C", mvc.folder, "show", "--id", "HEAD").out == id_ + "\n"
     assert Path.cwd() == tmp_path
     assert "cannot work in" in mvc("-C", "nowhere", "log", code=2).err
 

@@ -141,7 +141,7 @@ def test_values_that_begin_with_a_dash(
     for command in ("branch", "tag"):
         assert "not a valid name" in mvc(command, "--", value, code=3).err
     assert "not a valid name" in mvc("deploy", "--", "HEAD", value, code=3).err
-    assert mvc("rev-parse", "--", value, code=3).err
+    assert mvc("show", "--id", "--", value, code=3).err
     assert mvc("checkout", "--", value, code=3).err
     if value != "-":
         (tmp_path / value).write_bytes(b"x")

@@ -21,17 +21,15 @@ class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc annotate HEAD --metric auc=0.91 --note 'nightly evaluation'", _AnnotateOptions)
 def command(session: Session, args: _AnnotateOptions) -> None:
-    repository, out = session.repository, session.out
+    repository = session.repository
     commit = repository.find(args.rev)
-    if not (args.metrics or args.params or args.note):
-        found = repository.annotations(commit)
-    else:
+    found, adds = repository.annotations(commit), args.metrics or args.params or args.note
+    if adds:
         found = (repository.annotate(commit, **fields(args, "metrics params note")),)
-    if session.as_json:
-        out.json("mvc.annotate/1", {"commit": commit, "annotations": found})
+    if session.answered("mvc.annotate/1", {"commit": commit, "annotations": found}):
         return
-    if args.metrics or args.params or args.note:
-        out.note(f"Annotated {commit.short}")
+    if adds:
+        session.out.note(f"Annotated {commit.short}")
         return
     for annotation in found:
-        out.line(note_line(annotation))
+        session.out.line(note_line(annotation))

@@ -13,7 +13,6 @@ from mvc.api import Repository
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.errors import WrongUsage
-from mvc.names import printable
 from mvc.server.repositories import names_in
 from mvc.server.tokens import FILE, LARGEST
 from mvc.text import count, size
@@ -36,16 +35,14 @@ def command(session: Session, args: _BackupOptions) -> None:
             _back_up(session, args.folder / name, one_line=True)
     fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)
     if not session.as_json:
-        session.out.note(f"{printable(str(args.folder / FILE))} holds the tokens")
+        session.out.note(f"{args.folder / FILE} holds the tokens")
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
     with session.out.progress("copying") as progress:
         done = session.repository.storage.backup(folder, progress=progress)
-    if session.as_json:
-        session.out.json("mvc.backup/1", done, one_line=one_line)
-    else:
+    if not session.answered("mvc.backup/1", done, one_line=one_line):
         session.out.note(
-            f"{printable(str(folder))} holds {count(done.versions, 'version')}, "
+            f"{folder} holds {count(done.versions, 'version')}, "
             f"{size(done.bytes)}; {size(done.copied)} were copied and checked"
         )

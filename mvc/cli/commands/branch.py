@@ -6,7 +6,6 @@ import click
 
 from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
-from mvc.names import printable
 
 
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -28,7 +27,7 @@ def command(session: Session, args: _BranchOptions) -> None:
         if len(args.names) > 2:
             raise click.UsageError("too many arguments: mvc branch NAME [REV]")
         made = session.repository.branch(*args.names, force=args.force)
-        session.out.note(f"Branch {printable(made.name)} is at {made.commit.short}")
+        session.out.note(f"Branch {made.name} is at {made.commit.short}")
     if session.as_json or not args.names:
         _list(session)
 
@@ -38,7 +37,7 @@ def _delete(session: Session, names: tuple[str, ...], force: bool) -> None:
         raise click.UsageError("name the branches to delete")
     for name in names:
         session.repository.delete_branch(name, force=force)
-        session.out.note(f"Deleted branch {printable(name)}")
+        session.out.note(f"Deleted branch {name}")
 
 
 def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
@@ -48,7 +47,7 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
     if old is None:
         raise click.UsageError("HEAD is on no branch: name the branch to rename")
     session.repository.rename_branch(old, names[-1], force=force)
-    session.out.note(f"Renamed branch {printable(old)} to {printable(names[-1])}")
+    session.out.note(f"Renamed branch {old} to {names[-1]}")
 
 
 def _list(session: Session) -> None:

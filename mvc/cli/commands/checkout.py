@@ -8,7 +8,6 @@ verified before the first one is replaced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -27,9 +26,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import UnknownPath, UnknownRevision
 from mvc.names import is_report, printable
-
-if TYPE_CHECKING:
-    from mvc.repo.checkout.checkout import Restored
+from mvc.repo.checkout.checkout import Restored
 
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
@@ -68,8 +65,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         written = write_model(session, rev, args.output, force=args.force)
-        if session.as_json:
-            out.json("mvc.checkout/1", written)
+        session.answered("mvc.checkout/1", written)
         return
     before = repository.head(if_known=True).branch
     done = _restore(session, rev, names, args)

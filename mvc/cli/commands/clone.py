@@ -11,8 +11,8 @@ from pathlib import Path
 from mvc.cli.restored import tell
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
-from mvc.names import printable
-from mvc.text import count, size
+from mvc.remote.clone import CloneOptions, clone
+from mvc.text import count, printable, size
 
 
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
@@ -28,24 +28,20 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
 def command(session: Session, args: _CloneOptions) -> None:
-    from mvc.remote.clone import CloneOptions, clone
-
     options = CloneOptions(**fields(args, "branch states bare options"))
     with session.out.progress("receiving") as progress:
         done = clone(args.url, args.folder, options, config=load, progress=progress)
-    out = session.out
-    if session.as_json:
-        out.json("mvc.clone/1", done)
+    if session.answered("mvc.clone/1", done):
         return
-    came = done.fetched
+    out, came = session.out, done.fetched
     kind = "bare repository" if args.bare else "repository"
     out.note(
-        f"Cloned into the {kind} {printable(str(done.folder))}: {count(came.versions, 'version')}, "
+        f"Cloned into the {kind} {done.folder}: {count(came.versions, 'version')}, "
         f"{size(came.bytes)}"
     )
     if done.head is None:
         hint = "" if not came.updates else "; 'mvc switch NAME' goes to one of its branches"
-        out.warn(f"{printable(str(done.branch))} has no version yet: no files were written{hint}")
+        out.warn(f"{done.branch} has no version yet: no files were written{hint}")
         return
     at = "HEAD detached" if done.branch is None else f"On branch {printable(done.branch)}"
     out.note(f"{at}, at {done.head.short}")

@@ -39,12 +39,10 @@ from mvc.cli.verb import (
 )
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.names import printable
 from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
-from mvc.text import count, one_line, stored_for
-from mvc.times import format_time
+from mvc.text import count, format_time, one_line, printable, stored_for
 
 if TYPE_CHECKING:
     from mvc.recipes.recording import Run
@@ -116,7 +114,7 @@ def command(session: Session, args: _CommitOptions) -> None:
         if not (run or args.pipeline or args.output or args.in_place):
             _tell_of_setting(session, done)
         if args.output is not None:
-            session.out.note(f"the production weights are in {printable(args.output)}")
+            session.out.note(f"the production weights are in {args.output}")
     if done.deployment is not None:
         tell_unsent(session, done.deployment.target)
     if failure is not None:
@@ -182,7 +180,7 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
         if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
             _tell_why_opaque(session, path.path)
     for name, version in same_as.items():
-        session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
+        session.out.note(f"{name} is what it was in {session.named(version)}")
 
 
 def _tell_why_opaque(session: Session, path: str) -> None:
@@ -264,10 +262,10 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
     if not any(entry.tensors for entry in done.entries.values()):
         return
     if pipeline.forward_only:
-        session.out.note(f"Approximated: commit.pipeline is {printable(text)}")
+        session.out.note(f"Approximated: commit.pipeline is {text}")
     elif pipeline.lossy or pipeline.decisions:
         session.out.note(
-            f"Stored exactly: commit.pipeline is {printable(text)}, whose production weights are "
+            f"Stored exactly: commit.pipeline is {text}, whose production weights are "
             "made with -o FILE or --in-place"
         )
 

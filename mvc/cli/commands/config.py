@@ -11,13 +11,10 @@ import os
 import click
 
 from mvc.cli.session import load
-from mvc.cli.tables import columns
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 from mvc.errors import NotARepository
 from mvc.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
-
-_COLUMNS = columns("key, value, from, meaning")
 
 
 class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
@@ -42,7 +39,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
     if args.value is not None:
         set_value(session.fs, file, args.key, args.value, user=args.user)
     elif not unset_value(session.fs, file, args.key, user=args.user):
-        session.out.note(f"{printable(args.key)} is not set in {printable(str(file))}")
+        session.out.note(f"{args.key} is not set in {file}")
 
 
 def _print(session: Session, config: Config, key: str | None) -> None:
@@ -55,7 +52,7 @@ def _print(session: Session, config: Config, key: str | None) -> None:
         session.out.line(_text(config.get(key)))
     else:
         texts = [(name, _text(value), origin, KEYS[name].help) for name, value, origin in values]
-        session.out.table(_COLUMNS, texts)
+        session.out.table("key, value, from, meaning", texts)
 
 
 def _text(value: object) -> str:

@@ -19,7 +19,6 @@ from mvc.cli.commits import (
     who,
 )
 from mvc.cli.restored import warn_of_deploying
-from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import (
     CommandOptions,
@@ -34,12 +33,8 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import DamagedData, WrongUsage
-from mvc.names import printable
 from mvc.repo.statements.live import Deployed
-from mvc.text import one_line
-from mvc.times import format_time
-
-_COLUMNS = columns("time, target, commit, state, who, why, message")
+from mvc.text import format_time, one_line
 
 
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
@@ -99,7 +94,11 @@ def _print_deployments(session: Session, target: str | None) -> None:
         session.out.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
-        session.out.table(_COLUMNS, [_row(session, d, live) for d in found], styles=styles)
+        session.out.table(
+            "time, target, commit, state, who, why, message",
+            [_row(session, d, live) for d in found],
+            styles=styles,
+        )
     elif not incomplete:
         session.out.note("nothing was deployed yet")
     session.tell_incomplete(incomplete)
@@ -114,10 +113,10 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
         message = "(lost)"
     return (
         format_time(deployed.time_ns),
-        printable(deployed.target),
+        deployed.target,
         deployed.commit.short,
         ", ".join(filter(None, states)),
-        printable(deployed.retracted_by) or who(deployed.author, deployed.sent_by),
+        deployed.retracted_by or who(deployed.author, deployed.sent_by),
         one_line(deployed.retracted_reason or deployed.reason),
         message,
     )

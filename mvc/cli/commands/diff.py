@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mvc.cli.listing import Folding
-from mvc.cli.tables import columns, numbers
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, verb
 from mvc.model.tensor import TensorSpec
-from mvc.names import printable
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
-from mvc.text import count, listed, number, percent, shape
+from mvc.text import count, listed, number, percent, printable, shape
 
-_COLUMNS = [*columns("tensor, kind, shape"), *numbers("changed, L2, max |d|, cosine, not finite")]
+_COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"
 _MOST_ROWS = 40  # of one file, unless all are asked for
 _MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
@@ -56,9 +54,7 @@ def command(session: Session, args: _DiffOptions) -> int:
         session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if found.unmeasured:
         session.out.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
-    if session.as_json:
-        session.out.json("mvc.diff/1", _json(found))
-    else:
+    if not session.answered("mvc.diff/1", _json(found)):
         _print(session, found, stat=args.stat)
     return int(args.exit_code and _differs(found))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
-from mvc.names import printable
 from mvc.repo.history.log import LogOptions
 from mvc.text import count
 
@@ -45,5 +44,5 @@ def command(session: Session, args: _FetchOptions) -> None:
         if absent:
             session.out.note(
                 f"{count(absent, 'version')} that came before have no state here: "
-                f"'mvc fetch {printable(remote.name)} REV...' brings the states of REVs"
+                f"'mvc fetch {remote.name} REV...' brings the states of REVs"
             )

@@ -11,17 +11,13 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.names import printable
-from mvc.text import size
-from mvc.times import format_time
-
-if TYPE_CHECKING:
-    from mvc.serving.follow import Followed
+from mvc.serving.follow import Followed, Following
+from mvc.text import format_time, printable, size
 
 _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
@@ -48,11 +44,8 @@ class _Ended(BaseException):
 
 @verb("mvc follow https://models.lab/net prod -o net.safetensors", _FollowOptions)
 def command(session: Session, args: _FollowOptions) -> None:
-    from mvc.serving.follow import Following
-
     def tell(done: Followed) -> None:
-        if session.as_json:
-            session.out.json("mvc.follow/1", done, one_line=True)
+        if session.answered("mvc.follow/1", done, one_line=True):
             return
         when = format_time(done.swapped_ns, precise=session.verbose)
         id_ = str(done.commit) if session.verbose else done.commit.short

@@ -8,7 +8,7 @@ somebody asks for is trained by 'mvc retrain'.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,7 +16,6 @@ import mvc.recipes as recipes
 from mvc.cli.commits import forgotten_on
 from mvc.cli.payload import stamped
 from mvc.cli.receipts import print_receipt
-from mvc.cli.tables import columns
 from mvc.cli.verb import (
     DRY_RUN,
     REMOTE,
@@ -33,18 +32,14 @@ from mvc.cli.verb import (
 from mvc.errors import NotConfirmed
 from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen, ForgetPreview
+from mvc.maintenance.gc import grace_of
+from mvc.maintenance.receipts import Receipt
 from mvc.maintenance.retention import Best, Retention
 from mvc.model.commit import Commit
-from mvc.names import printable
-from mvc.text import count, listed, one_line, size
-from mvc.times import format_time
-
-if TYPE_CHECKING:
-    from mvc.maintenance.receipts import Receipt
+from mvc.text import count, format_time, listed, one_line, printable, size
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
-_COLUMNS = columns("version, time, message, live on")
 
 
 class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
@@ -78,8 +73,6 @@ def command(session: Session, args: _ForgetOptions) -> int | None:
 
 
 def _forget(session: Session, args: _ForgetOptions) -> int:
-    from mvc.maintenance.gc import grace_of
-
     if args.listed:
         check_alone("listed", takes="rev remote")
         return _print_receipts(session, args.rev)
@@ -128,8 +121,7 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
         raise click.UsageError("name the versions whose weights go")
     gone = [session.repository.find(rev) for rev in args.rev]
     recipes.drop_weights(session.repository, gone, reason=args.reason or "")
-    if session.as_json:
-        session.out.json("mvc.forget.weights/1", {"versions": gone})
+    session.answered("mvc.forget.weights/1", {"versions": gone})
     names = listed([id_.short for id_ in gone], None if session.verbose else _FIRST)
     session.out.note(
         f"given up: the weights of {names}; 'mvc gc' deletes what no other version has"
@@ -147,8 +139,7 @@ def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
         for receipt in session.repository.storage.receipts()
         if not wanted or wanted & {state.commit for state in receipt.states}
     ]
-    if session.as_json:
-        session.out.json("mvc.forget.list/1", {"receipts": found})
+    if session.answered("mvc.forget.list/1", {"receipts": found}):
         return 0
     for receipt in found:
         print_receipt(session, receipt)
@@ -169,7 +160,7 @@ def _warn(session: Session, chosen: Chosen) -> None:
     for short in chosen.short:
         session.out.warn(
             f"{count(short.have, 'version')} of the {short.best.count:,} to keep "
-            f"{'has' if short.have == 1 else 'have'} the metric {printable(short.best.metric)}; "
+            f"{'has' if short.have == 1 else 'have'} the metric {short.best.metric}; "
             f"{count(len(short.without), 'version')} without it "
             f"{'is' if len(short.without) == 1 else 'are'} to be forgotten"
         )
@@ -191,7 +182,12 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
         return
     out.line(f"{count(len(chosen.commits), 'state')} to forget:")
     rows = [_row(session, commit, cost) for commit in chosen.commits]
-    out.table(_COLUMNS, rows, indent="  ", most=None if session.verbose else _FIRST)
+    out.table(
+        "version, time, message, live on",
+        rows,
+        indent="  ",
+        most=None if session.verbose else _FIRST,
+    )
     out.line(_going(cost))
     for commit in chosen.commits:
         short = commit.id.short

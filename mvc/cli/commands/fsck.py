@@ -19,10 +19,11 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
 from mvc.maintenance.quarantine import QUARANTINE
+from mvc.maintenance.repair.journal import before_opening
+from mvc.maintenance.repair.repair import folder_of
 from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
-from mvc.names import printable
 from mvc.store.store import FOLDER
-from mvc.text import count, listed, size
+from mvc.text import count, listed, printable, size
 
 _DAMAGED = 4
 _FIRST = 10
@@ -71,9 +72,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
     else:
         with session.out.progress("checking") as progress:
             report = session.repository.storage.fsck(full=args.full, progress=progress)
-    if session.as_json:
-        session.out.json("mvc.fsck/1", fields(report) | told)
-    else:
+    if not session.answered("mvc.fsck/1", fields(report) | told):
         _print(session, report)
         if not (report.sound or args.other):
             session.out.note(
@@ -85,9 +84,6 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
 
 def _before_opening(session: Session, other: Path | None) -> list[Healed]:
     """Heals journal and format, without which the repository cannot be opened."""
-    from mvc.maintenance.repair.journal import before_opening
-    from mvc.maintenance.repair.repair import folder_of
-
     folder = _folder(session.fs)
     if folder is None:
         return []  # opening says so
@@ -153,7 +149,7 @@ def _print(session: Session, report: FsckReport) -> None:
     for problem in report.problems:
         _print_problem(session, problem)
     for note in report.notes:
-        out.note(f"note: {printable(note)}")
+        out.note(f"note: {note}")
     missing = {"forgotten": report.forgotten, "not here": report.absent}
     words = ", ".join(f"{number:,} {word}" for word, number in missing.items() if number)
     gone = f" ({words})" if words else ""

@@ -6,14 +6,10 @@ were forgotten go at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mvc.cli.verb import DRY_RUN, REMOTE, CommandOptions, Session, fields, option, reason, verb
 from mvc.errors import InvalidTime, WrongUsage
+from mvc.maintenance.gc import Collection, grace_of
 from mvc.text import count, size
-
-if TYPE_CHECKING:
-    from mvc.maintenance.gc import Collection
 
 
 class _GcOptions(CommandOptions, frozen=True, kw_only=True):
@@ -34,8 +30,6 @@ def command(session: Session, args: _GcOptions) -> int | None:
 
 
 def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
-    from mvc.maintenance.gc import grace_of
-
     try:
         span = grace_of(session.repository.context, args.grace)
     except InvalidTime as error:
@@ -46,10 +40,9 @@ def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
         done = session.repository.storage.gc(
             grace=span, dry_run=args.dry_run, reason=args.reason or "", progress=progress
         )
-    if session.as_json:
-        told = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
-        session.out.json("mvc.gc/1", told | fields(done))
-    elif args.dry_run or session.verbosity >= 0:
+    asked = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
+    told = session.answered("mvc.gc/1", asked | fields(done))
+    if not told and (args.dry_run or not session.out.quiet):
         _print(session, done, dry_run=args.dry_run, bucket=bucket)
 
 

@@ -11,11 +11,9 @@ from typing import Any
 
 from mvc.cli.commits import forgotten_on, state_json
 from mvc.cli.verb import CommandOptions, Session, argument, fields, verb
-from mvc.names import printable
 from mvc.repo.diff.nearest import Nearest
 from mvc.repo.worktree.identify import Identified
-from mvc.text import count, one_line
-from mvc.times import format_time
+from mvc.text import count, format_time, one_line, printable
 
 
 class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -26,14 +24,13 @@ class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _IdentifyOptions) -> int:
     found = session.repository.identify(args.file)
     near = None if found else session.repository.nearest(args.file)
-    if session.as_json:
-        versions = [_json(session, version) for version in found]
-        session.out.json("mvc.identify/1", {"versions": versions, "nearest": near})
+    versions = [_json(session, version) for version in found]
+    if session.answered("mvc.identify/1", {"versions": versions, "nearest": near}):
         return int(not found)
     for version in found:
         _print(session, version)
     if not found:
-        session.out.note(f"no version has the state of {printable(args.file)}")
+        session.out.note(f"no version has the state of {args.file}")
     if near is not None:
         _print_nearest(session, near, args.file)
     return int(not found)

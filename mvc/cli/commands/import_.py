@@ -18,14 +18,9 @@ from pathlib import Path
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.tables import columns, numbers
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
-from mvc.names import printable
 from mvc.repo.importing.importing import Imported
-from mvc.text import count, listed, size, stored_for
-from mvc.times import format_time
-
-_COLUMNS = [*columns("time, source, commit"), *numbers("stored")]
+from mvc.text import count, format_time, listed, printable, size, stored_for
 
 
 class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
@@ -74,16 +69,13 @@ def command(session: Session, args: _ImportOptions) -> None:
     if broken:
         names = listed([printable(str(path)) for path in broken], 5)
         session.out.warn(f"skipped (no sound models): {names}")
-    if session.as_json:
-        session.out.json(
-            "mvc.import/1", {"versions": found, "left_out": left_out, "broken": broken}
-        )
+    payload = {"versions": found, "left_out": left_out, "broken": broken}
+    if session.answered("mvc.import/1", payload):
         return
     if session.verbose:
-        session.out.table(_COLUMNS, [_row(version) for version in found])
+        session.out.table("time, source, commit, stored>", [_row(version) for version in found])
     if session.verbosity >= 0:
         session.out.line(_summary(found))
-    if session.verbosity >= 0:
         _tell_branches(session, found)
     if any(version.kept for version in found):
         session.out.note(
@@ -114,9 +106,7 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
             progress=progress,
             **fields(args, "name reference"),
         )
-    if session.as_json:
-        session.out.json("mvc.import.data/1", {"data_sets": [found]})
-    else:
+    if not session.answered("mvc.import.data/1", {"data_sets": [found]}):
         session.out.note(f"Data set {found.name} is at {found.version.short}")
 
 
@@ -146,7 +136,7 @@ def _summary(found: Sequence[Imported]) -> str:
 def _row(version: Imported) -> tuple[str, ...]:
     return (
         format_time(version.time_ns, precise=False),
-        printable(version.source.name),
+        version.source.name,
         version.commit.short,
         size(version.stored_bytes) if version.kept else "there already",
     )

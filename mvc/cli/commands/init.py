@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mvc.api import Repository
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.names import printable
 
 
 class _InitOptions(CommandOptions, frozen=True, kw_only=True):
@@ -24,8 +24,6 @@ class _InitOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc init models", _InitOptions)
 def command(session: Session, args: _InitOptions) -> None:
-    from mvc.api import Repository
-
     with Repository.init(
         args.folder, branch=args.branch, bare=args.bare, shared=args.shared, config=load
     ) as repository:
@@ -34,11 +32,9 @@ def command(session: Session, args: _InitOptions) -> None:
         networked = session.fs.is_network_filesystem(repository.root)
     if networked:
         session.out.warn(
-            f"{printable(where)} is on a network file system: locks and durable writes hold "
+            f"{where} is on a network file system: locks and durable writes hold "
             "only as far as it keeps them (docs/limits.md)"
         )
-    if session.as_json:
-        session.out.json("mvc.init/1", {"path": where, "branch": first, "bare": args.bare})
-    else:
+    if not session.answered("mvc.init/1", {"path": where, "branch": first, "bare": args.bare}):
         kind = "bare mvc" if args.bare else "mvc"
-        session.out.note(f"Initialized empty {kind} repository in {printable(where)}")
+        session.out.note(f"Initialized empty {kind} repository in {where}")

@@ -14,16 +14,12 @@ from typing import Any
 import click
 
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
-from mvc.cli.nodes import show_nodes
-from mvc.cli.tables import columns
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.repo.statements.live import Live
-from mvc.text import measured, one_line
-from mvc.times import format_age, format_time
-
-_COLUMNS = columns("target, version, since, until, who, why, metrics, message")
+from mvc.serving.nodes import NodeStatus, nodes
+from mvc.text import count, format_age, format_time, measured, one_line
 
 
 class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
@@ -51,7 +47,7 @@ def command(session: Session, args: _LiveOptions) -> None:
 
 def _tell(session: Session, args: _LiveOptions) -> None:
     if args.nodes:
-        show_nodes(session, args.target)
+        _show_nodes(session, args.target)
         return
     found = _found(session, args)
     if session.as_json:
@@ -62,7 +58,7 @@ def _tell(session: Session, args: _LiveOptions) -> None:
         session.out.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
         rows = [_row(session, each, is_now) for each in found]
-        session.out.table(_COLUMNS, rows)
+        session.out.table("target, version, since, until, who, why, metrics, message", rows)
     else:
         for line in _lines(session, found[0], is_now):
             session.out.line(line)
@@ -103,7 +99,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
 
 def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
     return (
-        printable(live.target),
+        live.target,
         str(live.commit) if session.verbose else live.commit.short,
         format_time(live.since_ns),
         _until(session, live, is_now),
@@ -119,3 +115,50 @@ def _until(session: Session, live: Live, is_now: IsLive) -> str:
         to_come = " (to come)" if live.until_ns > session.now_ns() else ""
         return format_time(live.until_ns) + to_come
     return "still live" if is_now(live.deployment) else "nothing later is on record"
+
+
+# -- what nodes serve
+
+
+def _show_nodes(session: Session, target: str | None) -> None:
+    """Prints the newest report of each node, or of those that follow ``target``."""
+    found = nodes(session.repository, target)
+    if session.answered("mvc.live.nodes/1", {"nodes": found}):
+        return
+    session.out.table(
+        "node, target, version, since, behind, clock, silent since",
+        [_node(session, each) for each in found],
+    )
+    if not found:
+        session.out.note("no node has reported what it serves")
+
+
+def _node(session: Session, each: NodeStatus) -> tuple[str, ...]:
+    silent = each.silent_since_ns
+    return (
+        each.node,
+        each.target,
+        str(each.commit) if session.verbose else each.commit.short,
+        format_time(each.since_ns, precise=session.verbose),
+        _behind(each),
+        _clock(each) if each.is_clock_off else "",
+        "" if silent is None else format_time(silent, precise=session.verbose),
+    )
+
+
+def _behind(each: NodeStatus) -> str:
+    if each.live is None:
+        return "nothing is live"
+    if not each.is_behind or each.live_ns is None:
+        return ""
+    ago = format_age(each.live_ns, each.now_ns).removesuffix(" ago")
+    if each.behind is None:
+        return f"not deployed there, {ago}"
+    return f"{count(each.behind, 'deployment')}, {ago}"
+
+
+def _clock(each: NodeStatus) -> str:
+    if each.ahead_ms is None:
+        return ""
+    by = format_age(0, abs(each.ahead_ms) * 10**6).removesuffix(" ago")
+    return f"{by} {'ahead' if each.ahead_ms > 0 else 'behind'}"

@@ -26,10 +26,8 @@ from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import LIMIT, CommandOptions, Session, argument, flag, option, verb
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
-from mvc.names import printable
 from mvc.repo.history.log import LogEntry, LogOptions
-from mvc.text import listed, number, one_line
-from mvc.times import format_time
+from mvc.text import format_time, listed, number, one_line, printable
 
 
 class _LogOptions(CommandOptions, frozen=True, kw_only=True):

@@ -6,19 +6,11 @@ the tag data/NAME.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import mvc.recipes as recipes
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.tables import columns, numbers
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
-from mvc.names import printable
-from mvc.text import size
-
-if TYPE_CHECKING:
-    from mvc.recipes.dataset import DataSet
-
-_DATA = [*columns("data set, version"), *numbers("files, size"), *columns("where")]
+from mvc.recipes.dataset import DataSet
+from mvc.text import printable, size
 
 
 class _LsOptions(CommandOptions, frozen=True, kw_only=True):
@@ -39,8 +31,8 @@ def command(session: Session, args: _LsOptions) -> None:
         return
     commit_id = session.repository.find(args.rev)
     entries = chosen(session.repository.manifest(commit_id), session.names(args.paths))
-    if session.as_json:
-        out.json("mvc.ls/1", {"commit": commit_id, "files": [entry_json(e) for e in entries]})
+    payload = {"commit": commit_id, "files": [entry_json(e) for e in entries]}
+    if session.answered("mvc.ls/1", payload):
         return
     for n, entry in enumerate(entries):
         if n:
@@ -53,15 +45,15 @@ def command(session: Session, args: _LsOptions) -> None:
 def _print_data(session: Session, name: str) -> None:
     repository, out = session.repository, session.out
     found = [recipes.data_set(repository, name)] if name else recipes.data_sets(repository)
-    if session.as_json:
-        out.json("mvc.ls.data/1", {"data_sets": found})
-    elif name:
+    if session.answered("mvc.ls.data/1", {"data_sets": found}):
+        return
+    if name:
         for file in found[0].files:
             out.line(printable(file))
     else:
-        out.table(_DATA, map(_data_row, found))
+        out.table("data set, version, files>, size>, where", map(_data_row, found))
 
 
 def _data_row(found: DataSet) -> tuple[str, ...]:
-    where = "stored" if found.source is None else printable(found.source)
+    where = "stored" if found.source is None else found.source
     return found.name, found.version.short, f"{len(found.files):,}", size(found.nbytes), where

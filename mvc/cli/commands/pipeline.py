@@ -10,7 +10,6 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.tables import columns
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
@@ -19,10 +18,7 @@ from mvc.pipelines.table import PRESETS, STAGES, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
-_STAGES = columns("stage, what it does")
-_PRESETS = columns("preset, pipeline")
 _ABOUT = "about lossy decides"  # of a stage, in JSON
-_EXPLAINED = columns("stage, acts on, what it does")
 
 
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
@@ -102,20 +98,22 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
 
 def _list(session: Session) -> None:
     out = session.out
-    if session.as_json:
-        stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
-        out.json("mvc.pipeline/1", {"stages": stages, "presets": PRESETS})
+    stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
+    if session.answered("mvc.pipeline/1", {"stages": stages, "presets": PRESETS}):
         return
-    out.table(_STAGES, [(kind.usage, kind.about) for kind in STAGES.values()])
+    out.table("stage, what it does", [(kind.usage, kind.about) for kind in STAGES.values()])
     out.line()
-    out.table(_PRESETS, list(PRESETS.items()))
+    out.table("preset, pipeline", list(PRESETS.items()))
 
 
 def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     out, coding = session.out, pipeline.coding()
     out.line(pipeline.text + (f"  ({preset})" if preset else ""))
     out.line()
-    out.table(_EXPLAINED, [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)])
+    out.table(
+        "stage, acts on, what it does",
+        [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)],
+    )
     out.line()
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}

@@ -15,20 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.script import Script
-from mvc.cli.tables import columns, numbers
 from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.errors import WrongUsage
-from mvc.names import printable
 
 if TYPE_CHECKING:
     from mvc.probing.compare import LayerRow
     from mvc.probing.probe import Probe
 
-_COLUMNS = [
-    *columns("layer, type"),
-    *numbers("fwd, bwd"),
-    *columns("inp, out, grad_inp, grad_out, grad_par"),
-]
+_COLUMNS = "layer, type, fwd>, bwd>, inp, out, grad_inp, grad_out, grad_par"
 _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
@@ -100,10 +94,8 @@ def command(session: Session, args: _ProbeOptions) -> int:
         )
     if args.save is not None:
         found.save(args.save)
-        session.out.note(f"wrote the run to {printable(str(args.save))}")
-    if session.as_json:
-        session.out.json("mvc.probe/1", _json(found))
-    else:
+        session.out.note(f"wrote the run to {args.save}")
+    if not session.answered("mvc.probe/1", _json(found)):
         _print(session, found)
     return int(not found.same)
 
@@ -129,7 +121,7 @@ def _print(session: Session, found: Probe) -> None:
     out = session.out
     rows = found.rows if session.verbose else found.shown(_MOST_ROWS)
     styles = ["bad" if row.differs else None for row in rows]
-    out.table(_COLUMNS, [[printable(cell) for cell in row.cells()] for row in rows], styles=styles)
+    out.table(_COLUMNS, [row.cells() for row in rows], styles=styles)
     out.left_out(len(found.rows) - len(rows))
     out.line(out.paint(found.verdict, "good" if found.same else "bad"))
     for cause in found.causes:

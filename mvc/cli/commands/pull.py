@@ -9,8 +9,7 @@ from __future__ import annotations
 from mvc.cli.restored import tell
 from mvc.cli.transfers import tell_of_fetch
 from mvc.cli.verb import CommandOptions, Session, argument, verb
-from mvc.names import printable
-from mvc.text import count
+from mvc.text import count, printable
 
 
 class _PullOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,8 +22,7 @@ def command(session: Session, args: _PullOptions) -> None:
     remote = repository.remotes.find(args.remote)
     with session.out.progress("receiving") as progress:
         done = repository.pull(args.remote, progress=progress)
-    if session.as_json:
-        out.json("mvc.pull/1", done)
+    if session.answered("mvc.pull/1", done):
         return
     if done.fetched.is_news:
         tell_of_fetch(session, done.fetched, remote.url)
@@ -34,5 +32,5 @@ def command(session: Session, args: _PullOptions) -> None:
         out.note(f"{branch} is up to date with {there}/{branch}{more}")
         return
     old = "nothing" if done.old is None else done.old.short
-    out.note(f"Fast-forward {printable(done.branch)}: {old}..{done.new.short}")
+    out.note(f"Fast-forward {done.branch}: {old}..{done.new.short}")
     tell(session, done.restored)

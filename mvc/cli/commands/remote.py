@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.tables import columns
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.errors import MvcError, NotARepository
 from mvc.ids import CommitId
 from mvc.names import printable
-
-_COLUMNS = columns("remote, url, options")
 
 
 class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
@@ -35,7 +32,7 @@ def command(session: Session, args: _RemoteOptions) -> None:
         if "force" in args.options:
             raise click.UsageError("force is -f")
         made = session.repository.remotes.add(*names, force=args.force, **args.options)
-        session.out.note(f"{printable(made.name)} is {printable(made.url)}")
+        session.out.note(f"{made.name} is {made.url}")
         if made.scheme == "file":
             try:
                 session.repository.remotes.folder(made.name)
@@ -43,7 +40,7 @@ def command(session: Session, args: _RemoteOptions) -> None:
                 session.out.warn(str(error))
     elif action == "remove" and len(names) == 1:
         gone = session.repository.remotes.remove(*names)
-        session.out.note(f"Removed {printable(gone.name)}; what it brought stays until 'mvc gc'")
+        session.out.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
     elif action == "show" and len(names) <= 1:
         _show(session, *names)
         return
@@ -55,16 +52,15 @@ def command(session: Session, args: _RemoteOptions) -> None:
 
 def _list(session: Session) -> None:
     found = session.repository.remotes.list()
-    if session.as_json:
-        session.out.json("mvc.remote/1", {"remotes": found})
+    if session.answered("mvc.remote/1", {"remotes": found}):
         return
     rows = []
     for each in found:
         told = {key: value for key, value in fields(each).items() if key not in {"name", "url"}}
         usual = fields(type(each)(each.url))
         given = [f"{key}={value}".lower() for key, value in told.items() if value != usual[key]]
-        rows.append((printable(each.name), printable(each.url), printable(" ".join(given))))
-    session.out.table(_COLUMNS, rows)
+        rows.append((each.name, each.url, " ".join(given)))
+    session.out.table("remote, url, options", rows)
     if not rows:
         session.out.note("No remotes yet: name one with 'mvc remote add origin URL'")
 
@@ -86,8 +82,7 @@ def _show(session: Session, name: str | None = None) -> None:
         known = {ref.name.partition("/")[2]: ref.commit for ref in refs}
         mine = {tag.name: tag.commit for tag in repository.tags()}
     gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
-    if session.as_json:
-        out.json("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone})
+    if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
         return
     kind = "bare" if found.bare else "with working files"
     title = f"{printable(remote.name)}: " if remote is not None and remote.name else ""
@@ -98,13 +93,13 @@ def _show(session: Session, name: str | None = None) -> None:
     for branch, commit in found.branches.items():
         seen = known.get(branch)
         state = "as fetched" if seen == commit else "new" if seen is None else "moved"
-        rows.append(("branch", printable(branch), _id(session, commit), state))
+        rows.append(("branch", branch, _id(session, commit), state))
     for tag, commit in found.tags.items():
         same = mine.get(tag)
         state = "as here" if same == commit else "new" if same is None else "another one here"
-        rows.append(("tag", printable(tag), _id(session, commit), state))
-    rows += [("branch", printable(each), _id(session, known[each]), "gone there") for each in gone]
-    out.table(columns("kind, name, version, state"), rows)
+        rows.append(("tag", tag, _id(session, commit), state))
+    rows += [("branch", each, _id(session, known[each]), "gone there") for each in gone]
+    out.table("kind, name, version, state", rows)
     if found.another is not None:
         out.warn(found.another)
 

@@ -9,11 +9,10 @@ else store.layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mvc.cli.tables import Column, numbers
 from mvc.cli.verb import (
     DRY_RUN,
     REMOTE,
@@ -27,14 +26,12 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.ids import CommitId
+from mvc.maintenance.repack.metrics import LayoutMetrics
+from mvc.maintenance.repack.repack import Repacked
 from mvc.text import count, listed, seconds, size
 
-if TYPE_CHECKING:
-    from mvc.maintenance.repack.metrics import LayoutMetrics
-    from mvc.maintenance.repack.repack import Repacked
-
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
-_AIMS = "interval max_recovery add_queried"
+_AIMS = "interval max_recovery max_size add_queried"
 _NAMED = 8  # versions listed by id, unless -v
 
 
@@ -46,7 +43,9 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     max_recovery: float | None = option(
         "SECONDS", "The least storage that recovers every version in SECONDS."
     )
-    max_size: str | None = option("BYTES", "The fastest recovery in BYTES (40MB, 40MiB).")
+    max_size: int | None = option(
+        "BYTES", "The fastest recovery in BYTES (40MB, 40MiB).", type=nbytes
+    )
     add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
     remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
     add_queried: int | None = option("N", "Make the N versions asked for most often reset points.")
@@ -65,16 +64,14 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
     with session.out.progress("repacking", counted=True) as progress:
         done = session.repository.storage.repack(
-            max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,
             remove=remove or None,
             reason=args.reason or "",
             progress=progress,
             **fields(args, f"{_AIMS} dry_run"),
         )
-    if session.as_json:
-        session.out.json("mvc.repack/1", _json(done, dry_run=args.dry_run))
-    elif args.dry_run or session.verbosity >= 0:
+    told = session.answered("mvc.repack/1", _json(done, dry_run=args.dry_run))
+    if not told and (args.dry_run or not session.out.quiet):
         _print(session, done)
 
 
@@ -109,7 +106,7 @@ def _print(session: Session, done: Repacked) -> None:
         columns["planned"] = plan.after
     figures = [_figures(metrics) for metrics in columns.values()]
     rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
-    out.table([Column(""), *numbers(", ".join(columns))], rows)
+    out.table(f", {'>, '.join(columns)}>", rows)
 
 
 def _figures(metrics: LayoutMetrics) -> dict[str, str]:

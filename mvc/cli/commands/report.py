@@ -13,7 +13,6 @@ from typing import Literal
 import click
 
 from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, fields, option, verb
-from mvc.names import printable
 from mvc.repo.worktree.worktree import is_report
 from mvc.report.page import write_report
 from mvc.text import size
@@ -45,7 +44,5 @@ def command(session: Session, args: _ReportOptions) -> None:
     session.check_output(file, force=args.force or replaced)
     page = write_report(session.repository, file, **settings)
     length = len(page.encode())
-    if session.as_json:
-        session.out.json("mvc.report/1", {"file": file, "bytes": length})
-    else:
-        session.out.note(f"wrote {printable(file)} ({size(length)})")
+    if not session.answered("mvc.report/1", {"file": file, "bytes": length}):
+        session.out.note(f"wrote {file} ({size(length)})")

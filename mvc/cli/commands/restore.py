@@ -13,8 +13,9 @@ from shlex import quote
 from mvc.api import Repository
 from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.errors import NotARepository
-from mvc.names import printable
-from mvc.text import count, size
+from mvc.maintenance.backup import restore
+from mvc.server.repositories import names_in
+from mvc.text import count, printable, size
 
 
 class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):
@@ -24,28 +25,22 @@ class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc restore /backup/models", _RestoreOptions)
 def command(session: Session, args: _RestoreOptions) -> None:
-    from mvc.maintenance.backup import restore
-
     with session.out.progress("copying") as progress:
         try:
             done = restore(args.backup, args.folder, progress=progress)
         except NotARepository as error:
-            from mvc.server.repositories import names_in
-
             hint = "name a backup; 'mvc checkout HEAD PATH' writes a file as HEAD has it"
             if below := next(names_in(session.fs, args.backup), None):
                 one = printable(quote(str(args.backup / below)))
                 hint = f"restore each repository below it, such as: mvc restore {one} DIR"
             raise NotARepository(error.message, hint=hint) from error
-    if session.as_json:
-        session.out.json("mvc.restore/1", done)
-    else:
+    if not session.answered("mvc.restore/1", done):
         with Repository.open(done.folder, discover=False) as restored:
             has_files = not restored.context.bare and restored.head(if_known=True).commit
         step = "checkout HEAD -f" if has_files else "log --all"
         folder = quote(str(done.folder))
         then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""
         session.out.note(
-            f"{printable(str(done.folder))} holds {count(done.versions, 'version')}, "
+            f"{done.folder} holds {count(done.versions, 'version')}, "
             f"{size(done.bytes)}, all checked{then}"
         )

@@ -48,5 +48,4 @@ def command(session: Session, args: _RetrainOptions) -> None:
         found.append({"version": commit, "made": "stored" if gone else "proven"})
         what = "stored the weights of" if gone else "proved the recipe of"
         session.out.note(f"{what} {commit.short}")
-    if session.as_json:
-        session.out.json("mvc.retrain/1", {"versions": found})
+    session.answered("mvc.retrain/1", {"versions": found})

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.commits import warn_of_clock
+from mvc.cli.commits import tell_deployed, warn_of_clock
 from mvc.cli.restored import warn_of_deploying
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, reason, sign, verb
 from mvc.ids import CommitId
-from mvc.names import printable
-from mvc.times import format_time
 
 
 class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
@@ -45,14 +43,14 @@ def command(session: Session, args: _RollbackOptions) -> None:
     )
     warn_of_clock(session.out, done)
     warn_of_deploying(session, args.target)
-    if session.as_json:
-        session.out.json("mvc.rollback/1", {"deployment": done})
-    elif session.verbosity >= 0:
-        out, now_live = session.out, _titled(session, done.commit)
-        out.line(
-            f"Rolled back {out.paint(printable(done.target), 'target')} from "
-            f"{_titled(session, done.left)} to {now_live} at {format_time(done.time_ns)}"
-        )
+    left, now_live = _titled(session, done.left), _titled(session, done.commit)
+    tell_deployed(
+        session,
+        done,
+        "Rolled back {target} from {left} to {now_live}",
+        left=left,
+        now_live=now_live,
+    )
     tell_unsent(session, args.target)
 
 

@@ -14,16 +14,11 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.tables import columns
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, option, verb
-from mvc.errors import WrongUsage
+from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, nbytes, option, verb
 from mvc.names import printable
 from mvc.remote.scopes import parse_scopes, within
-from mvc.repo.config import parse_size
 from mvc.server.repositories import names_in
 from mvc.server.tokens import DAYS, Token, Tokens
-
-_COLUMNS = columns("name, until, scopes")
 
 
 class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
@@ -31,7 +26,9 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
     listen: str | None = option("ADDRESS", "HOST:PORT or unix:PATH; by default 127.0.0.1:7433.")
     tls_cert: Path | None = option("FILE", "The certificate's chain, in PEM form.")
     tls_key: Path | None = option("FILE", "Its key, unless it stands in the same file.")
-    quota: str | None = option("SIZE", "The most bytes that a repository may take, as 20GB.")
+    quota: int | None = option(
+        "SIZE", "The most bytes that a repository may take, as 20GB.", type=nbytes
+    )
     stdio: bool = flag("Answer on standard input and output.")
     scope: tuple[str, ...] = option(
         "SCOPE",
@@ -54,7 +51,7 @@ def command(session: Session, args: _ServeOptions) -> None:
         check_alone("stdio", takes="words scope quota")
         from mvc.server.stdio import serve_stdio
 
-        serve_stdio(Path(first), args.scope, _bytes(args.quota))
+        serve_stdio(Path(first), args.scope, args.quota)
     else:
         _serve(session, Path(first), args)
 
@@ -69,7 +66,7 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
         ADDRESS if args.listen is None else args.listen,
         args.tls_cert,
         args.tls_key,
-        quota=_bytes(args.quota),
+        quota=args.quota,
     )
     if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
         add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
@@ -90,13 +87,6 @@ def _print_requests() -> None:
     logger.setLevel(logging.INFO)
 
 
-def _bytes(quota: str | None) -> int | None:
-    size = None if quota is None else parse_size(quota)
-    if quota is not None and not size:
-        raise WrongUsage(f"{quota!r} is no size", hint="for example: --quota 20GB")
-    return size
-
-
 def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
     tokens, out = Tokens(session.fs, Path()), session.out
     match words:
@@ -112,8 +102,7 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
                     f"there is no repository in {here} or below: a token counts in the folder that "
                     "is served, 'mvc -C FOLDER serve token add'"
                 )
-            if session.as_json:
-                out.json("mvc.serve.token/1", {"name": name, "token": text})
+            if session.answered("mvc.serve.token/1", {"name": name, "token": text}):
                 return
             out.line(text)
             out.note("This token is shown only once. Pass it on over a secure channel.")
@@ -143,7 +132,9 @@ def _list(session: Session, tokens: Tokens) -> None:
         ]  # fmt: skip
         session.out.json("mvc.serve.tokens/1", {"tokens": rows})
         return
-    session.out.table(_COLUMNS, [_row(each, expired=tokens.has_expired(each)) for each in known])
+    session.out.table(
+        "name, until, scopes", [_row(each, expired=tokens.has_expired(each)) for each in known]
+    )
 
 
 def _time(seconds: int) -> str:

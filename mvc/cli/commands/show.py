@@ -9,12 +9,11 @@ revisions' says how a REV is named.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from typing import Any
 
 import click
-from msgspec import Struct, field
 
 import mvc.recipes as recipes
 from mvc.cli.commits import as_json as commit_json
@@ -36,10 +35,9 @@ from mvc.cli.verb import (
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.names import printable
-from mvc.repo.content.compare import compare_files, renames
+from mvc.repo.content.compare import FileDiff, compare_paths
 from mvc.repo.history.log import LogEntry, LogOptions
-from mvc.text import count
+from mvc.text import count, printable
 
 _FIRST = 20
 _CALL = 2000  # characters
@@ -87,22 +85,16 @@ def command(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
-    repository, command = session.repository, click.get_current_context().info_name
-    if args.at is not None or args.target is not None:
-        if args.words:
-            raise WrongUsage("name a REV, or a moment with --at (and its --target)")
-        rev = args.at or args.target
-        ids = [(rev, repository.find(at=args.at, target=args.target))]
-    else:
-        if command == "rev-parse" and not args.words:  # in scripts, an empty variable is no HEAD
-            raise WrongUsage("name a REV, or a moment with --at (and its --target)")
-        ids = [(rev, repository.find(rev)) for rev in args.words or ("HEAD",)]
-    if session.as_json:
-        found = [{"rev": text, "id": id_} for text, id_ in ids]
-        schema = "mvc.rev-parse/1" if command == "rev-parse" else "mvc.show.id/1"
-        session.out.json(schema, {"revisions": found})
-        return
-    for _, id_ in ids:
+    repository = session.repository
+    by_moment = args.at is not None or args.target is not None
+    if by_moment and args.words:
+        raise WrongUsage("name a REV, or a moment with --at (and its --target)")
+    ids = [(rev, repository.find(rev)) for rev in args.words or ("HEAD",)]
+    if by_moment:
+        ids = [(args.at or args.target or "", repository.find(at=args.at, target=args.target))]
+    found = [{"rev": text, "id": id_} for text, id_ in ids]
+    answered = session.answered("mvc.show.id/1", {"revisions": found})
+    for _, id_ in () if answered else ids:
         session.out.line(str(id_))
 
 
@@ -113,22 +105,18 @@ def _print_commit(session: Session, rev: CommitId) -> None:
         rev, LogOptions(reset_points=True, relations=True), limit=1, incomplete=incomplete
     )
     entry = found[0]
-    manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
+    stored = entry.forgotten_ns is None
+    manifest = repository.manifest(entry.id) if stored else _EMPTY
     parent = _parent(session, entry, incomplete)
-    files, removed = _compared(parent, manifest)
-    predicted = repository.storage.predicted(rev) if entry.forgotten_ns is None else {}
+    changes = {} if parent is None else _changes(parent, manifest)
+    predicted = repository.storage.predicted(rev) if stored else {}
     if session.as_json:
         payload = commit_json(entry) | fields(entry, "reset_point relations")
         payload["files"] = [
-            entry_json(file.entry)
-            | {
-                "renamed_from": file.renamed_from,
-                "changed": None if parent is None else file.marks,
-                "predicted": predicted.get(file.entry.path, ()),
-            }
-            for file in files
+            entry_json(file) | _json(changes.get(file.path), predicted.get(file.path, ()))
+            for file in manifest.entries
         ]
-        payload["removed"] = removed
+        payload["removed"] = None if parent is None else _removed(changes)
         out.json("mvc.show/1", payload, incomplete=incomplete)
         session.tell_incomplete(incomplete)
         return
@@ -137,7 +125,7 @@ def _print_commit(session: Session, rev: CommitId) -> None:
     signed = signed_line(session, entry.id)
     for line in details(entry, session.now_ns(), full=session.verbose, signed=signed):
         out.line(line)
-    if entry.forgotten_ns is not None:
+    if not stored:
         for receipt in repository.storage.receipts():
             if any(state.commit == entry.id for state in receipt.states):
                 out.line()
@@ -147,27 +135,28 @@ def _print_commit(session: Session, rev: CommitId) -> None:
     else:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
-        folding = Folding.of(manifest.by_path, unfold=session.verbose)
-        _print_changes(session, files, removed or (), folding=folding, predicted=predicted)
+        _print_changes(session, manifest, changes, predicted)
     session.tell_incomplete(incomplete)
 
 
 def _print_changes(
     session: Session,
-    files: Sequence[_Shown],
-    removed: Sequence[str],
-    *,
-    folding: Folding,
+    manifest: Manifest,
+    changes: Mapping[str, FileDiff],
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
     out, same = session.out, 0
-    for file in files:
-        if file.what == "unchanged" and not session.verbose:
+    folding = Folding.of(manifest.by_path, unfold=session.verbose)
+    for entry in manifest.entries:
+        change = changes.get(entry.path)
+        if change is not None and change.kind == "unchanged" and not session.verbose:
             same += 1
             continue
         out.line()
-        _print_file(session, file, folding, predicted.get(file.entry.path, ()))
-    for path in removed:
+        _print_file(
+            session, entry, change, folding=folding, predicted=predicted.get(entry.path, ())
+        )
+    for path in _removed(changes):
         out.line()
         out.line(f"{out.paint(printable(path), 'removed')}  removed")
     if same:
@@ -175,47 +164,43 @@ def _print_changes(
         out.line(f"{count(same, 'file')} unchanged (-v lists them)")
 
 
-class _Shown(Struct, frozen=True):
-    """A file of the version, beside the first parent's.
-
-    ``what`` became of it, empty if that is not known. ``marks``: added or changed, by the keys of
-    the tensors that are not as in the parent.
-    """
-
-    entry: FileEntry
-    what: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
-    renamed_from: str | None = None
-
-
-def _compared(parent: Manifest | None, manifest: Manifest) -> tuple[list[_Shown], list[str] | None]:
-    """The files of a version, and the paths that it removed; None if that is not known."""
-    if parent is None:
-        return [_Shown(entry) for entry in manifest.entries], None
+def _changes(parent: Manifest, manifest: Manifest) -> dict[str, FileDiff]:
+    """How each path differs from the first parent's."""
     old, new = parent.by_path, manifest.by_path
-    gone = sorted(old.keys() - new)
-    added = [entry for entry in manifest.entries if entry.path not in old]
-    origins = renames([old[path] for path in gone], added)
-    files = [_against(entry, old, origins.get(entry.path)) for entry in manifest.entries]
-    return files, [path for path in gone if path not in origins.values()]
+    pairs = [(path, old.get(path), new.get(path)) for path in sorted(old | new)]
+    return {file.path: file for file in compare_paths(pairs)}
 
 
-def _against(entry: FileEntry, parent: Mapping[str, FileEntry], origin: str | None) -> _Shown:
-    if origin is not None:
-        return _Shown(entry, f"renamed (was {printable(origin)})", {}, origin)
-    file = compare_files(parent.get(entry.path), entry, entry.path)
-    kinds = Counter(tensor.kind for tensor in file.tensors)
-    marks = {
+def _removed(changes: Mapping[str, FileDiff]) -> list[str]:
+    return [path for path, file in changes.items() if file.kind == "removed"]
+
+
+def _json(change: FileDiff | None, predicted: Sequence[str]) -> dict[str, Any]:
+    return {
+        "renamed_from": None if change is None else change.renamed_from,
+        "changed": None if change is None else _marks(change),
+        "predicted": predicted,
+    }
+
+
+def _marks(change: FileDiff) -> dict[str, str]:
+    """Added or changed, by the keys of the tensors that are not as in the parent."""
+    return {
         each.key: "added" if each.kind in {"added", "renamed"} else "changed"
-        for each in file.tensors
+        for each in change.tensors
         if each.kind not in {"unchanged", "removed"}
     }
-    what = "new" if file.kind == "added" else file.kind
-    if entry.tensors and file.kind == "changed":
-        gone = kinds["removed"] + kinds["renamed"]
-        removed = f", {count(gone, 'tensor')} removed" if gone else ""
-        what = f"{len(marks):,} changed{removed}"
-    return _Shown(entry, what, marks)
+
+
+def _what(change: FileDiff, entry: FileEntry) -> str:
+    if change.renamed_from is not None:
+        return f"renamed (was {printable(change.renamed_from)})"
+    if not entry.tensors or change.kind != "changed":
+        return "new" if change.kind == "added" else change.kind
+    gone = len(change.tensors) - len(entry.tensors)
+    gone += sum(tensor.kind == "renamed" for tensor in change.tensors)
+    removed = f", {count(gone, 'tensor')} removed" if gone else ""
+    return f"{len(_marks(change)):,} changed{removed}"
 
 
 def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> Manifest | None:
@@ -243,16 +228,23 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
     return f"the state of its parent {what}" + ("" if way is None else f"; {way}")
 
 
-def _print_file(session: Session, file: _Shown, folding: Folding, predicted: Sequence[str]) -> None:
+def _print_file(
+    session: Session,
+    entry: FileEntry,
+    change: FileDiff | None,
+    *,
+    folding: Folding,
+    predicted: Sequence[str],
+) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
-    out, verbose, marks = session.out, session.verbose, file.marks
+    out, verbose = session.out, session.verbose
+    marks, what = ({}, "") if change is None else (_marks(change), _what(change, entry))
     stored = f"{len(predicted)} predicted" if predicted else ""
-    out.line(", ".join(filter(None, (file_line(out, file.entry), file.what, stored))))
-    changed = [t for t in file.entry.tensors if verbose or t.key in marks]
-    tensors = [t for t in changed if folding.keeps(file.entry.path, t.key)]
+    out.line(", ".join(filter(None, (file_line(out, entry), what, stored))))
+    changed = [t for t in entry.tensors if verbose or t.key in marks]
+    tensors = [t for t in changed if folding.keeps(entry.path, t.key)]
     if not verbose:  # all of them changed: only what is new needs a word
-        new = file.what != "new"
-        marks = {key: word for key, word in marks.items() if word == "added" and new}
+        marks = {key: word for key, word in marks.items() if word == "added" and what != "new"}
     words = ((key, filter(None, (marks.get(key), "predicted"))) for key in predicted)
     marks = {**marks, **({key: ", ".join(each) for key, each in words} if verbose else {})}
     most = None if verbose else _FIRST
@@ -270,9 +262,8 @@ def _show_code(session: Session, rev: CommitId) -> None:
     carries_model = "model.json" in repository.version(rev).attached
     call = recipes.model(repository, rev).call if carries_model else None
     calls = recipes.calls(repository, rev)
-    if session.as_json:
-        shown = [fields(each, "text stored") for each in calls]
-        out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})
+    shown = [fields(each, "text stored") for each in calls]
+    if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):
         return
     if call is not None:
         out.line(out.paint(f"# builds the model: {call}", "heading"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from mvc.api import Stats
 from mvc.cli.commits import tell_absent
-from mvc.cli.tables import Column, columns, numbers
 from mvc.cli.verb import CommandOptions, Session, check_alone, fields, flag, option, verb
 from mvc.repo.history.log import LogOptions
 from mvc.text import count, one_line, percent, seconds, size
@@ -20,12 +19,6 @@ _KINDS = {
     "journal": "journal",
     "index": "index (can be rebuilt)",
 }
-_VERSIONS = (
-    *columns("version, stored"),
-    *numbers("bytes, recovery, price"),
-    Column("message", give="end"),
-)
-_COLUMNS = (Column("stored"), *numbers("bytes, share"))
 
 
 class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
@@ -40,9 +33,7 @@ def command(session: Session, args: _StatsOptions) -> None:
         _print_versions(session)
         return
     found = session.repository.storage.stats(calibrate=args.calibrate)
-    if session.as_json:
-        session.out.json("mvc.stats/1", found)
-    else:
+    if not session.answered("mvc.stats/1", found):
         _print(session, found)
 
 
@@ -69,7 +60,7 @@ def _print_versions(session: Session) -> None:
         )
         for entry, stored in found
     ]
-    session.out.table(_VERSIONS, rows)
+    session.out.table("version, stored, bytes>, recovery>, price>, message", rows)
 
 
 def _print(session: Session, found: Stats) -> None:
@@ -116,5 +107,5 @@ def _print(session: Session, found: Stats) -> None:
         for kind, nbytes in found.bytes.items()
         if nbytes or found.versions
     ]
-    out.table(_COLUMNS, rows)
+    out.table("stored, bytes>, share>", rows)
     tell_absent(session, found.absent)

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from mvc.cli.transfers import unsent_line
 from mvc.cli.verb import CommandOptions, Session, fields, flag, verb
-from mvc.names import printable
 from mvc.repo.worktree.status import FileChange, Status
-from mvc.text import count
+from mvc.text import count, printable
 
 _SECTIONS = {
     "work": "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.verb import FORCE_WORK, CommandOptions, Session, argument, fields, flag, verb
-from mvc.names import printable
 
 
 class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ def command(session: Session, args: _SwitchOptions) -> None:
         return
     if done is not None and (done.written or done.deleted or done.unchanged):
         tell(session, done)
-    session.out.note(f"Switched to {'new ' if created else ''}branch {printable(args.branch)}")
+    session.out.note(f"Switched to {'new ' if created else ''}branch {args.branch}")
     tell_of_training(session, before, args.branch)
     if done is not None:
         warn_of_unreached(session, done)

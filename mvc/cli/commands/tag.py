@@ -6,7 +6,6 @@ import click
 
 from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
-from mvc.names import printable
 
 
 class _TagOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,12 +22,12 @@ def command(session: Session, args: _TagOptions) -> None:
             raise click.UsageError("name the tags to delete")
         for name in args.names:
             repository.delete_tag(name)
-            out.note(f"Deleted tag {printable(name)}")
+            out.note(f"Deleted tag {name}")
     elif args.names:
         if len(args.names) > 2:
             raise click.UsageError("too many arguments: mvc tag NAME [REV]")
         made = repository.tag(*args.names, force=args.force)
-        out.note(f"Tag {printable(made.name)} is at {made.commit.short}")
+        out.note(f"Tag {made.name} is at {made.commit.short}")
     if session.as_json:
         out.json("mvc.tag/1", {"tags": refs_json(session, repository.tags())})
     elif not args.names:

@@ -22,8 +22,7 @@ from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.distributed.runner.settings import check_alone, checked, from_texts
 from mvc.errors import CannotDistribute
-from mvc.names import printable
-from mvc.text import count, size
+from mvc.text import count, printable, size
 
 _NOTES = {
     "begins": "{workers} workers, {protocol}, {threshold}",

@@ -13,7 +13,6 @@ import click
 
 from mvc.cli.commits import live_now, who
 from mvc.cli.restored import tell_of_training
-from mvc.cli.tables import columns
 from mvc.cli.verb import (
     DRY_RUN,
     CommandOptions,
@@ -27,15 +26,12 @@ from mvc.cli.verb import (
 )
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.names import printable
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.repo.oplog.undo import Undoing
 from mvc.repo.statements.live import Deployed
 from mvc.store.journal.entries import Entry, RefChange, RefValue
-from mvc.text import count, one_line
-from mvc.times import format_time
+from mvc.text import count, format_time, one_line, printable
 
-_COLUMNS = columns("number, time, operation, state, who, why, changes, about")
 _WEIGHTS = {"dropped": "given up", "stored": "stored again"}
 
 
@@ -48,7 +44,6 @@ class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc undo", _UndoOptions)
 def command(session: Session, args: _UndoOptions) -> None:
-    out = session.out
     if args.listed:
         check_alone("listed")
         print_operations(session)
@@ -61,13 +56,12 @@ def command(session: Session, args: _UndoOptions) -> None:
     done = session.repository.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
     for deployed in done.deployments:
         _tell_of_deployment(session, done, deployed)
-    if session.as_json:
-        out.json("mvc.undo/1", _json(done))
-    elif args.dry_run or session.verbosity >= 0:
+    told = session.answered("mvc.undo/1", _json(done))
+    if not told and (args.dry_run or not session.out.quiet):
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
         moved = moves(done.entry, full=session.verbose) or "an annotation"
-        out.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
+        session.out.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
     if done.after != done.before:
         tell_of_training(session, done.before.branch, done.after.branch)
@@ -95,7 +89,7 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
         holding = session.repository.remotes.holding(change.old)
         if holding and change.old != change.new:
             session.out.note(
-                f"{printable(holding[0])} still has {change.old.short}: 'mvc pull' brings it back, "
+                f"{holding[0]} still has {change.old.short}: 'mvc pull' brings it back, "
                 "'mvc push --force' takes it away there, too"
             )
 
@@ -219,7 +213,9 @@ def print_operations(session: Session) -> None:
         return
     rows = [_row(each, full=session.verbose) for each in found]
     styles = [None if each.undone_by is None else "dim" for each in found]
-    session.out.table(_COLUMNS, rows, styles=styles)
+    session.out.table(
+        "number>, time, operation, state, who, why, changes, about", rows, styles=styles
+    )
 
 
 def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
@@ -231,7 +227,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
     return (
         str(operation.number),
         format_time(entry.time_ns, precise=False),
-        printable(entry.operation),
+        entry.operation,
         state,
         who(entry.done_by, entry.sender),
         one_line(entry.why),

@@ -8,14 +8,9 @@ REVs: who signed these versions. The exit code is 1 if nobody vouches for one of
 from __future__ import annotations
 
 from mvc.cli.commits import IsLive, live_now
-from mvc.cli.tables import columns
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
-from mvc.names import printable
 from mvc.repo.statements.signatures import Vouched, told
-from mvc.text import count
-from mvc.times import format_time
-
-_COLUMNS = columns("time, target, commit, state, signed by, problem")
+from mvc.text import count, format_time
 
 
 class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -30,12 +25,14 @@ def command(session: Session, args: _VerifyOptions) -> int:
         check_alone("revs")
         return _verify_versions(session, args.revs)
     found = session.repository.verify(args.target, since=args.since)
-    if session.as_json:
-        session.out.json("mvc.verify/1", {"deployments": found})
-    elif found:
+    if not session.answered("mvc.verify/1", {"deployments": found}) and found:
         live = live_now(session)
         styles = ["bad" if each.problems else None for each in found]
-        session.out.table(_COLUMNS, [_row(session, each, live) for each in found], styles=styles)
+        session.out.table(
+            "time, target, commit, state, signed by, problem",
+            [_row(session, each, live) for each in found],
+            styles=styles,
+        )
     bad = sum(bool(each.problems) for each in found)
     if not session.as_json:
         total = count(len(found), "deployment")
@@ -47,10 +44,10 @@ def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
     deployed, signature = vouched.deployment, vouched.signature
     return (
         format_time(deployed.time_ns),
-        printable(deployed.target),
+        deployed.target,
         str(deployed.commit) if session.verbose else deployed.commit.short,
         "retracted" if deployed.retracted else "live" if live(deployed) else "",
-        printable(signature.signer) if signature.trust == "good" else "",
+        signature.signer if signature.trust == "good" else "",
         "; ".join(vouched.problems),
     )
 
@@ -60,10 +57,9 @@ def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
     for rev in revs:
         commit = repository.find(rev)
         found.append((commit, repository.signature(commit)))
-    if session.as_json:
-        versions = [{"commit": commit, "signature": checked} for commit, checked in found]
-        session.out.json("mvc.verify.versions/1", {"versions": versions})
-    for commit, checked in () if session.as_json else found:
+    versions = [{"commit": commit, "signature": checked} for commit, checked in found]
+    answered = session.answered("mvc.verify.versions/1", {"versions": versions})
+    for commit, checked in () if answered else found:
         style = None if checked.trust == "good" else "bad"
         said = session.out.paint(f"signed {told(checked)}", style)
         session.out.line(f"{session.out.paint(commit.short, 'id')} {said}")

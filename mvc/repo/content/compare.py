@@ -7,7 +7,7 @@ by names without the prefixes that wrappers add.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -91,6 +91,25 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
     return FileDiff(
         path, "unchanged" if same else "changed", tensors, comparisons, other_changed=other
     )
+
+
+Pair = tuple[str, FileEntry | None, FileEntry | None]
+"""A path, with its old and its new file."""
+
+
+def compare_paths(pairs: Sequence[Pair]) -> list[FileDiff]:
+    """How each path differs; a removed and an added one with the same bytes are one, renamed."""
+    gone = {path: x for path, x, y in pairs if x is not None and y is None}
+    new = {path: y for path, x, y in pairs if y is not None and x is None}
+    origins = renames(gone.values(), new.values())
+    result = []
+    for path, old, entry in pairs:
+        if (origin := origins.get(path)) is not None:
+            same = compare_files(gone[origin], entry, path)
+            result.append(replace(same, kind="renamed", renamed_from=origin))
+        elif path not in origins.values():
+            result.append(compare_files(old, entry, path))
+    return result
 
 
 def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:

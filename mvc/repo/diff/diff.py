@@ -30,7 +30,7 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.names import is_under
-from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
+from mvc.repo.content.compare import FileDiff, Pair, TensorDiff, compare_paths
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
@@ -45,7 +45,6 @@ from mvc.types import Progress
 Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
-_Pair = tuple[str, FileEntry | None, FileEntry | None]
 _V = TypeVar("_V")
 
 
@@ -118,7 +117,7 @@ def diff(
         if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
-    found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
+    found = compare_paths(pairs)
     unmeasured: dict[str, str] = {}
     files = tuple(_with_distances(old, new, pairs, found, unmeasured=unmeasured, progress=progress))
     metrics, params = {}, {}
@@ -140,7 +139,7 @@ def diff(
     )
 
 
-def _relations(pairs: Sequence[_Pair]) -> dict[str, Relation]:
+def _relations(pairs: Sequence[Pair]) -> dict[str, Relation]:
     """What each model of the new side is to those of the old one, by the path of its pair."""
     bases = models(old for _, old, _ in pairs if old is not None)
     new = {id(entry) for entry in models(new for _, _, new in pairs if new is not None)}
@@ -326,7 +325,7 @@ def _is_as_imported(context: Context) -> bool:
     return max(moves, key=lambda move: move.sequence).entry.operation == "import"
 
 
-def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
+def _pairs(old: DiffSource, new: DiffSource) -> Iterator[Pair]:
     if old.single or new.single:
         x, y = old.entry_like(new), new.entry_like(old)
         yield (x if new.single and not old.single else y).path, x, y
@@ -335,25 +334,10 @@ def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
         yield path, old.entries.get(path), new.entries.get(path)
 
 
-def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff]:
-    """Joins a removed path and an added path with the same bytes."""
-    gone = {path: x for path, x, y in pairs if x is not None and y is None}
-    new = {path: y for path, x, y in pairs if y is not None and x is None}
-    origins = renames(gone.values(), new.values())
-    result = []
-    for file in found:
-        if (old := origins.get(file.path)) is not None:
-            same = compare_files(gone[old], new[file.path], file.path)
-            result.append(replace(same, kind="renamed", renamed_from=old))
-        elif file.path not in origins.values():
-            result.append(file)
-    return result
-
-
 def _with_distances(
     old: DiffSource,
     new: DiffSource,
-    pairs: Sequence[_Pair],
+    pairs: Sequence[Pair],
     found: Sequence[FileDiff],
     unmeasured: dict[str, str],
     progress: Progress | None,

@@ -65,7 +65,7 @@ def test_a_scope_that_matches_no_repository_is_named(mvc: Mvc) -> None:
         (". --listen 127.0.0.1:99999", "is no address"),
         (". --tls-key k.pem", "goes with --tls-cert"),
         (". --tls-cert none.pem", "cannot be used: no such file"),
-        (". --quota much", "is no size"),
+        (". --quota much", "a size is written"),
         (". --scope read", "does not go with --scope"),
         ("--stdio . --listen 127.0.0.1:1", "--stdio does not go with --listen"),
         ("--stdio . --scope write", "'write' is no scope"),
