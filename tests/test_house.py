@@ -38,7 +38,7 @@ BUDGET = {
     "probing": 855,
     "recipes": 1_901,
     "remote": 5_886,
-    "repo": 6_756,
+    "repo": 6_744,
     "report": 727,
     "server": 1_315,
     "serving": 708,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -46,7 +46,7 @@ def fetches(function: Callable[_P, _T]) -> Callable[_P, _T]:
 def _fetching(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        return with_states(self.context, lambda: function(self, *args, **named))
+        return with_states(self.context, partial(function, self, *args, **named))
 
     return method
 

@@ -8,9 +8,9 @@ with its hash.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -41,6 +41,9 @@ from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
 from mvc.text import html_table, text_table
 from mvc.types import Progress
+
+if TYPE_CHECKING:
+    from mvc.repo.diff.distance import Distance
 
 Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
@@ -227,11 +230,6 @@ class DiffSource(Struct, frozen=True):
                     return self.entries[name]
         return self.only_state()
 
-    def buffer(self) -> memoryview:
-        """Memory for the largest piece of these files' contents."""
-        sizes = (c.spec.nbytes for e in self.entries.values() for c in e.contents)
-        return memoryview(bytearray(min(PIECE, max(sizes, default=0))))
-
 
 def _sides(
     context: Context, a: Rev | None, b: Rev | None, paths: Sequence[str]
@@ -346,53 +344,60 @@ def _with_distances(
 
     A file whose weights were given up stays as it is, and gets its reason in ``unmeasured``.
     """
-    from mvc.repo.diff.distance import measure
-
-    wanted = [row.new_spec for file in found for row in file.tensors if _comparable(row)]
+    wanted = [row.new_spec for file in found for row in file.tensors if comparable(row)]
     done, total = 0, sum(spec.nbytes for spec in wanted if spec is not None)
-    first, second = (old.buffer(), new.buffer()) if wanted else (memoryview(b""),) * 2
     by_path = {path: (x, y) for path, x, y in pairs}
     for file in found:
-        x, y = by_path[file.path]
-        if x is None or y is None or not any(map(_comparable, file.tensors)):
-            yield file
-            continue
-        before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
-        rows = []
-        with ExitStack() as opened:
-            try:
-                read_old = opened.enter_context(old.open(x))
-                read_new = opened.enter_context(new.open(y))
-            except WeightsDropped as error:
-                unmeasured[file.path] = error.message
-                yield file
-                continue
-            for row in file.tensors:
-                if not _comparable(row):
-                    rows.append(row)
-                    continue
-                u, v = before[row.renamed_from or row.key], after[row.key]
-                distance = measure(
-                    u.spec.dtype,
-                    tensor_pieces(old, read_old, x, u, buffer=first),
-                    v.spec.dtype,
-                    tensor_pieces(new, read_new, y, v, buffer=second),
-                )
-                rows.append(replace(row, **asdict(distance)))
-                done += v.spec.nbytes
-                if progress is not None:
-                    progress(done, total, file.path)
-        yield replace(file, tensors=tuple(rows))
+        (x, y), rows = by_path[file.path], list(filter(comparable, file.tensors))
+        measured_rows: dict[str, TensorDiff] = {}
+        try:
+            if rows and x is not None and y is not None:
+                for row, distance in zip(rows, measured(old, x, new, y, rows=rows), strict=True):
+                    measured_rows[row.key] = replace(row, **asdict(distance))
+                    done += 0 if row.new_spec is None else row.new_spec.nbytes
+                    if progress is not None:
+                        progress(done, total, file.path)
+        except WeightsDropped as error:
+            unmeasured[file.path] = error.message
+        yield replace(file, tensors=tuple(measured_rows.get(r.key, r) for r in file.tensors))
 
 
-def _comparable(row: TensorDiff) -> bool:
+def comparable(row: TensorDiff) -> bool:
     """Whether the distances are defined and not known from the hashes."""
     old, new = row.old_spec, row.new_spec
     there = old is not None and new is not None and old.shape == new.shape
     return there and row.changed_share is None
 
 
-def tensor_pieces(
+def measured(
+    old: DiffSource, x: FileEntry, new: DiffSource, y: FileEntry, *, rows: Iterable[TensorDiff]
+) -> Iterator[Distance]:
+    """The distances of ``rows``, tensors of the file ``x`` of one side and of ``y`` of the other.
+
+    Raises WeightsDropped, DamagedData, SourceChanged.
+    """
+    from mvc.repo.diff.distance import measure
+
+    before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
+    first, second = _buffer(x), _buffer(y)
+    with old.open(x) as read_old, new.open(y) as read_new:
+        for row in rows:
+            u, v = before[row.renamed_from or row.key], after[row.key]
+            yield measure(
+                u.spec.dtype,
+                _tensor_pieces(old, read_old, x, u, buffer=first),
+                v.spec.dtype,
+                _tensor_pieces(new, read_new, y, v, buffer=second),
+            )
+
+
+def _buffer(entry: FileEntry) -> memoryview:
+    """Memory for the largest piece of a file's contents."""
+    largest = max((content.spec.nbytes for content in entry.contents), default=0)
+    return memoryview(bytearray(min(PIECE, largest)))
+
+
+def _tensor_pieces(
     side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
     """A tensor's row-major bytes, piece by piece in ``buffer``.

@@ -18,10 +18,10 @@ from msgspec.structs import asdict, replace
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import CommitId
 from mvc.limits import MIB
-from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.manifest import FileEntry
 from mvc.repo.content.compare import TensorDiff, bare_name, compare_files
 from mvc.repo.context import Context
-from mvc.repo.diff.diff import DiffSource, tensor_pieces, version
+from mvc.repo.diff.diff import DiffSource, comparable, measured, version
 from mvc.repo.lookup import manifests
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
@@ -71,18 +71,16 @@ def nearest(context: Context, path: Path) -> Nearest | None:
     values = _Values(context, file)
     best, told_apart = values.closest(search.best, time.monotonic() + _MEASURE)
     rows = _differing(best.entry, entry)
-    chosen, before = _smallest(_MEASURED, rows), {t.key: t for t in best.entry.tensors}
-    after = {tensor.key: tensor for tensor in entry.tensors}
-    pairs = [(before[row.renamed_from or row.key], after[row.key]) for row in chosen]
-    found = zip(chosen, values.measured(best, pairs), strict=True)
-    measured = [replace(row, **asdict(distance)) for row, distance in found]
+    chosen = _smallest(_MEASURED, rows)
+    found = zip(chosen, values.measured(best, chosen), strict=True)
+    measured_rows = [replace(row, **asdict(distance)) for row, distance in found]
     rest = [row for row in rows if row not in chosen]
     return Nearest(
         best.commit,
         best.entry.path,
         len(entry.tensors),
         equal=len(entry.tensors) - sum(row.kind != "removed" for row in rows),
-        differing=(*sorted(measured, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
+        differing=(*sorted(measured_rows, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
         versions=search.versions,
         complete=search.complete and told_apart,
     )
@@ -158,13 +156,12 @@ class _Values:
         self._context = context
         self._file = file
         (self.entry,) = file.entries.values()
-        self._tensors = {bare_name(tensor.key): tensor for tensor in self.entry.tensors}
         # Distances by the name of a tensor, and the content that it was compared with.
         self._known: dict[tuple[str, bytes], float] = {}
 
     def closest(self, tied: Sequence[_Candidate], until: float) -> tuple[_Candidate, bool]:
         """The closest version, by some tensors at first; whether the time sufficed."""
-        rows = filter(_is_comparable, _differing(tied[0].entry, self.entry))
+        rows = filter(comparable, _differing(tied[0].entry, self.entry))
         ordered = sorted(rows, key=_bytes)
         quick = [row for row in ordered if _bytes(row) <= _QUICK]
         names = [bare_name(row.key) for row in (quick[::-1] or ordered[:1])]
@@ -185,43 +182,28 @@ class _Values:
 
     def _distance(self, candidate: _Candidate, names: Sequence[str]) -> float:
         """The sum over these tensors; infinite for a version without one of them."""
-        theirs = {bare_name(tensor.key): tensor for tensor in candidate.entry.tensors}
+        rows = {bare_name(r.key): r for r in compare_files(candidate.entry, self.entry, "").tensors}
+        theirs = {tensor.key: tensor.id for tensor in candidate.entry.tensors}
+        places = dict[tuple[str, bytes], TensorDiff]()
         for name in names:
-            if name not in theirs or theirs[name].spec.shape != self._tensors[name].spec.shape:
+            row = rows[name]
+            if not (row.same or comparable(row)):
                 return float("inf")
-        places = [(name, bytes(theirs[name].id)) for name in names]
+            places[name, theirs[row.renamed_from or row.key]] = row
+        self._known |= {place: 0.0 for place, row in places.items() if row.same}
         new = [place for place in places if place not in self._known]
         try:
-            found = self.measured(candidate, [(theirs[n], self._tensors[n]) for n, _ in new])
+            found = self.measured(candidate, [places[place] for place in new])
         except MvcError:  # damaged, or its weights were given up
             return float("inf")
         self._known |= dict(zip(new, (distance.l2 for distance in found), strict=True))
         return sum(self._known[place] for place in places)
 
-    def measured(
-        self, candidate: _Candidate, pairs: Sequence[tuple[LogicalTensor, LogicalTensor]]
-    ) -> list[Distance]:
-        """Of pairs of an old and a new tensor.
-
-        Raises WeightsDropped, DamagedData, SourceChanged.
-        """
-        from mvc.repo.diff.distance import measure
-
-        if not pairs:
-            return []
-        file, entry, commit = self._file, candidate.entry, candidate.commit
+    def measured(self, candidate: _Candidate, rows: Sequence[TensorDiff]) -> list[Distance]:
+        """Raises WeightsDropped, DamagedData, SourceChanged."""
+        entry, commit = candidate.entry, candidate.commit
         old = version(self._context, commit, commit.short, [entry.path])
-        buffers = old.buffer(), file.buffer()
-        with old.open(entry) as read_old, file.open(self.entry) as read_new:
-            return [
-                measure(
-                    a.spec.dtype,
-                    tensor_pieces(old, read_old, entry, a, buffer=buffers[0]),
-                    b.spec.dtype,
-                    tensor_pieces(file, read_new, self.entry, b, buffer=buffers[1]),
-                )
-                for a, b in pairs
-            ]
+        return list(measured(old, entry, self._file, self.entry, rows=rows)) if rows else []
 
 
 def _differing(old: FileEntry, new: FileEntry) -> list[TensorDiff]:
@@ -233,17 +215,12 @@ def _smallest(most: int, rows: Iterable[TensorDiff]) -> list[TensorDiff]:
     """The smallest tensors of equal shapes that have ``most`` bytes together."""
     chosen: list[TensorDiff] = []
     total = 0
-    for row in sorted(filter(_is_comparable, rows), key=_bytes):
+    for row in sorted(filter(comparable, rows), key=_bytes):
         total += _bytes(row)
         if total > most:
             break
         chosen.append(row)
     return chosen
-
-
-def _is_comparable(row: TensorDiff) -> bool:
-    old, new = row.old_spec, row.new_spec
-    return old is not None and new is not None and old.shape == new.shape
 
 
 def _bytes(row: TensorDiff) -> int:
