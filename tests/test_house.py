@@ -37,7 +37,7 @@ BUDGET = {
     "pipelines": 405,
     "probing": 855,
     "recipes": 1_901,
-    "remote": 5_886,
+    "remote": 5_870,
     "repo": 6_744,
     "report": 727,
     "server": 1_315,

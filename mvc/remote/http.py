@@ -558,24 +558,17 @@ def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | N
 
 def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     why = error.verify_message or "it does not fit"
-    if "expired" in why:
-        hint = "its owner must renew it; is the clock of this machine right?"
-    elif "issuer" in why or "self-signed" in why or "self signed" in why:
-        hint = (
-            "of a private authority? '-o ca_file=FILE' of clone or 'remote add -f' names its file"
-        )
-    else:
-        hint = "is this the name that the certificate was made for?"
-    return RemoteUnreachable(f"the certificate of {url} is not accepted: {why}", hint=hint)
+    return RemoteUnreachable(
+        f"the certificate of {url} is not accepted: {why}",
+        hint="is it the right name, and the clock of this machine right? for a private authority "
+        "'-o ca_file=FILE' of clone or 'remote add -f' names its certificate",
+    )
 
 
 def _cause(error: BaseException) -> str:
     causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, ConnectionRefusedError):
-            return "connection refused"
-        if isinstance(cause, socket.gaierror):
-            return "its name is not known"
+    if any(isinstance(each, socket.gaierror) for each in causes):
+        return "its name is not known"
     if any(isinstance(each, TimeoutError | urllib3.exceptions.TimeoutError) for each in causes):
         return "no answer in time"
     if _is_cut(error):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+", re.ASCII)
-_SSH_FAILED, _NOT_FOUND, _USAGE = 255, 127, 2
+_SSH_FAILED, _NOT_FOUND = 255, 127
 _LINES = 20  # of what ssh says on stderr
 _LONGEST = 500
 
@@ -121,15 +121,12 @@ class _Call:
     def end(self) -> None:
         """Ends it: it sees the end of its input, or is told."""
         self.socket.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        for tell in (self._process.terminate, self._process.kill):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(3)
+                return
+            tell()
+        self._process.wait()
 
 
 class _Calls:
@@ -218,11 +215,6 @@ def _explained(url: str, address: Address, code: int | None, said: Sequence[str]
         return RemoteRefused(
             f"{url}: there is no {program} at the other end",
             hint="install it there, or say where it is: mvc remote add -f NAME URL -o program=PATH",
-        )
-    if code == _USAGE:
-        return RemoteRefused(
-            f"{url}: the mvc at the other end is older and serves no remotes ({last})",
-            hint="upgrade mvc there",
         )
     if "permission denied" in all_said:
         return RemoteRefused(

@@ -29,7 +29,7 @@ from mvc.remote.bucket.layout import (
     follow,
 )
 from mvc.remote.bucket.objects import Objects
-from mvc.remote.bucket.packs import MirrorPacks, OwnRecords
+from mvc.remote.bucket.packs import MirrorPacks
 from mvc.repo.config import Config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT, format_line, parse_format
@@ -110,8 +110,7 @@ class Mirror:
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
-        records = None if own is None else OwnRecords(own)
-        self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
+        self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, own)
         self.fs.shared = None if own is None else own.fs.shared
         self._context: Context | None = None
         self.seen: Seen | None = None

@@ -35,23 +35,16 @@ _LOADED_TOGETHER = 256
 Fetch = Callable[[int, int], bytes]
 
 
-class OwnRecords:
-    """Records of a bucket that another repository, the client's own, holds byte for byte."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def read(self, header: RecordHeader, skip: int, length: int) -> bytes | None:
-        """Bytes of a record with this header, from its byte ``skip`` on; None if there is none."""
-        store = self._store
-        with suppress(MvcError):  # the bucket has it, too
-            for step in store.graph.codings(header.members[0].id, header.members[0].start):
-                if step.header == header:
-                    path = pack_path(store.folder / PACKS, step.pack)
-                    with store.fs.open_read(path) as file:
-                        data = file.read(step.offset + skip, length)
-                    return data if len(data) == length else None
-        return None
+def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> bytes | None:
+    """Bytes of a record with this header, from its byte ``skip`` on; None if it is not stored."""
+    with suppress(MvcError):  # the bucket has it, too
+        for step in store.graph.codings(header.members[0].id, header.members[0].start):
+            if step.header == header:
+                path = pack_path(store.folder / PACKS, step.pack)
+                with store.fs.open_read(path) as file:
+                    data = file.read(step.offset + skip, length)
+                return data if len(data) == length else None
+    return None
 
 
 class RemotePack(ReadFile):
@@ -61,9 +54,12 @@ class RemotePack(ReadFile):
     """
 
     def __init__(
-        self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: OwnRecords | None
+        self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: Store | None
     ) -> None:
-        """``ahead``: where what comes next is read meanwhile, if anywhere."""
+        """``ahead``: where what comes next is read meanwhile, if anywhere.
+
+        ``own``: the client's own repository, which may hold records byte for byte.
+        """
         self.path = headers.path
         self.headers = headers
         self._fetch = fetch
@@ -156,7 +152,7 @@ class RemotePack(ReadFile):
         with suppress(DamagedData):
             size = PREFIX_SIZE + self._sizes(begin)[0] + CHECK_SIZE
             header = decode_header(self.headers.read(begin, size), self.path.name)
-            return self._own.read(header, skip, length)
+            return read_record(self._own, header, skip, length)
         return None
 
 
@@ -183,7 +179,7 @@ class MirrorPacks(FileSystem):
     """
 
     def __init__(
-        self, folder: Path, objects: Objects, pool: Executor, own: OwnRecords | None = None
+        self, folder: Path, objects: Objects, pool: Executor, own: Store | None = None
     ) -> None:
         """``own``: where records are looked for before they are read from the bucket."""
         self._folder = folder
