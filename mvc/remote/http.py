@@ -569,9 +569,8 @@ def _cause(error: BaseException) -> str:
     causes = list(_causes(error))
     if any(isinstance(each, socket.gaierror) for each in causes):
         return "its name is not known"
-    if any(isinstance(each, TimeoutError | urllib3.exceptions.TimeoutError) for each in causes):
-        return "no answer in time"
-    if _is_cut(error):
-        return "the connection broke off"
     said = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
-    return printable(said[0].lower()) if said else "the connection broke off"
+    if said and not _is_cut(error):
+        return printable(said[0].lower())
+    is_late = any(isinstance(e, TimeoutError | urllib3.exceptions.TimeoutError) for e in causes)
+    return "no answer in time" if is_late else "the connection broke off"

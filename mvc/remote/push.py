@@ -148,7 +148,7 @@ def push(
         plan = _Plan(context, remote, work, chosen, refs=refs)
         updates = plan.updates()
         wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
-        updates += plan.data_sets(updates, work.needed(wanted, partial=chosen.partial))
+        updates += plan.tags_along(updates, work.needed(wanted, partial=chosen.partial))
         if chosen.dry_run:
             work.count(wanted)
         else:
@@ -281,7 +281,7 @@ class _Plan:
                 self._check_seen(update)
         if refused:
             raise self._rejected(refused)
-        return [*found, *self._tags_along(found)]
+        return found
 
     def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
         """Full names of what is to be pushed, and where they are here."""
@@ -373,24 +373,12 @@ class _Plan:
         else:
             to = self._remote.typed
             hint = (
-                f"'mvc pull{to}' brings what is there; then push again"
-                if all(self._is_behind(update) for update, _ in refused)
-                else "mvc merges no weights: 'mvc switch -c NAME', then "
-                f"'mvc push{to}' gives your versions a branch of their own"
+                f"'mvc pull{to}' brings what is there; mvc merges no weights: 'mvc switch -c NAME',"
+                f" then 'mvc push{to}' gives versions that are only here a branch of their own"
             )
         but = ", but what was forgotten by name is forgotten there" if self._forgot else ""
         said = f"{self._remote.name} rejects {words}; nothing was pushed{but}"
         return RefConflict(said, hint=hint)
-
-    def _is_behind(self, update: RefUpdate) -> bool:
-        """Whether a branch that must not move has nothing that the remote lacks."""
-        store, theirs = self._context.store, update.old
-        if theirs is None or not store.has_commit(theirs):
-            seen = store.ref(update.local)
-            theirs = seen if isinstance(seen, CommitId) else None
-        if theirs is None or update.new is None:
-            return False
-        return leads_to(self._context, theirs, update.new, {})
 
     @cached_property
     def _there(self) -> Ancestors:
@@ -399,14 +387,19 @@ class _Plan:
         theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
         return Ancestors(store.snapshot, filter(store.has_commit, [*theirs, *self.standing]))
 
-    def _tags_along(self, updates: Sequence[RefUpdate]) -> list[RefUpdate]:
-        """Tags of what is there then, unless another version has the name there."""
+    def tags_along(
+        self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
+    ) -> list[RefUpdate]:
+        """Tags of what is there then, and of data sets that a version needs, unless another version
+        has the name there.
+        """
         named = {update.name for update in updates}
         found, others, denied = list[RefUpdate](), list[str](), list[str]()
         for ref in tags(self._context) if self.standing else ():
             name = TAG + ref.name
             theirs = self._theirs.get(name)
-            if name in named or theirs == ref.commit or ref.commit not in self._there:
+            goes = ref.commit in self._there or (ref.name.startswith(DATA) and ref.commit in needed)
+            if name in named or theirs == ref.commit or not goes:
                 continue
             update = self._update(name, ref.commit)
             if update.change == "forced":
@@ -437,20 +430,6 @@ class _Plan:
             for entry in entries
             for made in entry.deployments
         )
-
-    def data_sets(
-        self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
-    ) -> list[RefUpdate]:
-        """The tags of data sets that go along because a version needs them."""
-        named, found = {update.name for update in updates}, list[RefUpdate]()
-        for ref in tags(self._context):
-            name = TAG + ref.name
-            if ref.commit not in needed or name in named or not ref.name.startswith(DATA):
-                continue
-            update = self._update(name, ref.commit)
-            if update.change in {"new", "forward"} and update.old != ref.commit:
-                found.append(update)
-        return found
 
     def _tracking(self, name: str) -> str:
         """The ref here that says where it is there: for a tag the tag itself."""

@@ -77,7 +77,6 @@ def test_what_ssh_could_take_for_an_option_or_a_command_is_refused(url: str) -> 
         ("Host key verification failed.", 255, RemoteUnreachable, "host key is unknown"),
         ("bash: mvc: command not found", 127, RemoteRefused, "there is no mvc at the other end"),
         ("Permission denied (publickey).", 255, RemoteRefused, "does not let you in"),
-        ("mvc: there is no command 'serve'", 2, RemoteRefused, "is older"),
         ("ssh: Could not resolve hostname lab", 255, RemoteUnreachable, "Could not resolve"),
         ("", 0, RemoteUnreachable, "the connection broke off"),
     ],
