@@ -35,7 +35,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from mvc.errors import DamagedData, MvcError, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
 from mvc.io.log import tell
 from mvc.io.process import cpu_count
@@ -253,10 +253,9 @@ class Application:
             watch = self._watches.get(key)
             if watch is None:
                 watch = self._watches[key] = _Watch(self._watched.take(caller))
+                watch.task = asyncio.create_task(self._watch(key, watch, served))
             watch.waiting += 1
             held.callback(watch.leave)
-            if watch.task is None:
-                watch.task = asyncio.create_task(self._watch(key, watch, served))
             while True:
                 changed = watch.changed
                 mark = await self._run(served.live, target)  # before anybody watched
@@ -465,15 +464,11 @@ class Application:
     async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
         """Appends the request's body to an upload; what came stays if the connection breaks."""
         size = _number(request.headers.get("Content-Length", str(wire.PART)))
+        if size > wire.PART:
+            await _drained(request)
+            raise Denied(413, RemoteRefused(f"more than {wire.PART} bytes in one request"))
         try:
-            if size > wire.PART:
-                raise Denied(413, RemoteRefused(f"more than {wire.PART} bytes in one request"))
             await self._run(served.reserve, upload.id, size)
-        except (MvcError, Denied):
-            await self._run(upload.delete)
-            await _drained(request)  # else the client sees a broken connection, and no answer
-            raise
-        try:
             with upload.appending(at) as write:
                 buffer = bytearray()
                 try:
@@ -489,10 +484,10 @@ class Application:
             left = await self._run(upload.left)
             if at == 0:  # there must be room for what it says that it has
                 await self._run(served.reserve, upload.id, left)
-        except (InUse, StorageFull, DamagedData) as error:
+        except (InUse, MvcError) as error:
             if not isinstance(error, InUse):  # what came would keep the disk full for everybody
                 await self._run(upload.delete)
-            await _drained(request)
+            await _drained(request)  # else the client sees a broken connection, and no answer
             raise
         finally:
             served.release(upload.id)
