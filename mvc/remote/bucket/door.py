@@ -6,18 +6,20 @@ Each slice becomes one swap of the head, so what ends early loses at most a slic
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from mvc.errors import Busy, DamagedData, IoFailed
 from mvc.io.clock import Clock
-from mvc.io.files import TEMPORARY, FileSystem, WriteFile
+from mvc.io.files import FileSystem
+from mvc.io.os_errors import translate
 from mvc.remote.bucket.mirror import Mirror
 from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
@@ -86,8 +88,20 @@ class BucketDoor:
 
     def receive(self, given: Slice) -> Received:
         """Publishes a slice with one swap of the head; again after a lost race."""
-        with _Spool(self._mirror, given) as spool:
-            got = self._until_published(lambda door: door.receive(spool.again()))
+        place, rest = self._mirror.place, iter(given.records)
+        with translate(place, "write"), tempfile.TemporaryFile(dir=place) as file:
+
+            def records() -> Iterator[Bytes]:  # those that were read before come from the file
+                file.seek(0)
+                while block := file.read(_BLOCK):
+                    yield block
+                for part in rest:
+                    file.write(part)
+                    yield part
+
+            got = self._until_published(
+                lambda door: door.receive(replace(given, records=records()))
+            )
         return replace(got, identity=self._mirror.context.store.snapshot.identity)
 
     def maintain(self, act: Callable[[Context], T]) -> T:
@@ -159,40 +173,6 @@ class BucketDoor:
         except BaseException:
             self._looked = False
             raise
-
-
-class _Spool:
-    """A slice that can be read several times: its records are kept in a file as they are read."""
-
-    def __init__(self, mirror: Mirror, given: Slice) -> None:
-        self._fs = mirror.fs
-        self._path = mirror.place / f"{TEMPORARY}slice"
-        self._given = given
-        self._rest = iter(given.records)
-        self._file: WriteFile | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._fs.unlink(self._path, missing_ok=True)
-
-    def again(self) -> Slice:
-        """The slice; of its records those that were read before come from the file."""
-        return replace(self._given, records=self._records())
-
-    def _records(self) -> Iterator[Bytes]:
-        if self._file is None:
-            self._file = self._fs.open_write(self._path, create=True)
-            self._file.truncate(0)
-        file, end = self._file, self._file.position
-        for at in range(0, end, _BLOCK):
-            yield file.read(at, min(_BLOCK, end - at))
-        for part in self._rest:
-            file.write(part)
-            yield part
 
 
 def open_door(remote: Remote, context: Context | None, *, place: Path | None = None) -> BucketDoor:

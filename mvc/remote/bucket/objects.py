@@ -113,26 +113,23 @@ class FolderObjects:
             return self._read(self._folder / name, limit)
 
     def _read(self, path: Path, limit: int) -> bytes | None:
+        data = self._part(path, 0, limit + 1)
+        if data is not None and len(data) > limit:
+            raise too_long(self.url, path.name, limit)
+        return data
+
+    def read_range(self, name: str, start: int, length: int) -> bytes | None:
+        with _reaching(self.url):
+            return self._part(self._folder / name, start, length)
+
+    def _part(self, path: Path, start: int, length: int) -> bytes | None:
         try:
             with self._fs.open_read(path, follow=False) as file:
-                if file.size() > limit:
-                    raise too_long(self.url, path.name, limit)
-                return file.read(0, limit)
+                return file.read(start, length)
         except IoFailed as error:
             if was_missing(error):
                 return None
             raise
-
-    def read_range(self, name: str, start: int, length: int) -> bytes | None:
-        path = self._folder / name
-        with _reaching(self.url):
-            try:
-                with self._fs.open_read(path, follow=False) as file:
-                    return file.read(start, length)
-            except IoFailed as error:
-                if was_missing(error):
-                    return None
-                raise
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:  # noqa: ARG002
         self.check_there()
