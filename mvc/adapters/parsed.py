@@ -43,22 +43,17 @@ class Source(Protocol):
         return len(data)
 
 
-class MemorySource:
+class MemorySource(Source):
     """Bytes in memory as a ``Source``."""
 
     def __init__(self, data: bytes | memoryview) -> None:
-        self._data = data
+        self.data = memoryview(data)
 
     def size(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:
-        return bytes(self._data[offset : offset + length])
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        part = self._data[offset : offset + len(buffer)]
-        buffer[: len(part)] = part
-        return len(part)
+        return bytes(self.data[offset : offset + length])
 
 
 class ParsedContent(Struct, frozen=True):
@@ -172,6 +167,12 @@ class SourceFile(ParsedFile):
 
     def read(self, content: int, start: int, out: memoryview) -> None:
         read_exactly(self._source, self._name, self.contents[content].offset + start, out)
+
+    def borrow(self, content: int) -> memoryview | None:
+        if not isinstance(self._source, MemorySource):
+            return None
+        found = self.contents[content]
+        return self._source.data[found.offset : found.end]
 
     def is_hole(self, content: int, start: int, length: int) -> bool:
         at = self.contents[content].offset + start

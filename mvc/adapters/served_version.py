@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -74,13 +75,14 @@ def decode(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> S
     that neither a sink nor a follower has written, and DamagedData where the tensors are not those
     that the metadata name.
     """
-    parsed = _InMemory(data, name)
+    source = MemorySource(data)
+    parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))
     facts = parse_header(parsed.skeleton()[LENGTH_BYTES:], name).get("__metadata__", {})
     entry = hash_file(parsed, name)
+    state = to_state(entry, parsed.skeleton(), partial(whole, parsed))
     if _COMMIT not in facts:
         for each in noted:
             if each.root == entry.state_id:
-                state = to_state(entry, parsed.skeleton(), parsed.borrow)
                 return ServedVersion(state, CommitId(each.commit), each.time_ns)
         raise WrongUsage(
             f"{name} was not written by a sink",
@@ -92,22 +94,9 @@ def decode(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> S
         commit, time_ns = CommitId.parse(facts[_COMMIT]), int(facts.get(_TIME, "0"))
     except ValueError as error:
         raise DamagedData(f"{name} does not name its version") from error
-    return ServedVersion(to_state(entry, parsed.skeleton(), parsed.borrow), commit, time_ns)
+    return ServedVersion(state, commit, time_ns)
 
 
 def _check(facts: Mapping[str, str], root: Root) -> str:
     said = [facts.get(key, "").encode() for key in (_COMMIT, _TIME, _STRUCTURE)]
     return digest(_TAG, root, *said).hex()
-
-
-class _InMemory(SourceFile):
-    """A safetensors file in memory, whose contents are not copied."""
-
-    def __init__(self, data: memoryview, name: str) -> None:
-        source = MemorySource(data)
-        super().__init__(source, name, len(data), parse_safetensors(source, name))
-        self._data = data
-
-    def borrow(self, content: int) -> memoryview:
-        found = self.contents[content]
-        return self._data[found.offset : found.end]

@@ -7,23 +7,20 @@ are compared where the text gives their value without a call: nothing of the fil
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import lru_cache
-from itertools import chain
+from inspect import unwrap
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _EVALUATED = (
-    ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop,
+    ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop,
     ast.BinOp, ast.operator, ast.Name, ast.Attribute, ast.expr_context,
 )  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NONE = object()
-_MOST_WRAPPERS = 100
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -31,178 +28,136 @@ class Definitions:
     """The functions of a file, and the values that its text gives to names."""
 
     def __init__(self, tree: ast.Module, code: CodeType) -> None:
+        self._tree = tree
         self._code: dict[str, list[tuple[CodeType, int]]] = {}
         for each in _all_code(code):
             self._code.setdefault(each.co_qualname, []).append((_bare(each), each.co_firstlineno))
-        self._scope = _Scope(tree.body, None, _changed(tree))
-        self._defaults = dict(_defaults(tree, self._scope))
+        self._read: _Text | None = None
+
+    def _text(self, module: ModuleType) -> _Text:
+        self._read = self._read or _Text(self._tree, module)
+        return self._read
 
     def difference(self, module: ModuleType) -> str | None:
         """How a function that runs differs from the file's; None if none does."""
-        file = getattr(module, "__file__", None)
+        file, text = getattr(module, "__file__", None), self._text(module)
         for function in _functions(vars(module), module.__name__, set()):
             if function.__code__.co_filename == file:
-                different = self._of_function(function, module)
+                different = self._of_function(function, text)
                 if different is not None:
                     return f"{function.__code__.co_qualname}: {different}"
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
         """A constant or function of the module, or of a class in it, that is not the file's."""
-        scopes = list(self._scope.nested(vars(module), module, ""))
-        values = (text for scope, live, at in scopes for text in scope.changed(live, module, at))
-        functions = (text for scope, live, at in scopes for text in self._replaced(scope, live, at))
-        return next(chain(values, functions), None)
-
-    def _replaced(self, scope: _Scope, live: Mapping[str, Any], where: str) -> Iterator[str]:
-        """The undecorated functions in whose place other ones run, as texts."""
-        for name in scope.functions():
-            if name in live:
-                code = getattr(_unwrapped(live[name]), "__code__", None)
-                known = [bare for bare, _ in self._code.get(f"{where}{name}", ())]
+        text = self._text(module)
+        for name, written in text.values.items():
+            here = _live(module, name)
+            if _is_plain(written) and _is_plain(here) and not _same(written, here):
+                return _differs(f"{name} is", here, written)
+        for name in sorted(text.functions):
+            if (here := _live(module, name)) is not _NONE:
+                code = getattr(unwrap(here), "__code__", None)
+                known = [bare for bare, _ in self._code.get(name, ())]
                 if not isinstance(code, CodeType) or _bare(code) not in known:
-                    yield f"{where}{name} was replaced by another function"
+                    return f"{name} was replaced by another function"
+        return None
 
-    def _of_function(self, function: FunctionType, module: ModuleType) -> str | None:
+    def _of_function(self, function: FunctionType, text: _Text) -> str | None:
         code = function.__code__
         bare, different = _bare(code), "its code is another"
         for candidate, line in self._code.get(code.co_qualname, ()):
             if candidate == bare:
-                written = self._defaults.get((line, code.co_name), {})
-                found = _other_default(function, written, module)
+                found = _other_default(function, text.defaults.get((line, code.co_name), {}))
                 if found is None:
                     return None
                 different = found
         return different
 
 
-class _Scope:
-    """The body of a module or a class. ``None`` is one of a function, whose names are not known."""
+class _Text:
+    """What a file's text gives to names, read from its first line to its last.
 
-    def __init__(self, body: list[ast.stmt], outer: _Scope | None, changed: set[str]) -> None:
-        self._outer, self._changed = outer, changed
-        self._bound: dict[str, list[ast.AST | None]] = {}
-        self.classes: dict[ast.ClassDef, _Scope] = {}
-        self._by_star, self._open = False, set[str]()
+    ``values`` and ``functions``, those without decorators, are by qualified name, ``defaults`` by
+    the first line and the name of a function. What the text does not show is ``_NONE``.
+    """
+
+    def __init__(self, tree: ast.Module, module: ModuleType) -> None:
+        self.values: dict[str, Any] = {}
+        self.functions: set[str] = set()
+        self.defaults: dict[tuple[int, str], dict[str, Any]] = {}
+        self._live, self._changed = vars(module), _changed(tree)
+        self._names: dict[str, Any] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, _FUNCTIONS):
+                self._define(node, {})  # what is inside of functions knows no names
+        self._body(tree.body, self._names, "")
+
+    def _body(self, body: list[ast.stmt], own: dict[str, Any], where: str) -> None:
+        """Reads a module or a class. ``own``: the names that it has bound so far."""
         for statement in body:
-            self._bind(statement)
-            if isinstance(statement, ast.ClassDef):
-                self.classes[statement] = _Scope(statement.body, outer or self, changed)
+            plain = False
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._define(statement, own)
+                plain = not statement.decorator_list
+            elif isinstance(statement, ast.ClassDef):
+                self._body(statement.body, {}, f"{where}{statement.name}.")
+            for name, value in self._bound(statement, own):
+                known = name not in self._changed
+                own[name] = self.values[where + name] = value if known else _NONE
+                self.functions.discard(where + name)
+                self.functions.update({where + name} if plain and known else ())
 
-    def _bind(self, statement: ast.stmt) -> None:
-        """Notes what a statement binds: a value (its node), what runs (itself), or anything."""
-        names: list[tuple[str, ast.AST | None]]
+    def _bound(self, statement: ast.stmt, own: dict[str, Any]) -> list[tuple[str, Any]]:
         match statement:
             case ast.Assign(targets=targets, value=value) if all(
                 isinstance(target, ast.Name) for target in targets
             ):
-                names = [(target.id, value) for target in targets if isinstance(target, ast.Name)]
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                names = [] if statement.value is None else [(name, statement.value)]
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names = [(statement.name, statement)]
-            case ast.Import() | ast.ImportFrom():
-                names = [(_imported(alias), statement) for alias in statement.names]
-                self._by_star = self._by_star or any(name == "*" for name, _ in names)
-            case _:
-                names = [(name, None) for name in _stored(statement)]
-        for name, node in names:
-            self._bound.setdefault(name, []).append(node)
+                found = self._value(value, own)
+                return [(target.id, found) for target in targets if isinstance(target, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name), value=given):
+                return [] if given is None else [(name, self._value(given, own))]
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                return [(name, _NONE) for name in own]
+        runs = isinstance(statement, _NAMED | ast.Import | ast.ImportFrom) and own is self._names
+        return [(n, self._live.get(n, _NONE) if runs else _NONE) for n in _stored(statement)]
 
-    def value(self, node: ast.expr, module: ModuleType) -> Any:
-        """What an expression of this scope stands for; ``_NONE`` if its text does not show that."""
-        tree = ast.Expression(node)
-        if not all(isinstance(each, _EVALUATED) for each in ast.walk(tree)):
-            return _NONE
-        names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
-        values = {name: self._named(name, module) for name in names}
-        if any(value is _NONE for value in values.values()):
+    def _define(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, own: dict[str, Any]
+    ) -> None:
+        lines = [each.lineno for each in getattr(node, "decorator_list", ())]
+        given, names = node.args, [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        written = dict(zip(names[::-1], given.defaults[::-1], strict=False))
+        only = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        written |= {a.arg: value for a, value in only if value is not None}
+        key = min([node.lineno, *lines]), getattr(node, "name", "<lambda>")
+        self.defaults[key] = {name: self._value(value, own) for name, value in written.items()}
+
+    def _value(self, node: ast.expr, own: dict[str, Any]) -> Any:
+        """What an expression stands for, by the names that were bound before it."""
+        parts = list(ast.walk(node))
+        names = [each.id for each in parts if isinstance(each, ast.Name)]
+        values = {name: own.get(name, self._names.get(name, _NONE)) for name in names}
+        unknown = any(value is _NONE for value in values.values())
+        if unknown or not all(isinstance(each, _EVALUATED) for each in parts):
             return _NONE
         try:
-            return eval(compile(tree, "<default>", "eval"), {"__builtins__": {}}, values)  # noqa: S307
+            code = compile(ast.Expression(node), "<default>", "eval")
+            return eval(code, {"__builtins__": {}}, values)  # noqa: S307
         except Exception:
             return _NONE
 
-    def _named(self, name: str, module: ModuleType) -> Any:
-        bound = self._bound.get(name)
-        if bound is None and self._outer is not None:
-            return self._outer._named(name, module)
-        if bound is None:
-            return _NONE if self._by_star else getattr(builtins, name, _NONE)
-        (node, *more) = bound
-        if more or node is None or name in self._changed:
-            return _NONE
-        if isinstance(node, ast.expr):
-            with self._once(name) as first:
-                return self.value(node, module) if first else _NONE
-        return vars(module).get(name, _NONE) if self._outer is None else _NONE
 
-    @contextmanager
-    def _once(self, name: str) -> Iterator[bool]:
-        """Yields whether no block for this name is open: a name may be said to be itself."""
-        first = name not in self._open
-        self._open.add(name)
-        try:
-            yield first
-        finally:
-            self._open -= {name} if first else set()
-
-    def nested(
-        self, live: Mapping[str, Any], module: ModuleType, where: str
-    ) -> Iterator[tuple[_Scope, Mapping[str, Any], str]]:
-        """The scope and those of the classes in it, with what runs under their names."""
-        yield self, live, where
-        for statement, inner in self.classes.items():
-            cls = live.get(statement.name)
-            if isinstance(cls, type) and cls.__module__ == module.__name__:
-                yield from inner.nested(vars(cls), module, f"{where}{statement.name}.")
-
-    def _bound_once(self) -> Iterator[tuple[str, ast.AST | None]]:
-        for name, (node, *more) in self._bound.items():
-            if not (more or self._by_star or name in self._changed):
-                yield name, node
-
-    def changed(self, live: Mapping[str, Any], module: ModuleType, where: str) -> Iterator[str]:
-        """The plain values that are other ones than the text says, as texts."""
-        for name, node in self._bound_once():
-            if isinstance(node, ast.expr):
-                written, here = self.value(node, module), live.get(name, _NONE)
-                if _is_plain(written) and _is_plain(here) and not _same(written, here):
-                    yield _differs(f"{where}{name} is", here, written)
-
-    def functions(self) -> Iterator[str]:
-        """Names that the text binds once, to a function without decorators."""
-        for name, node in self._bound_once():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
-                yield name
+def _live(module: ModuleType, name: str) -> Any:
+    """What runs under a qualified name of the module, also of a class that is its own."""
+    found: Any = module
+    for part in name.split("."):
+        own = found is module or (isinstance(found, type) and found.__module__ == module.__name__)
+        found = vars(found).get(part, _NONE) if own else _NONE
+    return found
 
 
-def _defaults(
-    tree: ast.AST, scope: _Scope | None
-) -> Iterator[tuple[tuple[int, str], dict[str, tuple[ast.expr, _Scope | None]]]]:
-    """The default values of each function, by its first line and its name."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, _FUNCTIONS):
-            lines = [each.lineno for each in getattr(node, "decorator_list", ())]
-            given, names = node.args, [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-            written = dict(zip(names[::-1], given.defaults[::-1], strict=False))
-            only = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-            written |= {a.arg: value for a, value in only if value is not None}
-            key = min([node.lineno, *lines]), getattr(node, "name", "<lambda>")
-            yield key, {name: (value, scope) for name, value in written.items()}
-        inner = scope
-        if isinstance(node, ast.ClassDef):
-            inner = None if scope is None else scope.classes.get(node)
-        elif isinstance(node, _FUNCTIONS):
-            inner = None
-        yield from _defaults(node, inner)
-
-
-def _other_default(
-    function: FunctionType,
-    written: Mapping[str, tuple[ast.expr, _Scope | None]],
-    module: ModuleType,
-) -> str | None:
+def _other_default(function: FunctionType, written: Mapping[str, Any]) -> str | None:
     code, given = function.__code__, function.__defaults__ or ()
     positional = code.co_varnames[: code.co_argcount]
     pairs = [*zip(positional[::-1], given[::-1], strict=False)]
@@ -213,8 +168,7 @@ def _other_default(
             return f"the default of {name} is none here, one in the file"
         if name not in written:
             return f"the default of {name} is {_shown(here[name])} here, none in the file"
-        node, scope = written[name]
-        value = (scope or _EMPTY).value(node, module)
+        value = written[name]
         if value is not _NONE and not _is_filled(value) and not _same(value, here[name]):
             return _differs(f"the default of {name} is", here[name], value)
     return None
@@ -297,10 +251,6 @@ def _imported(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
 
 
-_EMPTY = _Scope([ast.parse("from _ import *").body[0]], None, set())
-"""A scope in which no name is known."""
-
-
 # -- what runs ---------------------------------------------------------------------------------
 
 
@@ -347,16 +297,6 @@ def _inside(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[Func
         if isinstance(own, dict) and "__wrapped__" in own:
             held.append(own["__wrapped__"])
         yield from _inside(held, module, seen)
-
-
-def _unwrapped(value: Any) -> Any:
-    """What a framework wrapped: many wrap the methods of their subclasses, and say so."""
-    for _ in range(_MOST_WRAPPERS):
-        inner = getattr(value, "__wrapped__", None) or getattr(value, "__func__", None)
-        if inner is None:
-            break
-        value = inner
-    return value
 
 
 def _is_set(cell: Any) -> bool:

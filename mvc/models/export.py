@@ -29,8 +29,10 @@ It runs the files in ``code``: read them first. It needs torch, safetensors, and
 that model.json names.
 """
 
+import base64
 import importlib
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -50,14 +52,24 @@ def load_model():
     return model
 
 
-def plain(value):
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        if set(value) == {"__tuple__"}:
-            return tuple(plain(item) for item in value["__tuple__"])
-        return {name: plain(item) for name, item in value.items()}
-    return value
+def plain(node):
+    if isinstance(node, list):
+        return [plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((tag, value),) = node.items()
+    if tag in ("dict", "ordered"):
+        pairs = value.items() if isinstance(value, dict) else map(plain, value)
+        return {key: plain(item) if isinstance(value, dict) else item for key, item in pairs}
+    if tag == "tuple":
+        return tuple(plain(value))
+    if tag == "int":
+        return int(value, 16)
+    if tag == "float":
+        return struct.unpack(">d", bytes.fromhex(value))[0]
+    if tag == "complex":
+        return complex(*plain(value))
+    return base64.b64decode(value)
 
 
 if __name__ == "__main__":
@@ -85,7 +97,7 @@ def export_model(
     fs = context.store.fs
     refuse_store(fs, output)
     model = models.read_model(context, commit)
-    files = dict(models.code_of(context, commit, model).files)
+    files = dict(models.code_of(context, commit, model.files, model.packages).files)
     files |= {models.NAME: model.encoded, LOADER: _LOADER}
     if environment.NAME in attached.names(context, commit):
         files[environment.NAME] = attached.read(context, commit, environment.NAME)

@@ -6,14 +6,13 @@ which lie beside it under ``code/``. Reading these runs nothing; ``build`` does.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
-import math
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
+from blake3 import blake3
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -39,6 +38,7 @@ from mvc.names import check_path, printable
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
+from mvc.structure import as_node, encode, of_node
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +51,6 @@ NAME = "model.json"
 """The name under which a version says how its model is built."""
 
 _SCHEMA = "mvc.model/1"
-_TUPLE = "__tuple__"
-_DEPTH = 50  # of constructor arguments
 _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 
 
@@ -84,7 +82,7 @@ class Architecture(Struct, frozen=True):
 class StoredModel(Struct, frozen=True):
     """How a version's model is built. ``name`` is a class or function of ``module``.
 
-    ``weights`` is the path of its state in the version. ``files`` are the SHA-256 of the source
+    ``weights`` is the path of its state in the version. ``files`` are the BLAKE3 of the source
     files by attached name; ``packages`` the versions of the installed packages that they import.
     """
 
@@ -103,8 +101,8 @@ class StoredModel(Struct, frozen=True):
 
     @property
     def encoded(self) -> bytes:
-        packed = replace(self, arguments=_packed(self.arguments, "", 0))
-        return encoded(packed, _SCHEMA, sort_keys=True)
+        arguments = as_node(self.arguments, _only_plain)
+        return encoded(replace(self, arguments=arguments), _SCHEMA, sort_keys=True)
 
     @classmethod
     def decode(cls, data: bytes) -> StoredModel:
@@ -113,10 +111,10 @@ class StoredModel(Struct, frozen=True):
         try:
             found = decoded(data, cls, _SCHEMA)
             check_path(found.weights)
-            arguments = _unpacked(found.arguments)
+            arguments = of_node(found.arguments, _no_tensor)
         except OtherSchema as error:
             raise error.unsupported(NAME) or damaged from None
-        except (ValueError, RecursionError, InvalidName):
+        except (ValueError, InvalidName, DamagedData):
             raise damaged from None
         names = [*found.module.split("."), *found.name.split(".")]
         sound = isinstance(arguments, dict) and all(map(is_code, found.files))
@@ -164,7 +162,7 @@ def attachments(
         given = _BUILT.get(live) or given
     target = given.model if live is None or given is _BUILT.get(live) else type(live)
     arguments = _arguments(target, live, given.arguments)
-    packed = json.dumps(_packed(arguments, "", 0), sort_keys=True)
+    packed = encode(arguments, _only_plain)
     if len(packed) > MAX_ARGUMENTS:
         raise CannotRecord(
             f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes"
@@ -172,7 +170,7 @@ def attachments(
     sources = sources_of([target], given.sources, fs)
     _check_fit(target, arguments, packed, state)
     module, name = place_of(target)
-    hashes = {file: hashlib.sha256(data).hexdigest() for file, data in sources.files.items()}
+    hashes = {file: blake3(data).hexdigest() for file, data in sources.files.items()}
     stored = StoredModel(
         module, name, arguments, weights=path, files=hashes, packages=sources.packages
     )
@@ -219,41 +217,18 @@ def _shown(target: Any) -> str:
     return printable(str(getattr(target, "__qualname__", type(target).__name__)))
 
 
-def _packed(value: Any, where: str, depth: int) -> Any:
-    """Plain data as JSON can hold it: a tuple becomes ``{"__tuple__": [...]}``."""
-    if value is None or type(value) in {bool, str, int}:
-        return value
-    if type(value) is float and math.isfinite(value):
-        return value
-    if depth < _DEPTH and type(value) in {list, tuple}:
-        items = [_packed(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
-        return items if type(value) is list else {_TUPLE: items}
-    if depth < _DEPTH and isinstance(value, Mapping) and _is_plain(value, depth):
-        return {
-            name: _packed(item, f"{where}.{name}".lstrip("."), depth + 1)
-            for name, item in value.items()
-        }
-    raise CannotRecord(
-        f"the argument {printable(where)} is not plain data: a {type(value).__name__}",
-        hint="give texts, finite numbers, True, None, and lists, tuples and dictionaries of them; "
-        "a function of your own may make what the class needs of these, and take its place",
-    )
+def _only_plain(place: str, value: Any) -> None:
+    """Refuses, within arguments, whatever is neither plain nor holds what is plain."""
+    if place and type(value) not in {dict, OrderedDict, list, tuple}:
+        raise CannotRecord(
+            f"the argument {printable(place)} is not plain data: a {type(value).__name__}",
+            hint="give texts, numbers, True, None, and lists, tuples and dictionaries of them; "
+            "a function of your own may make what the class needs of these, and take its place",
+        )
 
 
-def _is_plain(value: Mapping[Any, Any], depth: int) -> bool:
-    """Whether a dictionary comes back as it is; the arguments themselves may be any mapping."""
-    own = type(value) is dict or not depth
-    return own and _TUPLE not in value and all(type(name) is str for name in value)
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(item) for item in value]
-    if isinstance(value, dict):
-        if set(value) == {_TUPLE} and isinstance(value[_TUPLE], list):
-            return tuple(_unpacked(item) for item in value[_TUPLE])
-        return {name: _unpacked(item) for name, item in value.items()}
-    return value
+def _no_tensor(_: str, name: str) -> NoReturn:
+    raise DamagedData(f"the stored {NAME} has the tensor {name} as an argument")
 
 
 _FITS: WeakKeyDictionary[Any, set[tuple[str, int]]] = WeakKeyDictionary()
@@ -332,14 +307,16 @@ def read_model(context: Context, commit: CommitId) -> StoredModel:
     return StoredModel.decode(attached.read(context, commit, NAME))
 
 
-def code_of(context: Context, commit: CommitId, model: StoredModel) -> StoredCode:
-    """The source files of a version's model, compared with their hashes; they are not run."""
+def code_of(
+    context: Context, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
+) -> StoredCode:
+    """Source files that a version carries, compared with their BLAKE3; they are not run."""
     files = {}
-    for name, expected in sorted(model.files.items()):
+    for name, expected in sorted(hashes.items()):
         files[name] = attached.read(context, commit, name)
-        if hashlib.sha256(files[name]).hexdigest() != expected:
-            raise DamagedData(f"{name} of {commit.short} is not the file that {NAME} names")
-    return StoredCode(files, model.packages)
+        if blake3(files[name]).hexdigest() != expected:
+            raise DamagedData(f"{name} of {commit.short} is not the code that it was made with")
+    return StoredCode(files, packages)
 
 
 def used_packages(context: Context, commit: CommitId) -> tuple[str, ...]:
@@ -457,7 +434,7 @@ def load_model(
     """
     commit = repo.find(rev, at=at, target=target)
     stored = read_model(repo.context, commit)
-    code = code_of(repo.context, commit, stored)
+    code = code_of(repo.context, commit, stored.files, stored.packages)
     return build(
         stored,
         code,

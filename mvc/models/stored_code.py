@@ -9,7 +9,6 @@ files, all others to installed packages.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import importlib
 import re
 import sys
@@ -23,6 +22,8 @@ from tokenize import detect_encoding
 from traceback import walk_tb
 from types import ModuleType
 from typing import Any
+
+from blake3 import blake3
 
 from mvc.errors import CannotBuild
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
@@ -74,7 +75,7 @@ class StoredCode:
         if len(files) > MAX_CODE_FILES or sum(map(len, files.values())) > MAX_CODE_BYTES:
             raise CannotBuild("the stored code has too many or too large files")
         self.files, self.packages = dict(files), dict(packages)
-        hashed = hashlib.sha256()
+        hashed = blake3()
         for name, data in sorted(files.items()):
             hashed.update(f"{name}\0{len(data)}\0".encode() + data)
         self.root = _ROOT + hashed.hexdigest()[:32]

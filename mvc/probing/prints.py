@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
-from mvc.adapters.structure import MAX_DEPTH, join, part_name
 from mvc.errors import UnsupportedTensor
 from mvc.limits import MAX_NAME_BYTES
 from mvc.model.hashing import blob_id
 from mvc.probing.summary import TensorPrint
+from mvc.structure import MAX_DEPTH, join, part_name
 from mvc.types import Bytes
 
 

@@ -5,10 +5,9 @@ Each is a line of JSON. That process is ``mvc.recipes.worker``.
 
 from __future__ import annotations
 
-import json
 from typing import TypeAlias
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct
 
 from mvc.models.environment import EnvironmentDifference
 
@@ -29,10 +28,6 @@ class Job(Struct, frozen=True):
     result: str
     fork: bool
 
-    @property
-    def line(self) -> bytes:
-        return json.dumps(to_builtins(self)).encode() + b"\n"
-
 
 class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
     pass
@@ -45,12 +40,8 @@ class Compared(_Event, frozen=True):
     differences: tuple[EnvironmentDifference, ...]
 
 
-class Begun(_Event, frozen=True):
-    """The training begins."""
-
-
 class Stepped(_Event, frozen=True):
-    """An optimizer has made its step of this number."""
+    """An optimizer has made its step of this number; 0: the training begins."""
 
     step: int
 
@@ -75,13 +66,4 @@ class Idle(_Event, frozen=True):
     """The fork that did the job has ended; the next job may come."""
 
 
-Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Idle
-
-
-def event_in(line: bytes) -> Event | None:
-    """The event that a line of the process tells; None if it is none."""
-    try:
-        found: Event = convert(json.loads(line), Event)
-    except ValueError:
-        return None
-    return found
+Event: TypeAlias = Compared | Stepped | Ended | Failed | Idle

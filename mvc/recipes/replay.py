@@ -8,6 +8,7 @@ replay and by ``gc``.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import subprocess
@@ -19,8 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from blake3 import blake3
-from msgspec import Struct
+from msgspec import Struct, json
 
 from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import ParsedFile
@@ -43,9 +43,10 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.model.manifest import LogicalTensor
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
+from mvc.models.models import code_of
 from mvc.names import printable
 from mvc.recipes import dataset
-from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped, event_in
+from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.repo import attached
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -268,8 +269,7 @@ class _Replay:
 
         Raises CannotRetrain, CannotBuild, DamagedData.
         """
-        job, variables = self._prepare(base)
-        worker.begin(job, variables)
+        worker.begin(*self._prepare(base), timeout=self._options.timeout)
         self._follow(worker)
         if not self.result.exists():
             said = self._last_line(worker.log)
@@ -281,12 +281,7 @@ class _Replay:
     def _prepare(self, base: str) -> tuple[Job, dict[str, str]]:
         """The job: data sets and code are compared with what the recipe names."""
         context, commit, recipe = self._context, self._commit, self._recipe
-        for name, wanted in recipe.code.items():
-            if blake3(attached.read(context, commit, name)).hexdigest() != wanted:
-                raise CannotRetrain(
-                    f"{name} of {commit.short} is not the code that it was trained by",
-                    hint="'mvc fsck' checks the store",
-                )
+        code_of(context, commit, recipe.code, recipe.packages)
         recorded = Environment.decode(
             attached.read(context, commit, environment.NAME), recipe.packages
         )
@@ -310,17 +305,15 @@ class _Replay:
         return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
     def _follow(self, worker: _Worker) -> None:
-        """Reads the process's events until the last one, or until it ends."""
-        began, total, done = time.monotonic(), self._recipe.steps, 0
-        limit = self._options.timeout
-        deadline = None if limit is None else began + limit
+        """Reads the process's events until it can do another job, or ends."""
+        began, total, done = 0.0, self._recipe.steps, 0
         self._tell(0, total, "starts")
-        for event in worker.events(deadline):
+        for event in worker.events():
             if event is None:
                 self._tell(done, total, f"waits for process {worker.pid}, at step {done}")
             elif isinstance(event, Compared):
                 self._compared(event)
-            elif isinstance(event, Begun):
+            elif isinstance(event, Stepped) and not event.step:
                 began, seconds = time.monotonic(), self._recipe.seconds
                 self._tell(0, total, f"takes about {seconds:.3g} s" if seconds else "trains")
             elif isinstance(event, Stepped):
@@ -330,18 +323,15 @@ class _Replay:
             elif isinstance(event, Ended):
                 self.seconds, self.steps = event.seconds, event.steps
                 self.not_finite = event.not_finite
-                worker.settle()
-                return
+                worker.deadline = time.monotonic() + _ENDING
             elif isinstance(event, Failed):
                 failure = _FAILURES.get(event.kind, CannotRetrain)
                 what = f"{self._commit.short} cannot be made again: {event.message}"
                 raise failure(what, hint=event.hint)
-            else:  # its fork has ended without a word
-                return
-        if deadline is not None and time.monotonic() >= deadline:
+        if not self.result.exists() and time.monotonic() >= worker.deadline:
             raise CannotRetrain(
-                f"{self._commit.short} was not made again within {limit:g} s: its process was "
-                f"ended at step {done}" + (f" of {total}" if total else ""),
+                f"{self._commit.short} was not made again within {self._options.timeout:g} s: its "
+                f"process was ended at step {done}" + (f" of {total}" if total else ""),
                 hint="give it longer: --timeout SECONDS (timeout=SECONDS)",
             )
 
@@ -449,16 +439,18 @@ def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
 class _Worker:
     """The process that does jobs: one after the other, as long as their variables are the same.
 
-    It ends with the block, and with this process: it watches its stdin.
+    It ends with the block, and with this process: it watches its stdin. After ``deadline`` its
+    events end.
     """
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
+        self.deadline = math.inf
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._variables: Mapping[str, str] = {}
         self._read = b""
-        self._busy = False
+        self._idle = False
 
     def __enter__(self) -> Self:
         return self
@@ -470,21 +462,22 @@ class _Worker:
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
-    def begin(self, job: Job, variables: Mapping[str, str]) -> None:
-        """Hands a job to the process, or to a new one."""
-        if self._process is None or variables != self._variables:
+    def begin(self, job: Job, variables: Mapping[str, str], *, timeout: float | None) -> None:
+        """Hands a job to the process if it is idle, or to a new one."""
+        if self._process is None or not self._idle or variables != self._variables:
             self._end()
             self._process = self._started(variables)
             self._variables, self._read = variables, b""
         self.log.write_bytes(b"")
-        self._busy = True
+        self.deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        self._idle = False
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended, which its events say
-            self._process.stdin.write(job.line)
+            self._process.stdin.write(json.encode(job) + b"\n")
             self._process.stdin.flush()
 
-    def events(self, deadline: float | None) -> Iterator[Event | None]:
-        """What the process tells, and None where it has been silent for a while.
+    def events(self) -> Iterator[Event | None]:
+        """What the process tells until it is idle, and None where it has been silent for a while.
 
         Ends with the process, though a child of it may keep the pipe open, and at the deadline.
         """
@@ -493,12 +486,12 @@ class _Worker:
             return
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while (left := _SILENT if deadline is None else deadline - time.monotonic()) > 0:
+            while not self._idle and (left := self.deadline - time.monotonic()) > 0:
                 line, ends, rest = self._read.partition(b"\n")
                 if ends:
-                    self._read = rest
-                    if (event := event_in(line)) is not None:
-                        yield event
+                    self._read, event = rest, json.decode(line, type=Event)
+                    self._idle = isinstance(event, Idle)
+                    yield event
                 elif selector.select(min(left, _SILENT)):
                     data = os.read(process.stdout.fileno(), 1 << 16)
                     if not data:
@@ -508,18 +501,6 @@ class _Worker:
                     return
                 else:
                     yield None
-
-    def settle(self) -> None:
-        """Waits until the process can do another job; ends it if it does no more."""
-        until = time.monotonic() + _ENDING
-        for event in self.events(until):
-            if isinstance(event, Idle):
-                self._busy = False
-                return
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0, until - time.monotonic()))
-        self._end()
 
     def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "mvc.recipes.worker", str(os.getpid())]
@@ -541,11 +522,11 @@ class _Worker:
             return
         process.kill()
         process.wait()
-        if self._busy:  # its fork ends with it, and with that the pipe
-            for _ in self.events(time.monotonic() + _ORPHAN):
-                pass
+        self.deadline = time.monotonic() + _ORPHAN
+        for _ in self.events():  # unless it was idle, its fork ends with it, and with that the pipe
+            pass
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-        self._process, self._busy = None, False
+        self._process = None

@@ -28,8 +28,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, CannotRetrain, MvcError
 from mvc.ids import CommitId
+from mvc.models.models import code_of
 from mvc.models.sources import place_of
-from mvc.models.stored_code import StoredCode
 from mvc.names import an
 from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
@@ -428,8 +428,7 @@ class Rebuilt:
     ) -> None:
         """``commit`` carries the recipe. ``data``: by name where each data set lies."""
         self._context, self._commit, self._recipe, self._data = context, commit, recipe, data
-        files = {name: attached.read(context, commit, name) for name in recipe.code}
-        self._code = StoredCode(files, recipe.packages)
+        self._code = code_of(context, commit, recipe.code, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
         self._objects: dict[str, Any] = {}
 

@@ -9,7 +9,6 @@ started it.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import torch
-from msgspec import convert, to_builtins
+from msgspec import json
 
 from mvc.api import Repository
 from mvc.errors import CannotRetrain, MvcError
@@ -31,7 +30,7 @@ from mvc.models import environment
 from mvc.models.environment import Environment
 from mvc.models.settings import apply_settings
 from mvc.names import RECIPE
-from mvc.recipes.messages import Begun, Compared, Ended, Event, Failed, Idle, Job, Stepped
+from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
@@ -68,7 +67,7 @@ def _next_job() -> Job | None:
         if not part:
             return None
         line += part
-    return convert(json.loads(line), Job)
+    return json.decode(line, type=Job)
 
 
 def _do(job: Job, events: TextIO) -> int:
@@ -119,7 +118,7 @@ def _end_with(parent: int) -> None:
 
 
 def _tell(events: TextIO, event: Event) -> None:
-    print(json.dumps(to_builtins(event)), file=events, flush=True)
+    print(json.encode(event).decode(), file=events, flush=True)
 
 
 def _work(repo: Repository, job: Job, events: TextIO) -> None:
@@ -149,7 +148,7 @@ def _work(repo: Repository, job: Job, events: TextIO) -> None:
     rebuilt.objects()
     service = rebuilt.value(recipe.service)
     arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
-    _tell(events, Begun())
+    _tell(events, Stepped(0))
     began, last = time.monotonic(), 0.0
 
     def step(number: int) -> None:

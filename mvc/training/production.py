@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
-from mvc.adapters import structure
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.python.arrays import array_bytes
@@ -31,6 +30,7 @@ from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.structure import decode as of_structure
 
 if TYPE_CHECKING:
     from mvc.api import Repository
@@ -181,6 +181,6 @@ class StateReducer:
         specs = {t.key: t.spec for t in entry.tensors if t.key.startswith("decisions.")}
         arrays = arrays_before(context, entry, specs)
         header = parse_header(skeleton_of(context, entry)[LENGTH_BYTES:], entry.path)
-        state = structure.decode(header["__metadata__"]["mvc"], lambda _, key: arrays.get(key))
+        state = of_structure(header["__metadata__"]["mvc"], lambda _, key: arrays.get(key))
         found: Mapping[str, Any] = state.get("decisions") or {}
         return found

@@ -23,10 +23,10 @@ import torch
 from msgspec import Struct, field
 
 from mvc.adapters.python.arrays import tensor_spec
-from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import Busy, UnsupportedTensor
 from mvc.ids import CommitId
 from mvc.io.patience import SLICE, Patience, warn
+from mvc.structure import MAX_DEPTH, part_name
 
 MODES = ("block", "coalesce", "drop")
 """When there is no room: wait, replace the version that waits, leave this one out."""

@@ -4,9 +4,9 @@ import pytest
 
 from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall
 from mvc.adapters.files.torch_zip import find_tensors
-from mvc.adapters.structure import Names, part_name
 from mvc.errors import BadModelFile
 from mvc.model.tensor import TensorSpec
+from mvc.structure import Names, part_name
 
 FLOATS = Global("torch", "FloatStorage")
 

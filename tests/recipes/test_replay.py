@@ -311,7 +311,7 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     # other code
     code = recipes.code(repo, good)["code/tests/recipes/trainings.py"].replace(b"epochs", b"rounds")
     other = altered(repo, good, code_tests_recipes_trainings_py=code)
-    with pytest.raises(CannotRetrain, match=r"code/tests/recipes/trainings\.py of .* not the"):
+    with pytest.raises(DamagedData, match=r"code/tests/recipes/trainings\.py of .* not the"):
         mvc.retrain(repo, other, trust=True)
     # other versions than the commit needs: nothing would keep them
     other = altered(repo, good, needs=repo.version(good).needs[:1])

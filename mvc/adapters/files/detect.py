@@ -31,28 +31,28 @@ def parse_file(source: Source, name: str) -> ParsedFile:
 
     ``name`` is only used in messages. Raises IoFailed and SourceChanged.
     """
-    parser = _parser(source.read(0, _HEAD))
-    if parser is None:
-        return opaque(source, name)
     try:
-        return SourceFile(source, name, source.size(), parser(source, name))
+        return _known(source, name) or opaque(source, name)
     except _NOT_UNDERSTOOD:
         return opaque(source, name)
 
 
+def _known(source: Source, name: str) -> SourceFile | None:
+    parser = _parser(source.read(0, _HEAD))
+    return parser and SourceFile(source, name, source.size(), parser(source, name))
+
+
 def why_opaque(source: Source, name: str) -> tuple[str, str]:
     """Why the tensors of an opaque file are not known, and how to save it so that they are."""
-    head = source.read(0, _HEAD)
-    parser, why = _parser(head), "it is of no format that mvc reads"
-    if parser is not None:
-        try:
-            SourceFile(source, name, source.size(), parser(source, name))
-        except _NOT_UNDERSTOOD as error:
-            why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
-            if isinstance(error, InvalidName):
-                return why, "give the tensor another name"
-    elif head.startswith(_PICKLE):
+    why = "it is of no format that mvc reads"
+    if source.read(0, 1) == _PICKLE:
         why = "it is a pickle, as torch saved before version 1.6"
+    try:
+        _known(source, name)
+    except InvalidName as error:
+        return error.message, "give the tensor another name"
+    except _NOT_UNDERSTOOD as error:
+        why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
     suffix = name[name.rfind(".") :].lower()
     return why, _SAVING.get(suffix, _SAVING[".safetensors"])
 

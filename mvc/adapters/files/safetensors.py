@@ -11,10 +11,10 @@ import json
 from typing import Any, NoReturn
 
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
-from mvc.adapters.structure import decode
 from mvc.errors import BadModelFile, DamagedData
 from mvc.limits import MAX_SAFETENSORS_HEADER, MAX_TENSORS
 from mvc.model.tensor import TensorSpec, shared_spec
+from mvc.structure import decode
 
 CODES = {
     "BOOL": "bool",

@@ -20,12 +20,12 @@ from msgspec import Struct
 from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, PlacedFile, Source, gaps
-from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
 from mvc.model.manifest import View
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.structure import MAX_DEPTH, Names, join, part_name
 
 _STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",

@@ -16,9 +16,9 @@ from msgspec import Struct
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.parsed import ParsedFile, PlacedFile
 from mvc.adapters.python.arrays import make_array
-from mvc.adapters.structure import decode
 from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
+from mvc.structure import decode
 
 SCALARS = frozenset({"step"})
 """State of torch's optimizers that is one number for a whole parameter."""

@@ -3,7 +3,7 @@
 A state is laid out as the safetensors file that would hold it: the tensors under
 their places joined with '.', largest item size first so that all are aligned,
 and the nesting with its other values as JSON in ``__metadata__["mvc"]``
-(``mvc.adapters.structure``). Every safetensors reader takes that file, unless a
+(``mvc.structure``). Every safetensors reader takes that file, unless a
 tensor is complex32 or complex128: the format has no names for these, and mvc
 writes ``C32`` and ``C128``.
 
@@ -37,13 +37,13 @@ from mvc.adapters.python.arrays import (
     tensor_bytes,
     tensor_spec,
 )  # fmt: skip
-from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.names import check_key, printable
+from mvc.structure import Names, decode, encode
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""

@@ -9,9 +9,9 @@ from typing import Any
 from mvc.adapters.files.pickle_nodes import Dict, read_pickle
 from mvc.adapters.files.zip_layout import read_members
 from mvc.adapters.parsed import MemorySource
-from mvc.adapters.structure import MAX_DEPTH
 from mvc.errors import BadModelFile, UnsupportedTensor
 from mvc.frameworks.common.data import saved_bytes
+from mvc.structure import MAX_DEPTH
 
 
 def objects_path(path: str) -> str:

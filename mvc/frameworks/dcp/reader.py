@@ -17,7 +17,6 @@ from torch.futures import Future
 
 from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import values
-from mvc.adapters.structure import decode
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
@@ -31,6 +30,7 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.queries import note
+from mvc.structure import decode
 
 _TOGETHER = 64 * MIB  # tensors that are recovered in one go
 _LENGTH_BYTES = 8

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 
-from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import DamagedData, UnsupportedTensor
+from mvc.structure import MAX_DEPTH, part_name
 
 Place = tuple[Any, ...]
 _AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}

@@ -2,7 +2,7 @@
 
 import json
 
-from mvc.adapters.structure import decode, encode
+from mvc.structure import decode, encode
 
 
 def run(data: bytes) -> None:

@@ -85,8 +85,13 @@ def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     ``leaf(place, x)`` is asked about everything that is no plain value: it gives
     (tag, name) for a tensor it has taken, or None. Raises UnsupportedTensor.
     """
-    node = _encode(leaf, value, None, 0)
+    node = as_node(value, leaf)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
+
+
+def as_node(value: Mapping[Any, Any], leaf: Leaf) -> Any:
+    """As ``encode``, before it is a text."""
+    return _encode(leaf, value, None, 0)
 
 
 def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
@@ -164,9 +169,17 @@ def decode(text: str, lookup: Lookup) -> Any:
     """The value back; ``lookup(tag, name)`` gives the tensors. Raises DamagedData."""
     try:
         top = json.loads(text)
-        if not isinstance(top, dict) or top.get("version") != _VERSION or "state" not in top:
-            raise DamagedData("the structure of a state is of an unknown version")
-        return _decode(lookup, top["state"], None, 0)
+    except (ValueError, RecursionError) as error:
+        raise DamagedData("the structure of a state is malformed") from error
+    if not isinstance(top, dict) or top.get("version") != _VERSION or "state" not in top:
+        raise DamagedData("the structure of a state is of an unknown version")
+    return of_node(top["state"], lookup)
+
+
+def of_node(node: Any, lookup: Lookup) -> Any:
+    """As ``decode``, of what the text holds."""
+    try:
+        return _decode(lookup, node, None, 0)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error) as error:
         raise DamagedData("the structure of a state is malformed") from error
 
