@@ -37,7 +37,7 @@ BUDGET = {
     "pipelines": 405,
     "probing": 855,
     "recipes": 1_876,
-    "remote": 5_834,
+    "remote": 5_816,
     "repo": 6_744,
     "report": 727,
     "server": 1_311,

@@ -23,7 +23,7 @@ States = Literal["all", "none"] | int
 """Whose states travel with the versions: those of all, of none, or of the last so many."""
 
 
-class Place(Struct, frozen=True):
+class Place(Struct, frozen=True, array_like=True):
     """Up to where a journal was read: the number of its next entry, and the check before it.
 
     ``seen``: where the journal ended then, if that was further on; 0 if it was not.
@@ -34,7 +34,7 @@ class Place(Struct, frozen=True):
     seen: int = 0
 
 
-class RemoteHead(Struct, frozen=True):
+class RemoteHead(Struct, frozen=True, array_like=True):
     """What a remote is now.
 
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags

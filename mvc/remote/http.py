@@ -459,32 +459,22 @@ def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
     )
 
 
-Dial = Callable[[], tuple[socket.socket, Callable[[], None]]]
-"""A way to the other end that is no call of a host and a port, and what ends it."""
-
-
 class _LineConnection(HTTPConnection):
-    dial: Dial
-    end: Callable[[], None] | None = None
+    dial: Callable[[], socket.socket]
 
     def _new_conn(self) -> socket.socket:
         try:
-            line, self.end = self.dial()
+            return self.dial()
         except OSError as error:
             raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
-        return line
-
-    def close(self) -> None:
-        super().close()
-        if self.end is not None:
-            self.end()
-            self.end = None
 
 
 class LinePool(HTTPConnectionPool):
-    """Connections that are dialled; ``closing`` is called when it is closed."""
+    """Connections that are no calls of a host and a port; ``closing`` is called at its end."""
 
-    def __init__(self, dial: Dial, closing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, dial: Callable[[], socket.socket], closing: Callable[[], None] = lambda: None
+    ) -> None:
         self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
         self._closing = closing
         super().__init__("localhost", maxsize=2)
@@ -494,7 +484,7 @@ class LinePool(HTTPConnectionPool):
         self._closing()
 
 
-def _unix_line(path: str) -> tuple[socket.socket, Callable[[], None]]:
+def _unix_line(path: str) -> socket.socket:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.settimeout(_CONNECT)
@@ -502,7 +492,7 @@ def _unix_line(path: str) -> tuple[socket.socket, Callable[[], None]]:
     except OSError:
         line.close()
         raise
-    return line, line.close
+    return line
 
 
 def _unreachable(url: str, error: BaseException) -> MvcError:

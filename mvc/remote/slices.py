@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import msgspec
 from blake3 import blake3
 from msgspec import Meta, Struct
-from msgspec.structs import astuple
 
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
@@ -120,7 +119,7 @@ def sent_with(statements: Sequence[Statement], *, is_own: bool = False) -> Sent:
 
 class _Wire(Struct, array_like=True):
     moves: tuple[Move, ...] = ()
-    place: tuple[int, bytes, int] | None = None
+    place: Place | None = None
     features: frozenset[str] = frozenset()
 
 
@@ -155,8 +154,7 @@ def decode_entries(head: bytes) -> tuple[Sent, ...]:
 
 def write(given: Slice) -> Iterator[Bytes]:
     """A slice as bytes, in parts."""
-    place = None if given.place is None else astuple(given.place)
-    tail = encode(_Wire(given.moves, place, given.features))
+    tail = encode(_Wire(given.moves, given.place, given.features))
     hasher = blake3()
     start = _PREFIX.pack(_MAGIC, len(given.head), len(tail), given.size)
     for part in _counted((start, given.head, tail), given):
@@ -208,14 +206,13 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     head, tail = exactly(source, head_size, _cut), exactly(source, tail_size, _cut)
     try:
         said = _wire.decode(tail)
-        place = None if said.place is None else Place(*said.place)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedData("the end of a slice is not in the form that it has") from error
     hasher = blake3(start)
     hasher.update(head)
     hasher.update(tail)
     records = _records(source, size, hasher)
-    return Slice(head, size, records, said.moves, place=place, features=said.features)
+    return Slice(head, size, records, said.moves, place=said.place, features=said.features)
 
 
 def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Iterator[Bytes]:

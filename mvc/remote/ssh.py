@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -137,23 +137,21 @@ class _Calls:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        self.last: _Call | None = None
-        self._ahead: _Call | None = None
+        self.made = list[_Call]()
+        self._is_ahead = False
         with suppress(OSError):  # the first connection meets it again
-            self._ahead = self._made()
+            self.dial()
+            self._is_ahead = True
 
-    def _made(self) -> _Call:
-        self.last = _Call(self._command)
-        return self.last
-
-    def dial(self) -> tuple[socket.socket, Callable[[], None]]:
-        ahead, self._ahead = self._ahead, None
-        call = ahead or self._made()
-        return call.socket, call.end
+    def dial(self) -> socket.socket:
+        if not self._is_ahead:
+            self.made.append(_Call(self._command))
+        self._is_ahead = False
+        return self.made[-1].socket
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.end()
+        for call in self.made:
+            call.end()
 
 
 def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG001 - as all doors
@@ -165,14 +163,14 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG
     shown = printable(remote.url)
 
     def explain(error: BaseException) -> MvcError:
-        if calls.last is None:
+        if not calls.made:
             return _no_ssh(address.command(())[0], error)
         if is_no_http(error):
             return RemoteRefused(
                 f"{shown}: something else than mvc answers",
                 hint=f"does the shell there print a text at log-in? {address.by_hand} true",
             )
-        return _explained(shown, address, *calls.last.ended())
+        return _explained(shown, address, *calls.made[-1].ended())
 
     return HttpDoor(Client(shown, LinePool(calls.dial, calls.close), explain=explain))
 
