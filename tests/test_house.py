@@ -38,7 +38,7 @@ BUDGET = {
     "probing": 855,
     "recipes": 1_876,
     "remote": 5_816,
-    "repo": 6_744,
+    "repo": 6_727,
     "report": 727,
     "server": 1_311,
     "serving": 708,

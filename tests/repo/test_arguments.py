@@ -21,7 +21,6 @@ from mvc.errors import (
     NotARepository,
     ReadOnly,
     UnknownMetric,
-    UnknownPath,
     WrongUsage,
 )
 from mvc.testing import HookedFS
@@ -284,9 +283,9 @@ def test_a_folder_whose_place_a_file_takes_is_named(mvc_: Mvc) -> None:
 
 def test_an_empty_version_to_stdout(mvc_: Mvc, repo: Any) -> None:
     mvc_("commit", "--allow-empty", "-m", "x")
-    with mvc.Repository.open(mvc_.folder) as empty, pytest.raises(UnknownPath) as caught:
+    with mvc.Repository.open(mvc_.folder) as empty, pytest.raises(WrongUsage) as caught:
         empty.checkout(to=io.BytesIO())
-    assert "has no file to write" in caught.value.message
+    assert "but 0 are to be written" in caught.value.message
 
 
 # -- values that are not finite, and names of temporary files ------------------------------

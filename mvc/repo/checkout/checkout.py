@@ -133,24 +133,15 @@ def fast_forward(
     with checking_out(context, context.root):
         old = head(context).commit
         refuse_recorded(context, branch)
-        try:
-            done = _restore(
-                context,
-                old,
-                commit,
-                force=False,
-                progress=progress,
-                then=branch_move(branch, old, commit),
-                move=lambda: advance_branch(context, branch, old, commit),
-            )
-        except WouldOverwrite as error:
-            if error.hint == _COMMIT_OR_LOSE:  # a pull has no -f, and a commit sets it apart
-                hint = (
-                    "commit it, then 'mvc switch -c NAME' gives it a branch of its own; "
-                    "'mvc checkout -f HEAD' loses it"
-                )
-                raise WouldOverwrite(error.message, hint=hint) from error
-            raise
+        done = _restore(
+            context,
+            old,
+            commit,
+            force=False,
+            progress=progress,
+            then=branch_move(branch, old, commit),
+            move=lambda: advance_branch(context, branch, old, commit),
+        )
         return replace(done, branch=branch)
 
 
@@ -348,15 +339,13 @@ def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | No
     return entry_of(context, path) if identity.is_file else "no file"
 
 
-_COMMIT_OR_LOSE = "commit it, or add -f to lose it"
-
-
 def _refuse(lost: Sequence[str]) -> None:
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise WouldOverwrite(
             f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
-            hint=_COMMIT_OR_LOSE,
+            hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'); -f, or "
+            "'mvc checkout -f HEAD', loses it",
         )
 
 

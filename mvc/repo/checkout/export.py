@@ -15,7 +15,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
+from mvc.errors import MvcError, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
@@ -72,30 +72,25 @@ def export(
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
         if not (as_folder or delete):
-            _refuse_several(output, entries)
-            _refuse_taken(fs, [output], force)
-            with removing_if_failed(fs) as made:
-                make_folder(fs, output.parent, made=made)
-                real = fs.realpath(output.parent)
-                write_files(context, commit, real, {output.name: entries[0]}, progress=progress)
-            return replace(done, written=(str(output),))
-        if identity is not None and not is_dir:
+            folder, named = output.parent, {output.name: _only(entries, printable(str(output)))}
+        elif identity is not None and not is_dir:
             raise WrongUsage(
                 f"{printable(str(output))} is a file, and not a folder to write into",
                 hint="name a folder that is not there yet, or a file with a suffix",
             )
-        _refuse_taken(fs, [output / e.path for e in entries], force)
+        else:
+            folder, named = output, {entry.path: entry for entry in entries}
+        _refuse_taken(fs, [folder / name for name in named], force)
         extra = _extra(context, output, entries, force) if delete and is_dir else []
         with removing_if_failed(fs) as made:
-            make_folder(fs, output, made=made)
-            real = fs.realpath(output)
-            named = {entry.path: entry for entry in entries}
+            make_folder(fs, folder, made=made)
+            real = fs.realpath(folder)
             deleted = write_files(context, commit, real, named, progress=progress, deletes=extra)
         _remove_emptied(fs, real, deleted)
         return replace(
             done,
-            written=tuple(str(output / e.path) for e in entries),
-            deleted=tuple(str(output / name) for name in deleted),
+            written=tuple(str(folder / name) for name in named),
+            deleted=tuple(str(folder / name) for name in deleted),
         )
 
 
@@ -120,24 +115,16 @@ def export_to(
             hint="pass a path, or a stream that is open for writing bytes",
         ) from None
     entries, left_out = chosen(context, commit, paths)
-    if not entries:
-        raise UnknownPath(
-            f"version {commit.short} has no file to write", hint="'mvc log' lists other versions"
-        )
-    if len(entries) != 1:
-        names = ", ".join(printable(e.path) for e in entries[:10])
-        raise WrongUsage(
-            f"a stream takes one file, not {len(entries)}", hint=f"name one of {names}"
-        )
+    entry = _only(entries, "a stream")
     fs = context.store.fs
     with fs.temporary_folder() as folder:
-        write_files(context, commit, folder, {"file": entries[0]}, progress=progress, planned=False)
+        write_files(context, commit, folder, {"file": entry}, progress=progress, planned=False)
         with fs.open_read(folder / "file") as file:
-            for start in range(0, entries[0].size, _CHUNK):
-                stream.write(file.read(start, min(_CHUNK, entries[0].size - start)))
+            for start in range(0, entry.size, _CHUNK):
+                stream.write(file.read(start, min(_CHUNK, entry.size - start)))
     branch = head_if_known(context).branch
     return Restored(
-        commit, (entries[0].path,), (), (), branch=branch, moved_head=False, left_out=left_out
+        commit, (entry.path,), (), (), branch=branch, moved_head=False, left_out=left_out
     )
 
 
@@ -153,13 +140,15 @@ def chosen(
     return chosen, tuple(sorted(states))
 
 
-def _refuse_several(output: Path, entries: Sequence[FileEntry]) -> None:
+def _only(entries: Sequence[FileEntry], output: str) -> FileEntry:
+    """The entry that is written to an output for one file."""
     if len(entries) != 1:
-        name = printable(str(output))
+        names = ", ".join(printable(e.path) for e in entries[:10])
         raise WrongUsage(
-            f"{name} names one file, but {len(entries)} are to be written",
-            hint=f"name one PATH of the version, or a folder: {name}/",
+            f"{output} takes one file, but {len(entries)} are to be written",
+            hint=f"name one of {names}, or a folder that ends in /" if entries else None,
         )
+    return entries[0]
 
 
 def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:

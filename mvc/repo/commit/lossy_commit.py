@@ -28,16 +28,16 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import BlobId
-from mvc.io.files import FileIdentity, FileSystem, WriteFile
+from mvc.io.files import FileIdentity, FileSystem
 from mvc.lossy.reducer import Reducer
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.pipelines.pipeline import Pipeline
+from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.commit.reduced_file import reduced
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.contents import write_file
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -190,7 +190,7 @@ class LossyCommit(Struct):
             try:
                 fs.replace_file(
                     target,
-                    partial(self._fill, entry),
+                    partial(fill_file, self.context.store.recovery, entry),
                     mode=None,
                     durable=True,
                     within=None if output else root,
@@ -203,9 +203,6 @@ class LossyCommit(Struct):
                 ) from error
             written.append(target)
         return tuple(written)
-
-    def _fill(self, entry: FileEntry, file: WriteFile) -> None:
-        write_file(self.context, entry, file.write_at)
 
 
 def _check_output(fs: FileSystem, output: Path) -> None:
