@@ -1,10 +1,11 @@
-"""Where the index of a repository lies, for tests that look at its file or replace it."""
+"""The index of a repository: its file, and how far it goes; the files that are open."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["index_file", "put_index"]
+from mvc.api import Repository
 
 _NAME = "0123456789abcdef"
 
@@ -23,3 +24,18 @@ def put_index(root: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.parent.joinpath("current").write_text(f"{path.parent.name}\n")
     path.write_bytes(data)
+
+
+def open_files() -> list[Path]:
+    """Files that this process has open, once for each descriptor; on Linux."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the folder
+            found.append(descriptor.readlink())
+    return found
+
+
+def unindexed(repo: Repository) -> int:
+    """How many operations an open repository knows from the journal alone."""
+    snapshot = repo.context.store.snapshot
+    return snapshot.position.sequence - snapshot.indexed.sequence

@@ -18,7 +18,7 @@ import mvc
 import mvc.errors
 import mvc.recipes as recipes
 from mvc.api.storage import Storage
-from mvc.training import watch
+from mvc.training import checks
 
 FROZEN = Path(__file__).parent / "public_api.txt"
 _KINDS = {
@@ -42,7 +42,7 @@ def _all() -> Iterator[str]:
         yield from _described(name, named[name])
     for value in _returned(named.values()):
         yield from _described(f"{value.__module__}.{value.__qualname__}", value)
-    for options in (watch.WatchOptions,):
+    for options in (checks.RecorderKeywords,):
         yield f"keywords {options.__name__}"
         yield from (f"    {name}: {_text(kind)}" for name, kind in options.__annotations__.items())
     for name, error in sorted(vars(mvc.errors).items()):

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
-from typing import TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
-from mvc.names import is_report, is_training_key, training_files
+from mvc.names import is_training_key, training_files
 from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
 from mvc.repo.statements.annotations import Annotations
-from mvc.repo.statements.live import live_now
+from mvc.repo.statements.live import live_between, live_now
 from mvc.report.axis import By
 from mvc.times import within
 from mvc.types import Progress
@@ -54,9 +50,6 @@ class Excerpt(Struct, frozen=True):
         return within(commit.time_ns, self.since, self.until)
 
 
-EVERYTHING = Excerpt()
-
-
 class Overview(Struct, frozen=True):
     """``known``: the versions that a name or a deployment leads to, by commit time, oldest first;
     ``versions``: those of the time that is looked at. ``unreached``: how many others there are.
@@ -77,35 +70,31 @@ class Overview(Struct, frozen=True):
     lines: Mapping[CommitId, str]
     names: Mapping[CommitId, Sequence[str]]
     live: Mapping[CommitId, Sequence[str]]
-    spans: Mapping[str, tuple[Span, ...]]
+    spans: Mapping[str, Sequence[Span]]
     forgotten: frozenset[CommitId]
     absent: frozenset[CommitId]
     metrics: Mapping[CommitId, Mapping[str, float]]
     params: Mapping[CommitId, Mapping[str, str]]
 
 
-def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
+def overview(context: Context, view: Excerpt) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[tuple[int, int, bytes], Span]]] = {}
-    gone: set[bytes] = set()
+    spans: dict[str, list[Span]] = {}
     now = context.store.clock.now_ns()
     snapshot = context.fresh()
     for recorded in snapshot.entries():  # after the names, so that it has what they name
         entry = recorded.entry
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
-        for d in (made for made in entry.deployments if not is_report(made.target)):
-            span = Span(CommitId(d.subject), d.time_ns, now, author=d.author, reason=d.reason)
-            made.setdefault(d.target, []).append(((d.time_ns, *d.order), span))
-        gone.update(each.subject for each in entry.retractions)
-    there, found = history.reachable(), dict[str, tuple[Span, ...]]()
-    for target, rows in sorted(made.items()):
-        stay = [(place, span) for place, span in rows if place[2] not in gone and place[0] <= now]
-        spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
-        if spans:
-            found[target] = spans
+    first = -(1 << 63) if view.since is None else view.since  # the earliest that can be recorded
+    last = now if view.until is None else max(first, min(view.until, now))
+    for each in live_between(context, first, last):
+        end = now if each.until_ns is None else min(each.until_ns, now)
+        span = Span(each.commit, each.since_ns, end, author=each.who, reason=each.why)
+        spans.setdefault(each.target, []).append(span)
+    there = history.reachable()
     reached = [commit for id_, commit in known.items() if history.numbers[id_] in there]
     reached.sort(key=lambda commit: commit.time_ns)
     by_id = {commit.id: commit for commit in reached}
@@ -121,17 +110,11 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         lines=_lines(by_id, head, names, {ref.name for ref in refs.remote_refs(context)}),
         names=names,
         live=live_now(context),
-        spans=found,
+        spans=spans,
         forgotten=frozenset(history.forgotten.keys() - history.absent),
         absent=frozenset(history.absent),
         metrics={id_: metrics for id_, (metrics, _) in values.items()},
         params={id_: params for id_, (_, params) in values.items()},
-    )
-
-
-def _overlaps(span: Span, view: Excerpt) -> bool:
-    return (view.since is None or span.end_ns > view.since) and (
-        view.until is None or span.start_ns <= view.until
     )
 
 
@@ -156,32 +139,17 @@ def _lines(
     return found
 
 
-def _spans(rows: list[tuple[tuple[int, int, bytes], Span]]) -> tuple[Span, ...]:
-    """What was live when on a target: of its deployments up to a moment the last one by time."""
-    rows.sort(key=lambda row: row[0])
-    ended = [replace(span, end_ns=place[0]) for (_, span), (place, _) in pairwise(rows)]
-    return (*ended, *(span for _, span in rows[-1:]))
-
-
 class VersionChange(Struct, frozen=True):
     """How far ``commit`` is from its first parent.
 
     ``layers``: by tensor of a model the L2 norm of its change and the number of its elements;
-    None for one that was added, removed or has another shape. ``training``: the same of optimizers,
-    schedulers and random generators.
+    None for one that was added, removed or has another shape. ``training``: the tensors of
+    optimizers, schedulers and random generators.
     """
 
     commit: Commit
     layers: Mapping[str, tuple[float, int] | None]
-    training: Mapping[str, tuple[float, int] | None]
-
-    @property
-    def l2(self) -> float:
-        """The L2 norm of the whole change, over the tensors that can be compared."""
-        return math.hypot(*(pair[0] for pair in self.layers.values() if pair is not None))
-
-
-_Distances: TypeAlias = dict[str, tuple[float, int] | None]
+    training: Collection[str]
 
 
 class _TimeIsUp(Exception):
@@ -211,9 +179,8 @@ def changes(
     for commit in line[:most]:
         try:
             check(0, 0, "")
-            layers = _layers(context, commit, check)
-            if layers is not None:
-                measured.append(VersionChange(commit, *layers))
+            if (change := _change(context, commit, check)) is not None:
+                measured.append(change)
         except _TimeIsUp:
             break
         except (StateForgotten, DamagedData):
@@ -221,22 +188,21 @@ def changes(
     return measured[::-1], len(line)
 
 
-def _layers(
-    context: Context, commit: Commit, check: Progress
-) -> tuple[_Distances, _Distances] | None:
-    """The distances by layer, of models and of trainings; None if weights were given up."""
+def _change(context: Context, commit: Commit, check: Progress) -> VersionChange | None:
+    """The distances by layer, of models; None if weights were given up."""
     found = diff(context, commit.parents[0], commit.id, progress=check)
     if found.unmeasured:
         return None
     several = sum(bool(file.tensors) for file in found.files) > 1
-    training = training_files({file.path for file in found.files})
-    layers: tuple[_Distances, _Distances] = ({}, {})
+    of_training = training_files({file.path for file in found.files})
+    layers, training = dict[str, tuple[float, int] | None](), set[str]()
     for file in found.files:
         for row in file.tensors:
             key = f"{file.path}: {row.key}" if several else row.key
-            of_training = file.path in training or is_training_key(row.key)
-            measured = row.new_spec is not None and row.changed_share is not None
-            layers[of_training][key] = (
-                (row.l2 or 0.0, row.new_spec.elements) if row.new_spec and measured else None
-            )
-    return layers
+            if file.path in of_training or is_training_key(row.key):
+                training.add(key)
+            elif row.new_spec is not None and row.changed_share is not None:
+                layers[key] = row.l2 or 0.0, row.new_spec.elements
+            else:
+                layers[key] = None
+    return VersionChange(commit, layers, training)

@@ -14,17 +14,15 @@ from mvc.testing.files import (
     UnsyncedFS,
     WrappedFS,
 )
-from mvc.testing.history import History, training
+from mvc.testing.history import History
 from mvc.testing.process import (
     FixedClock,
     environment,
     fresh_process,
     killed,
-    open_files,
     open_index,
     open_quietly,
     open_repository,
-    unindexed,
 )
 
 __all__ = [
@@ -40,10 +38,7 @@ __all__ = [
     "environment",
     "fresh_process",
     "killed",
-    "open_files",
     "open_index",
     "open_quietly",
     "open_repository",
-    "training",
-    "unindexed",
 ]

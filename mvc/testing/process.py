@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -86,21 +85,6 @@ def open_repository(root: Path, **options: Any) -> Repository:
 def open_quietly(root: Path, **options: Any) -> Repository:
     """The repository of exactly this folder, without threads."""
     return open_repository(root, pool=InThisThread(), **options)
-
-
-def open_files() -> list[Path]:
-    """Files that this process has open, once for each descriptor; on Linux."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists the folder
-            found.append(descriptor.readlink())
-    return found
-
-
-def unindexed(repo: Repository) -> int:
-    """How many operations an open repository knows from the journal alone."""
-    snapshot = repo.context.store.snapshot
-    return snapshot.position.sequence - snapshot.indexed.sequence
 
 
 def open_index(repo: Repository) -> Index | None:

@@ -26,7 +26,7 @@ Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
-class CallbackOptions(TypedDict, total=False):
+class RecorderKeywords(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
@@ -44,12 +44,6 @@ class CallbackOptions(TypedDict, total=False):
     monitor: Monitor | None
     exact: Sequence[str]
     keep_training: bool
-
-
-class RecorderKeywords(CallbackOptions, total=False):
-    """Keyword arguments of a Recorder, whose docstring explains each of them."""
-
-    every: int
     message: str
     author: str | None
 
@@ -85,13 +79,13 @@ class RecorderOptions(Struct, frozen=True):
     """Files of every version in the folder of ``name``, by their path in it."""
 
     @classmethod
-    def of(
-        cls, given: RecorderKeywords, start: int | None = None, origin: CommitId | None = None
-    ) -> RecorderOptions:
-        """Raises WrongUsage for a pipeline of a wrong type, TypeError for an unknown name."""
+    def of(cls, given: RecorderKeywords, every: int = 1) -> RecorderOptions:
+        """Raises as ``check_options``, and TypeError for an unknown name."""
         text, bound = pipeline_and_bound(given.get("pipeline"))
         options = cast("dict[str, Any]", given) | {"pipeline": text, "max_recovery": bound}
-        return cls(**options, start=start, origin=origin)
+        made = cls(**options, every=every)
+        check_options(made)
+        return made
 
     @property
     def stages(self) -> Pipeline:
@@ -147,8 +141,6 @@ def check_options(options: RecorderOptions) -> None:
     Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
     """
     whole("every", options.every, 1)
-    if options.start is not None:
-        whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
     optional = ("branch", "deploy", "push", "author", "pipeline", "run")

@@ -114,11 +114,14 @@ class Recorder(Unpicklable):
         scheduler: Any = None,
         scaler: Any = None,
         include: Sequence[str] | None = None,
+        every: int = 1,
         start: int | Resumed | None = None,
         **options: Unpack[RecorderKeywords],
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
-        chosen = RecorderOptions.of(options, done, origin)
+        if done is not None:
+            done = checks.whole("start", done, 0)
+        chosen = replace(RecorderOptions.of(options, every), start=done, origin=origin)
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
         self._begin(repo, parts, chosen)
@@ -138,7 +141,6 @@ class Recorder(Unpicklable):
     def _begin(
         self, repo: Repository | str | PathLike[str], source: StateSource, options: RecorderOptions
     ) -> None:
-        checks.check_options(options)
         self._source = source
         self._taken = 0
         self._on_close: list[Callable[[], object]] = []

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from mvc.api import Repository
 
 
-class WatchOptions(RecorderKeywords, total=False):
-    """Options of ``watch``: those of ``mvc.Recorder``."""
-
-    include: Sequence[str] | None
-    start: int | Resumed | None
-    scheduler: None
-    scaler: None
-
-
 class Watching(Recorder):
     """A Recorder whose step the optimizer calls; a second call would record a batch twice."""
 
@@ -44,7 +35,11 @@ def watch(
     repo: Repository,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    **options: Unpack[WatchOptions],
+    *,
+    include: Sequence[str] | None = None,
+    every: int = 1,
+    start: int | Resumed | None = None,
+    **options: Unpack[RecorderKeywords],
 ) -> Recorder:
     """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
 
@@ -58,7 +53,9 @@ def watch(
                 f"watch cannot keep a {name}: it changes after the optimizer's step",
                 hint="use mvc.Recorder, and call its step at the end of the batch",
             )
-    recorder = Watching(repo, model, optimizer, **options)
+    recorder = Watching(
+        repo, model, optimizer, include=include, every=every, start=start, **options
+    )
     hook = optimizer.register_step_post_hook(lambda *_: recorder.batch_ended())
     recorder.on_close(hook.remove)
     return recorder

@@ -13,7 +13,7 @@ from mvc.api.repository import Repository
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock, Killed, KilledFS
-from mvc.testing import training as trained
+from tests.adamw import training as trained
 from tests.crash import maintenance
 from tests.crash.story import Ignore, Story, Teller, again, begin, small
 from tests.recipes import by_hand as recipes

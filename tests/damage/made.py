@@ -10,7 +10,8 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing import pack_writer
-from mvc.testing import FixedClock, training
+from mvc.testing import FixedClock
+from tests.adamw import training
 
 __all__ = ["large", "small", "tiny"]
 

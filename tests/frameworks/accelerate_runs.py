@@ -107,7 +107,7 @@ class Attaching:
     """What ``attach`` is given, and ``Attached`` once a training has begun."""
 
     def __init__(self, repo: Any, every: int = 1, **options: Any) -> None:
-        attach(Run().accelerator, repo, **options).detach()  # looks at all arguments
+        attach(Run().accelerator, repo, **options).close()  # looks at all arguments
         self._repo, self._options = repo, options
         self.every = every
         self.attached: Any = None

@@ -98,7 +98,7 @@ def test_folder_as_a_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         attached = attach(run.accelerator, repo)
         run.train(attached, 5)
-        attached.detach()
+        attached.close()
         run.accelerator.save_state(str(tmp_path / "state"))
         repo.commit(tmp_path / "state")
         written = {p.name: p.read_bytes() for p in (tmp_path / "state").iterdir()}
@@ -211,7 +211,7 @@ def test_in_the_background(tmp_path: Path, repo: mvc.Repository) -> None:
     run.train(attached, 3, dict.fromkeys((1, 2, 3), tmp_path / "out"))
     attached.flush()
     assert len(list(repo.log())) == 3
-    attached.detach()
+    attached.close()
     run.accelerator.save_state(str(tmp_path / "out"))
     assert len(list(repo.log())) == 3
 

@@ -255,7 +255,7 @@ def test_arguments_are_looked_at_at_once(
         ):
             with pytest.raises(WrongUsage, match=said):
                 framework.recorder(repo, **given)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+    with pytest.raises(TypeError, match="nexpected keyword argument 'colour'"):
         framework.recorder(repo, colour="red")
     with pytest.raises(WrongUsage, match="repo is of type Linear"):
         framework.recorder(torch.nn.Linear(1, 1))

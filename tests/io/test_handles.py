@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mvc.errors import IoFailed, StorageFull, SyncFailed, WrongUsage
 from mvc.io import handles
 from mvc.io.files import FileSystem, ReadFile, WriteFile
-from mvc.testing import open_files
+from tests.index_files import open_files
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_handle_nobody_holds_is_closed(fs: FileSystem, tmp_path: Path) -> None
 def test_descriptors_do_not_reach_other_programs(file: WriteFile, fs: FileSystem) -> None:
     with fs.open_read(file.path):
         assert open_files().count(file.path) == 2
-        code = "from mvc.testing import open_files; print(*open_files(), sep='\\n')"
+        code = "from tests.index_files import open_files; print(*open_files(), sep='\\n')"
         theirs = subprocess.check_output([sys.executable, "-c", code], close_fds=False, text=True)
     assert str(file.path) not in theirs.splitlines()
 

@@ -18,7 +18,8 @@ from mvc.io.files import FileSystem
 from mvc.store.format import read_features
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.records import encode_header
-from mvc.testing import FixedClock, History, training
+from mvc.testing import FixedClock, History
+from tests.adamw import training
 from tests.maintenance.damaging import lost, mend, smash_payload
 from tests.maintenance.traces import traces
 

@@ -6,7 +6,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import AlreadyARepository, DamagedData, InvalidConfig, NotARepository
 from mvc.io.files import FileSystem
-from mvc.testing import open_files
+from tests.index_files import open_files
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
 
 
 def test_a_version_that_is_committed_meanwhile_does_no_harm(repo: mvc.Repository) -> None:
-    found = overview(repo.context)
+    found = overview(repo.context, Excerpt())
     repo.commit({"w": np.zeros(2)})
     assert len(changes(repo.context, found, seconds=600, most=5)[0]) == 5
     assert found.head == repo.find("HEAD~1")

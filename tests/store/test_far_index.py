@@ -19,7 +19,7 @@ from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
 from mvc.store.index.index import Index
 from mvc.store.snapshot import IndexThresholds, Snapshot
-from mvc.testing import unindexed
+from tests.index_files import unindexed
 from tests.store.repositories import History, state, view_of
 
 ALL = (b"", b"\xff" * 40)

@@ -21,8 +21,9 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
-from mvc.testing import open_files, open_index, unindexed
+from mvc.testing import open_index
 from tests.crash.story import state_of
+from tests.index_files import open_files, unindexed
 from tests.store.repositories import History, state, view_of
 
 PROJECT = Path(__file__).parents[2]

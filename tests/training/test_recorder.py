@@ -17,8 +17,8 @@ from torch import nn
 
 import mvc
 from mvc.errors import InvalidConfig, InvalidPipeline, StorageFull, UnsupportedTensor, WrongUsage
-from mvc.frameworks.common.options import checked
 from mvc.model.hashing import BlobHasher
+from mvc.training.checks import RecorderOptions
 from mvc.training.staging import Slot
 from tests.training.gate import Gate
 from tests.training.runs import Bits, tensor_bits
@@ -284,7 +284,7 @@ def test_requirements_in_place_of_a_pipeline(tmp_path: Path) -> None:
             recorder.close()
         with pytest.raises(WrongUsage, match="pipeline is of type list"):
             mvc.Recorder(repo, model, pipeline=["xor"])  # type: ignore[arg-type]
-    options = checked({"pipeline": mvc.Requirements(2, lossy=True), "deploy": "prod"})
+    options = RecorderOptions.of({"pipeline": mvc.Requirements(2, lossy=True), "deploy": "prod"})
     assert (options.pipeline, options.max_recovery, options.deploy) == ("frontier-0", 2, "prod")
 
 

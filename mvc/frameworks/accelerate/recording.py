@@ -9,28 +9,26 @@ production weights for the version.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import torch
 from accelerate.state import PartialState
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
-from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.recording import Recording, Records
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
 from mvc.repo.lookup.refs import tip
 from mvc.training import resume
-from mvc.training.checks import CallbackOptions, RecorderOptions
-from mvc.training.recorder import Report, complete
+from mvc.training.checks import RecorderKeywords, RecorderOptions
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
@@ -38,8 +36,8 @@ from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 
-class Attached:
-    """Makes a version of every ``save_state`` from now on, until ``detach``; ``load`` restores one.
+class Attached(Records):
+    """Makes a version of every ``save_state`` from now on, until ``close``; ``load`` restores one.
 
     ``repo`` is an open Repository, or the path of an existing one. With ``wait`` the version is
     durable when ``save_state`` returns, without it is on its way. The other options are those
@@ -56,7 +54,7 @@ class Attached:
         repo: AnyRepository,
         *,
         wait: bool = True,
-        **options: Unpack[CallbackOptions],
+        **options: Unpack[RecorderKeywords],
     ) -> None:
         refuse_sharded()
         self._recording = Recording(repo, options)
@@ -72,10 +70,6 @@ class Attached:
         self._epochs = Epochs(accelerator)
         self._others: list[dict[str, Any]] = []  # the generators of the other processes
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
-
-    @property
-    def repo(self) -> Repository:
-        return self._recording.repo
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
@@ -130,25 +124,14 @@ class Attached:
             },
         }
 
-    @property
-    def report(self) -> Report | None:
-        """Counts of the Recorder; None before the first save."""
-        return self._recording.report
-
     def flush(self) -> None:
         """Waits until all that was saved is durable."""
         self._recording.flush()
 
-    def detach(self) -> None:
+    def close(self) -> None:
         """Removes the hook and completes the queued versions."""
         self._hook.remove()
-        self._recording.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        complete(self.detach, error)
+        super().close()
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """One epoch of a prepared loader; after ``load`` what was left of the one kept.

@@ -1,29 +1,11 @@
-"""The options of a Recorder that callbacks take, checked before a training begins."""
+"""What a pipeline asks of a training, and a framework may not show."""
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 from mvc.errors import WrongUsage
 from mvc.lossy.decisions import DriftStage, Dsed
 from mvc.lossy.topk import TopKOfEach
-from mvc.requirements import pipeline_and_bound
-from mvc.training.checks import CallbackOptions, RecorderOptions, check_options
-
-
-def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:
-    """The Recorder's options.
-
-    Raises TypeError for another name; WrongUsage, InvalidName or InvalidPipeline for a value.
-    """
-    for name in options:
-        if name not in CallbackOptions.__annotations__:
-            raise TypeError(f"unexpected keyword argument {name!r}")
-    text, bound = pipeline_and_bound(options.get("pipeline"))
-    given = cast("dict[str, Any]", options) | {"pipeline": text, "max_recovery": bound}
-    chosen = RecorderOptions(**given, every=every)
-    check_options(chosen)
-    return chosen
+from mvc.training.checks import RecorderOptions
 
 
 def stage_by_data(options: RecorderOptions) -> str | None:

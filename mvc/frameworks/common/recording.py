@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from mvc.api import Repository
-from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId
-from mvc.training.checks import CallbackOptions, Metrics
-from mvc.training.recorder import Recorder, Report
+from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
+from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.state.parts import StateSource
 
 
 class Recording:
     """Records the trainings of a callback, one after the other: ``begin``, ``step``, ``close``."""
 
-    def __init__(self, repo: AnyRepository, options: CallbackOptions, *, every: int = 1) -> None:
+    def __init__(self, repo: AnyRepository, options: RecorderKeywords, *, every: int = 1) -> None:
         """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
         self._given = GivenRepository(repo)
-        self.options = checked(options, every)
+        self.options = RecorderOptions.of(options, every)
         self._recorder: Recorder | None = None
         self._report: Report | None = None
         self._raised: BaseException | None = None
@@ -105,3 +104,28 @@ class Recording:
             self._report = self._report if recorder is None else recorder.report
             self._given.close()
         return self._report
+
+
+class Records:
+    """What every callback offers, by its Recording."""
+
+    _recording: Recording
+
+    @property
+    def repo(self) -> Repository:
+        return self._recording.repo
+
+    @property
+    def report(self) -> Report | None:
+        """The Recorder's counts for this training or the last one. None before the first."""
+        return self._recording.report
+
+    def close(self) -> object:
+        """Completes the queued versions. Training that continues is no longer recorded."""
+        return self._recording.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        complete(self.close, error)

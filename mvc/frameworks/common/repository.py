@@ -31,8 +31,6 @@ class GivenRepository:
         self._repo: Repository | None = None if own else repo
         self._folder = Path(repo.root) if own else None
         self._given: AnyRepository = self._folder or repo
-        self._users = 0
-        self._stays = False  # open when the users are done
         if own:
             repo.close()
 
@@ -53,19 +51,12 @@ class GivenRepository:
 
     @contextmanager
     def during(self) -> Iterator[Repository]:
-        """The repository; if it was not open, it is closed when no thread uses it any more."""
-        with _opening:
-            if not self._users:
-                self._stays = self._repo is not None
-            self._users += 1
-        try:
+        """The repository that was given, or that of the folder, which is open in the block only."""
+        if self._folder is None:
             yield self.repo
-        finally:
-            with _opening:
-                self._users -= 1
-                last = not self._users and not self._stays
-            if last:
-                self.close()
+            return
+        with Repository.open(self._folder, discover=False) as repo:
+            yield repo
 
     def close(self) -> None:
         """Closes what was opened here; ``repo`` opens it again."""

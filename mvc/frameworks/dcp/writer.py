@@ -5,8 +5,8 @@ holds the row-major bytes of chunks (boxes of tensors) and the bytes of objects,
 other. A tensor is put together from its chunks as parts of it are asked for, so it never has to
 be in memory as a whole.
 
-The process that wrote a shard holds a shared lock on a file beside it, which ends with the
-process: a shard whose lock nobody holds was left by a crash, and the next save removes it.
+The process that wrote a shard holds a shared lock on it, which ends with the process: a shard
+whose lock nobody holds was left by a crash, and the next save removes it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from mvc.types import Bytes
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _SHARD = ".shard"
-_LOCK = ".lock"
 
 
 class MvcWriter(StorageWriter):
@@ -308,9 +307,9 @@ class Shard:
         self.name = secrets.token_hex(16)
         folder = staging_folder(context)
         self._path = folder / f"{self.name}{_SHARD}"
-        self._lock = fs.lock(folder / f"{self.name}{_LOCK}", shared=True)
+        self._lock = fs.lock(self._path, shared=True)
         _sweep(fs, folder, self._within)
-        self._file = fs.open_write(self._path, create=True, exclusive=True, within=self._within)
+        self._file = fs.open_write(self._path, within=self._within)
 
     def write(self, data: Bytes) -> ShardPart:
         start = self._file.position
@@ -353,17 +352,13 @@ def remove_shards(context: Context, names: set[str]) -> None:
 
 
 def _sweep(fs: FileSystem, folder: Path, within: Path) -> None:
-    """Removes shards and scratch files whose process has ended, and other files' old locks."""
+    """Removes shards and scratch files whose process has ended."""
     for name in fs.list(folder):
-        if name.startswith(TEMPORARY):
-            fs.unlink(folder / name, missing_ok=True, within=within)
-        if not name.endswith(_LOCK):
+        if not name.endswith(_SHARD) and not name.startswith(TEMPORARY):
             continue
         lock = fs.lock(folder / name, block=False)
         if lock is not None:
             with lock:
-                shard = folder / f"{name.removesuffix(_LOCK)}{_SHARD}"
-                fs.unlink(shard, missing_ok=True, within=within)
                 fs.unlink(folder / name, missing_ok=True, within=within)
 
 
@@ -378,44 +373,28 @@ class Chunk(Struct, frozen=True):
     start: int
     length: int
 
-    def overlaps(self, other: Chunk) -> bool:
-        sides = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
-        return all(o < p + m and p < o + n for o, n, p, m in sides)
-
 
 def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
-    """The tensor that the chunks make up.
+    """The tensor that the chunks make up; the planner has seen to it that they do not overlap.
 
-    Raises BadModelFile if the chunks overlap, leave gaps, lie outside the tensor or its shard,
+    Raises BadModelFile if they are not as much as the tensor, lie outside of it or of their shard,
     or have a length that does not fit their sizes.
     """
+    for chunk in chunks:
+        if not len(spec.shape) == len(chunk.offsets) == len(chunk.sizes) or any(
+            o < 0 or n < 0 or o + n > total
+            for o, n, total in zip(chunk.offsets, chunk.sizes, spec.shape, strict=True)
+        ):
+            raise BadModelFile(f"a chunk of {name} lies outside of it")
     full = [chunk for chunk in chunks if 0 not in chunk.sizes]
-    _check_cover(name, spec, chunks, sorted(full, key=lambda c: c.offsets))
+    if sum(TensorSpec("uint8", c.sizes).elements for c in full) != spec.elements:
+        raise BadModelFile(f"the chunks of {name} do not cover it")
     for chunk in chunks:
         if chunk.length != TensorSpec(spec.dtype, chunk.sizes).nbytes:
             raise BadModelFile(f"a chunk of {name} has the wrong number of bytes")
         if chunk.start + chunk.length > chunk.source.size():
             raise BadModelFile(f"the shard that holds a chunk of {name} was cut short")
     return Deferred(spec, _Whole(name, spec, full).read)
-
-
-def _check_cover(name: str, spec: TensorSpec, chunks: list[Chunk], full: list[Chunk]) -> None:
-    """Chunks inside the tensor; the ``full`` ones disjoint, with as many elements as the tensor."""
-    shape = spec.shape
-    for chunk in chunks:
-        if not len(shape) == len(chunk.offsets) == len(chunk.sizes) or any(
-            o < 0 or n < 0 or o + n > total
-            for o, n, total in zip(chunk.offsets, chunk.sizes, shape, strict=True)
-        ):
-            raise BadModelFile(f"a chunk of {name} lies outside of it")
-    for i, a in enumerate(full):
-        for b in full[i + 1 :]:
-            if shape and b.offsets[0] >= a.offsets[0] + a.sizes[0]:
-                break
-            if a.overlaps(b):
-                raise BadModelFile(f"two chunks of {name} overlap")
-    if sum(TensorSpec("uint8", c.sizes).elements for c in full) != spec.elements:
-        raise BadModelFile(f"the chunks of {name} do not cover it")
 
 
 class _Whole:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
@@ -40,11 +40,10 @@ from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
-from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.recording import Recording, Records
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
-from mvc.training.checks import CallbackOptions, whole
-from mvc.training.recorder import Report, complete
+from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.resume import Resumed, check_model, set_back, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
@@ -64,7 +63,7 @@ _NO_HYPER = re.compile(
 """Of the TrainingArguments those that say where and how often things are written."""
 
 
-class MVCCallback(TrainerCallback):
+class MVCCallback(Records, TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
     ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th
@@ -84,7 +83,7 @@ class MVCCallback(TrainerCallback):
         *,
         every_n_steps: int | None = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[CallbackOptions],
+        **options: Unpack[RecorderKeywords],
     ) -> None:
         if every_n_steps is not None:  # None: where the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
@@ -101,15 +100,6 @@ class MVCCallback(TrainerCallback):
         self._logged: dict[str, float] = {}
         self._going_on: tuple[CommitId, Mapping[str, Any]] | None = None
         self._epoch_rng: Mapping[str, Any] | None = None  # to be set when the epoch begins
-
-    @property
-    def repo(self) -> Repository:
-        return self._recording.repo
-
-    @property
-    def report(self) -> Report | None:
-        """The Recorder's counts for this training or the last one. None before the first."""
-        return self._recording.report
 
     # -- going on ------------------------------------------------------------------------
 
@@ -252,13 +242,7 @@ class MVCCallback(TrainerCallback):
     def close(self) -> None:
         """Completes the queued versions. Training that continues is no longer recorded."""
         self._pending = False
-        self._recording.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        complete(self.close, error)
+        super().close()
 
 
 def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
@@ -451,9 +435,7 @@ def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
     optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
     states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
     there = {name: state for name, state in states.items() if state is not None}
-    files = {f"{name}.pt": data.saved_bytes(state) for name, state in there.items()}
-    config = kept.get("config")  # of versions that hold no file of it
-    return files if config is None else {"config.json": config.encode(), **files}
+    return {f"{name}.pt": data.saved_bytes(state) for name, state in there.items()}
 
 
 def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,20 +20,20 @@ except ImportError as error:
 from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data
-from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.recording import Recording, Records
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, data_of_fit
 from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE
-from mvc.training.checks import CallbackOptions, whole
+from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.recorder import Report
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
 
 
-class MVCCallback(keras.callbacks.Callback):
+class MVCCallback(Records, keras.callbacks.Callback):
     """Records a training; list it last, so that what other callbacks change is in the version.
 
     ``repo`` is an open Repository, or the path of an existing one.
@@ -52,7 +52,7 @@ class MVCCallback(keras.callbacks.Callback):
         every_n_batches: int = 1,
         include: Sequence[str] | None = None,
         resume: str | CommitId | None = None,
-        **options: Unpack[CallbackOptions],
+        **options: Unpack[RecorderKeywords],
     ) -> None:
         super().__init__()
         _check_backend()
@@ -70,15 +70,6 @@ class MVCCallback(keras.callbacks.Callback):
         self._restored: RestoredFit | None = None  # until its epoch has begun
         self._skip: Skip | None = None
         self.resumed: Resumed | None = None
-
-    @property
-    def repo(self) -> Repository:
-        return self._recording.repo
-
-    @property
-    def report(self) -> Report | None:
-        """The Recorder's counts for this ``fit`` or the last one. None before the first."""
-        return self._recording.report
 
     def close(self) -> Report | None:
         """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""

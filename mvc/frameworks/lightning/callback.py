@@ -24,17 +24,16 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
-from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import stage_by_data, stage_by_loss
-from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.recording import Recording, Records
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
-from mvc.training.checks import CallbackOptions, whole
-from mvc.training.recorder import Report, complete
+from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.recorder import complete
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
 
@@ -43,7 +42,7 @@ __all__ = ["MVCCallback", "MVCCheckpointIO"]
 _HOOK = "on_train_batch_end"
 
 
-class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
+class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     """Records a version after every ``every_n_steps``-th batch in which an optimizer stepped.
 
     ``repo`` is an open Repository, or the path of an existing one. ``include`` names any of
@@ -60,7 +59,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         *,
         every_n_steps: int = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[CallbackOptions],
+        **options: Unpack[RecorderKeywords],
     ) -> None:
         super().__init__()
         every = whole("every_n_steps", every_n_steps, 1)
@@ -74,15 +73,6 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._resume: Resume | None = None
         self._undo = ExitStack()  # what a fit has changed of the trainer and the module
         self.resumed: Resumed | None = None
-
-    @property
-    def repo(self) -> Repository:
-        return self._recording.repo
-
-    @property
-    def report(self) -> Report | None:
-        """The Recorder's counts for this ``fit`` or the last one. None before the first."""
-        return self._recording.report
 
     def resume(self, rev: str | CommitId | None = None) -> str:
         """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.

@@ -96,13 +96,15 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         if Path(path).name == _HANDED_OVER:
             TorchCheckpointIO().save_checkpoint(checkpoint, Path(path))
             return
-        with self._given.during():
-            self._save(checkpoint, path)
+        with self._given.during() as repo:
+            self._save(repo, checkpoint, path)
 
-    def _save(self, checkpoint: dict[str, Any], path: str | PathLike[str]) -> None:
-        files = self.repo.context.store.fs
+    def _save(
+        self, repo: Repository, checkpoint: dict[str, Any], path: str | PathLike[str]
+    ) -> None:
+        files = repo.context.store.fs
         file = _local(files, path)
-        name = _tracked(self.repo, file)
+        name = _tracked(repo, file)
         model: Any = checkpoint.get("state_dict")
         apart = _is_model(model)
         rest = {**checkpoint, "state_dict": None} if apart else dict(checkpoint)
@@ -116,9 +118,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         if self._saver is not None and not self._saver.is_alive():
             self._branch = self._named  # AsyncCheckpointIO has a thread for each training
         self._saver = threading.current_thread()
-        self._branch = self._branch or tip(self.repo.context, None).branch
+        self._branch = self._branch or tip(repo.context, None).branch
         states = dict.fromkeys(self._gone) | {training: beside} | ({name: model} if apart else {})
-        made = self.repo.commit(
+        made = repo.commit(
             path=name if apart else training,
             states=states,
             message=f"checkpoint {file.name}",
@@ -146,44 +148,18 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 path, map_location, weights_only=True
             )
             return handed
-        with self._given.during():
-            return self._load(path, map_location)
-
-    def _load(self, path: Any, map_location: Any) -> dict[str, Any]:
-        text = str(path)
-        if text.startswith(_PREFIX):
-            commit = self.repo.find(text.removeprefix(_PREFIX))
-            name = _added(self.repo, commit)
-        else:
-            commit, name = self._marked(path)
-        beside = self.repo.checkout(commit, path=training_path(name))
-        if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
-            recorded = isinstance(beside, Mapping) and "lightning" in beside
-            hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)" if recorded else None
-            raise UnknownPath(
-                f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint
-            )
-        made: dict[str, Any] = original(beside["checkpoint"])
-        if beside["apart"]:
-            weights = made["state_dict"] = self.repo.checkout(commit, path=name)
-            metadata = original(beside["metadata"])
-            if metadata is not None:
-                weights._metadata = metadata
-        return made if map_location is None else _mapped(made, map_location)
+        with self._given.during() as repo:
+            return _loaded(repo, path, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
         """Removes the marker, and the checkpoint from the next version on; history keeps it."""
-        with self._given.during():
-            self._remove(path)
-
-    def _remove(self, path: str | PathLike[str]) -> None:
-        files = self.repo.context.store.fs
+        files = FileSystem()
         file = _local(files, path)
         found = files.stat(file, follow=False)
         if found is None:
             return
         if not found.is_symlink and file.name != _HANDED_OVER:
-            _, name = self._marked(path)
+            _, name = _marked(files, path)
             self._gone |= {name, training_path(name)}
         files.unlink(file, missing_ok=True)
 
@@ -192,20 +168,41 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._branch = self._named
         self._given.close()
 
-    def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
-        """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""
-        files = self.repo.context.store.fs
-        file = _local(files, path)
-        if files.stat(file) is None:
-            raise NoSuchFile(f"there is no checkpoint at {file}")
-        with files.open_read(file) as opened:
-            match = _MARKER.fullmatch(opened.read(0, _MARKER_LIMIT))
-        if match is None:
-            raise WrongUsage(
-                f"{file} is not a checkpoint of mvc",
-                hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
-            )
-        return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
+
+def _loaded(repo: Repository, path: Any, map_location: Any) -> dict[str, Any]:
+    text = str(path)
+    if text.startswith(_PREFIX):
+        commit = repo.find(text.removeprefix(_PREFIX))
+        name = _added(repo, commit)
+    else:
+        commit, name = _marked(repo.context.store.fs, path)
+    beside = repo.checkout(commit, path=training_path(name))
+    if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
+        recorded = isinstance(beside, Mapping) and "lightning" in beside
+        hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)" if recorded else None
+        raise UnknownPath(f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint)
+    made: dict[str, Any] = original(beside["checkpoint"])
+    if beside["apart"]:
+        weights = made["state_dict"] = repo.checkout(commit, path=name)
+        metadata = original(beside["metadata"])
+        if metadata is not None:
+            weights._metadata = metadata
+    return made if map_location is None else _mapped(made, map_location)
+
+
+def _marked(files: FileSystem, path: str | PathLike[str]) -> tuple[CommitId, str]:
+    """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""
+    file = _local(files, path)
+    if files.stat(file) is None:
+        raise NoSuchFile(f"there is no checkpoint at {file}")
+    with files.open_read(file) as opened:
+        match = _MARKER.fullmatch(opened.read(0, _MARKER_LIMIT))
+    if match is None:
+        raise WrongUsage(
+            f"{file} is not a checkpoint of mvc",
+            hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
+        )
+    return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
 
 
 def _is_model(model: Any) -> bool:
