@@ -12,6 +12,7 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
+from mvc.maintenance.forget import preview
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.history.log import Log
 
@@ -176,7 +177,7 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert not repo.gaps
     assert repo.config.get("init.branch") == "main"
     chosen = repo.storage.forget(first.id, dry_run=True)
-    assert repo.storage.forget_preview(chosen).tensors == 1
+    assert preview(repo.context, chosen).tensors == 1
 
 
 def test_a_report_of_versions_without_tensors(repo: mvc.Repository) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
+    from mvc.maintenance.backup import restore
     from mvc.maintenance.stats import Stats
     from mvc.repo.lookup.revisions import Rev
     from mvc.repo.statements.live import Deployed
@@ -33,6 +34,7 @@ __all__ = [
     "fetches",
     "opened",
     "refs_of",
+    "restore",
     "visit",
 ]
 
@@ -50,6 +52,7 @@ _IN = {
     "fetches": "mvc.api.absent",
     "opened": "mvc.api.given",
     "refs_of": "mvc.api.remotes",
+    "restore": "mvc.maintenance.backup",
     "visit": "mvc.api.clone",
 }
 

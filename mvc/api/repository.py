@@ -202,26 +202,6 @@ class Repository(Unpicklable):
             done = repo.storage.repair(full=full, other=other)
         return replace(done, healed=(*first, *done.healed))
 
-    @classmethod
-    def from_backup(
-        cls,
-        backup: PathName,
-        path: PathName = ".",
-        *,
-        config: Configure | None = None,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Makes a repository in a folder out of a backup, or any copy of a ``.mvc``, and opens it.
-
-        Every byte is read back and checked. Files of versions are not written: ``checkout`` does.
-        What a killed process leaves is gone on with by the same call. Raises AlreadyARepository,
-        NotARepository, DamagedData.
-        """
-        from mvc.maintenance.backup import restore
-
-        done = restore(Path(backup), Path(path), progress=progress)
-        return cls.open(done.folder, discover=False, config=config)
-
     @property
     def closed(self) -> bool:
         """Whether it was closed; what is asked of it then raises WrongUsage."""
@@ -570,10 +550,6 @@ class Repository(Unpicklable):
         if into_folder:
             raise WrongUsage(
                 "everything, atomic_dir and delete are for another folder than the repository's"
-            )
-        if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
-            return checkout.Restored(
-                commit, (), (), (), branch=lookup_refs.head(self.context).branch, moved_head=False
             )
         if paths:
             return checkout.restore_paths(

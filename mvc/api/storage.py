@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     from mvc.maintenance.backup import BackedUp
-    from mvc.maintenance.forget import Chosen, ForgetPreview
+    from mvc.maintenance.forget import Chosen
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
     from mvc.maintenance.receipts import Receipt
@@ -83,8 +83,8 @@ class Storage:
         """Makes a folder a copy of the repository, or brings the copy there up to date.
 
         Others may commit meanwhile. Every byte that is new is read back and checked before the
-        copy counts; a run that was interrupted is gone on with. ``Repository.from_backup`` opens
-        what it makes of a copy. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
+        copy counts; a run that was interrupted is gone on with. ``mvc.api.restore`` makes
+        a repository of a copy. Raises WouldOverwrite, DamagedData, StorageFull, Busy.
         """
         from mvc.maintenance.backup import backup
 
@@ -167,23 +167,6 @@ class Storage:
 
         return receipts(self.context)
 
-    def forget_preview(
-        self,
-        chosen: Chosen,
-        *,
-        grace: timedelta | str | None = None,
-        progress: Progress | None = None,
-    ) -> ForgetPreview:
-        """What forgetting these versions would free; reads every manifest.
-
-        ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
-        """
-        from mvc.maintenance.forget import preview
-        from mvc.maintenance.gc import grace_of
-
-        span = grace_of(self.context, grace)
-        return preview(self.context, chosen, grace=span, progress=progress)
-
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
         """The bytes of all packs that each recovery bound would take, and the stored layout."""
         from mvc.maintenance.repack.repack import draw_curve
@@ -220,32 +203,23 @@ class Storage:
         Without an aim and with the setting ``store.storage_weight``, weights whose proven recipe is
         cheaper are given up, too. Raises WeightsDropped for a version to ``add`` that has none.
         """
-        from mvc.maintenance.repack.goal import check_aims, goal_of
+        from mvc.maintenance.repack.goal import goal_of
         from mvc.maintenance.repack.repack import repack
 
-        aims: dict[str, Any] = {
-            "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
-            "remove": remove, "add_queried": add_queried, "super_step": super_step,
-        }  # fmt: skip
-        given = check_aims(**aims)
-        added = [resolve(self.context, rev) for rev in add or ()]
-        for commit in added:
+        added, removed = (
+            None if revs is None else tuple(resolve(self.context, rev) for rev in revs)
+            for revs in (add, remove)
+        )
+        for commit in added or ():
             if (gone := availability.dropped(self.context, commit)) is not None:
                 raise availability.dropped_error(commit, gone)
-        weighs = self.context.config.get("store.storage_weight") is not None
-        if not given and weighs and self.context.fresh().has_any(ReplayProof):
+        goal = goal_of(
+            self.context, interval=interval, max_recovery=max_recovery, max_size=max_size,
+            add=added, remove=removed, add_queried=add_queried, super_step=super_step,
+        )  # fmt: skip
+        if goal.weight is not None and self.context.fresh().has_any(ReplayProof):
             return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
-        aims["add"] = None if add is None else tuple(added)
-        aims["remove"] = (
-            None if remove is None else tuple(resolve(self.context, rev) for rev in remove)
-        )
-        return repack(
-            self.context,
-            goal_of(self.context, **aims),
-            dry_run=dry_run,
-            reason=reason,
-            progress=progress,
-        )
+        return repack(self.context, goal, dry_run=dry_run, reason=reason, progress=progress)
 
     def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""

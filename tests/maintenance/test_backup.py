@@ -137,7 +137,8 @@ def test_it_has_everything_and_is_restored(tmp_path: Path, place: Path) -> None:
     }  # fmt: skip
     assert (place / ".mvc" / "tokens").stat().st_mode & 0o777 == 0o600
     restored = tmp_path / "restored"
-    with Repository.from_backup(place, restored) as repo:
+    restore(place, restored)
+    with Repository.open(restored) as repo:
         repo.checkout("HEAD", force=True, to=repo.root)
         assert repo.live("prod").commit == made.id
         assert repo.config.get("gc.grace_days") == 3.0

@@ -14,6 +14,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import NotTrusted
 from mvc.ids import CommitId
+from mvc.maintenance.forget import preview
 from mvc.testing import FixedClock
 from tests.recipes import by_hand as recipes
 
@@ -111,7 +112,7 @@ def test_given_up_weights_are_not_counted_as_those_of_another_version(repo: mvc.
     same = repo.commit(step(1), message="the same again").id
     repo.commit({"w": step(2)["w"]})
     recipes.drop(repo.context, made)
-    cost = repo.storage.forget_preview(repo.storage.forget(same, dry_run=True))
+    cost = preview(repo.context, repo.storage.forget(same, dry_run=True))
     assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
 
 

@@ -81,7 +81,7 @@ def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
             continue
         inside = path.rstrip("/") + "/"
         found = {e.path: e for e in manifest.entries if path == "." or e.path.startswith(inside)}
-        if not found:
+        if not found and path != ".":
             raise UnknownPath(f"the version has no path {path}")
         chosen |= found
     return list(chosen.values())
