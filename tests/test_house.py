@@ -42,7 +42,7 @@ BUDGET = {
     "report": 710,
     "server": 1_311,
     "serving": 708,
-    "store": 6_051,
+    "store": 5_934,
     "testing": 408,
     "training": 1_501,
 }

@@ -293,7 +293,7 @@ class Replica:
                 graph.know(each.objects)
                 held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
             graph.know([commit.manifest])
-            recovery = Recovery(store.snapshot, graph, store.pool, held)
+            recovery = Recovery(store.snapshot.packs, graph, store.pool, held)
             data = recovery.manifest(commit.manifest)
             manifest = Manifest.decode(data)
             if manifest.root != commit.root:

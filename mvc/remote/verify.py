@@ -142,7 +142,7 @@ class _Proof:
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = context.store.pool
         self._made = context.store.made  # weights that a replay has made, see ``with_made``
-        self._recovery = Recovery(view, self._graph, self._pool, self._made)
+        self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
         stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of what was received
         self._known: dict[bytes, TensorSpec] = {}  # of its versions' parents, which are proven

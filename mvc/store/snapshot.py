@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import wraps
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.ids import StatementId
@@ -33,6 +34,7 @@ from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _S = TypeVar("_S", bound=Statement)
 _OWN_KEYS = 50_000
 _TRIES = 8
@@ -44,6 +46,18 @@ LOST = (
     "versions can still be written elsewhere by their ids ('mvc checkout ID -o DIR'); "
     "'mvc fsck --repair --from BACKUP' takes what is lost from a copy of the journal"
 )
+
+
+def _again_on_rewrite(
+    look: Callable[Concatenate[Snapshot, _P], _T],
+) -> Callable[Concatenate[Snapshot, _P], _T]:
+    """For a look-up of several steps: it begins again if the journal is replaced under it."""
+
+    @wraps(look)
+    def again(self: Snapshot, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return self.retry_on_rewrite(lambda: look(self, *args, **options))
+
+    return again
 
 
 class Snapshot:
@@ -192,62 +206,41 @@ class Snapshot:
     # -- look-ups by key -------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
-        def look() -> bytes | None:
-            greatest = self._index.last(low, high)
-            self._check_last(low, high, greatest)
-            return greatest
-
-        return self._guarded(look)
+        return self._guarded(lambda: self._checked_last(low, high, self._index.last(low, high)))
 
     def first(self, low: bytes, high: bytes) -> bytes | None:
-        def look() -> bytes | None:
-            least = self._index.first(low, high)
-            self._check_first(low, high, least)
-            return least
-
-        return self._guarded(look)
+        return self._guarded(lambda: self._checked_first(low, high, self._index.first(low, high)))
 
     def scan(self, low: bytes, high: bytes) -> list[bytes]:
-        def look() -> list[bytes]:
-            found = self._index.scan(low, high)
-            self._check_own(low, high, found)
-            return list(found)
-
-        return self._guarded(look)
+        return self._guarded(lambda: self._checked(low, high, self._index.scan(low, high)))
 
     def under(self, prefix: bytes) -> list[bytes]:
         """Keys that begin with ``prefix``, ascending."""
         return self.scan(prefix, keys.after(prefix))
 
+    @_again_on_rewrite
     def newest(self, prefix: bytes) -> Recorded | None:
         """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset).
 
         DamagedData where a lost entry may be a newer one.
         """
+        key = self.last(prefix, keys.after(prefix))
+        if key is None:
+            return None
+        self.check_gaps(keys.offset_of(key), _shown(prefix))
+        return self.entry(keys.offset_of(key))
 
-        def look() -> Recorded | None:
-            key = self.last(prefix, keys.after(prefix))
-            if key is None:
-                return None
-            self.check_gaps(keys.offset_of(key), _shown(prefix))
-            return self.entry(keys.offset_of(key))
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def by_sequence(self, sequence: int) -> Recorded | None:
         """The entry with this number, if there is one; DamagedData if it is lost."""
         prefix = keys.OPERATION + keys.number(sequence)
-
-        def look() -> Recorded | None:
-            key = self.last(prefix, keys.after(prefix))
-            if key is not None:
-                return self.entry(keys.offset_of(key))
-            for gap in self.gaps:
-                if sequence in gap.numbers:
-                    self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
-            return None
-
-        return self.retry_on_rewrite(look)
+        key = self.last(prefix, keys.after(prefix))
+        if key is not None:
+            return self.entry(keys.offset_of(key))
+        for gap in self.gaps:
+            if sequence in gap.numbers:
+                self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
+        return None
 
     def retry_on_rewrite(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up of several steps; again if the journal is replaced under it."""
@@ -291,30 +284,24 @@ class Snapshot:
         low = keys.REF + keys.text(name)
         return self._last_entry(low, low + keys.number(offset))
 
+    @_again_on_rewrite
     def ref_change_at(self, name: str, time_ns: int) -> Recorded | None:
         """The entry that a ref's value at a moment comes from (ns since 1970), by the log of refs.
 
         DamagedData where a lost entry may have changed it since.
         """
         low = keys.REFLOG + keys.text(name)
+        key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
+        at = -1 if key is None else keys.offset_of(key)
+        self.check_gaps(at, f"where {name.removeprefix('heads/')} pointed to")
+        return None if key is None else self.entry(at)
 
-        def look() -> Recorded | None:
-            key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
-            at = -1 if key is None else keys.offset_of(key)
-            self.check_gaps(at, f"where {name.removeprefix('heads/')} pointed to")
-            return None if key is None else self.entry(at)
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def first_ref_change(self, name: str) -> Recorded | None:
         """The earliest entry, by its time, that changed a ref."""
         low = keys.REFLOG + keys.text(name)
-
-        def look() -> Recorded | None:
-            key = self.first(low, keys.after(low))
-            return None if key is None else self.entry(keys.offset_of(key))
-
-        return self.retry_on_rewrite(look)
+        key = self.first(low, keys.after(low))
+        return None if key is None else self.entry(keys.offset_of(key))
 
     def has_ref(self, name: str) -> bool:
         """Whether an entry has ever changed this ref."""
@@ -345,6 +332,7 @@ class Snapshot:
             yield found
             high = keys.REF + keys.text(found[0])
 
+    @_again_on_rewrite
     def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
         """Entries that published commits with ids from ``first`` to ``last``, by their id.
 
@@ -352,9 +340,7 @@ class Snapshot:
         """
         low = keys.COMMIT + first[: keys.ID_BYTES]
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
-        return self.retry_on_rewrite(
-            lambda: [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
-        )
+        return [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
 
     def commits_between(self, start: int, end: int) -> list[bytes]:
         """First 8 bytes of the ids of commits published by entries from byte ``start`` to ``end``.
@@ -388,15 +374,12 @@ class Snapshot:
             yield found
             high = keys.OPERATION + keys.number(found.sequence)
 
+    @_again_on_rewrite
     def from_sequence(self, sequence: int) -> list[Recorded]:
         """The entries with this number and later ones, oldest first."""
-
-        def look() -> list[Recorded]:
-            first = keys.OPERATION + keys.number(sequence)
-            every = self.scan(first, keys.after(keys.OPERATION))
-            return [self.entry(keys.offset_of(key)) for key in every]
-
-        return self.retry_on_rewrite(look)
+        first = keys.OPERATION + keys.number(sequence)
+        every = self.scan(first, keys.after(keys.OPERATION))
+        return [self.entry(keys.offset_of(key)) for key in every]
 
     def offset_of(self, sequence: int) -> int | None:
         """The byte at which the entry with this number stands, readable or not."""
@@ -455,78 +438,63 @@ class Snapshot:
         """Offsets of entries with deployments of commits whose ids begin like ``commit``."""
         return [keys.offset_of(key) for key in self.under(keys.about(Deployment.code, commit))]
 
+    @_again_on_rewrite
     def deployed_at(self, target: str, time_ns: int) -> list[Deployment]:
         """The deployments on a target at exactly this time."""
         prefix = keys.DEPLOYED + keys.text(target) + keys.moment(time_ns)
+        entries = (self.entry(keys.offset_of(key)).entry for key in self.under(prefix))
+        found = (each for entry in entries for each in entry.deployments)
+        return [each for each in found if (each.target, each.time_ns) == (target, time_ns)]
 
-        def look() -> list[Deployment]:
-            entries = (self.entry(keys.offset_of(key)).entry for key in self.under(prefix))
-            found = (each for entry in entries for each in entry.deployments)
-            return [each for each in found if (each.target, each.time_ns) == (target, time_ns)]
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def statement(self, id_: bytes) -> tuple[Recorded, Statement] | None:
         """The statement with this id, and its entry; None if it is not here."""
+        for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
+            recorded = self.entry(keys.offset_of(key))
+            if (found := recorded.entry.by_id.get(StatementId(id_))) is not None:
+                return recorded, found
+        return None
 
-        def look() -> tuple[Recorded, Statement] | None:
-            for key in self.under(keys.STATEMENT + id_[: keys.ID_BYTES]):
-                recorded = self.entry(keys.offset_of(key))
-                if (found := recorded.entry.by_id.get(StatementId(id_))) is not None:
-                    return recorded, found
-            return None
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def about(self, kind: type[_S], subject: bytes) -> list[tuple[Recorded, _S]]:
         """All statements of a kind about a subject, in their order; but no deployments by nodes.
 
         DamagedData if the index has passed over one, where kind and subject are a topic.
         """
+        found: list[tuple[Recorded, _S]] = []
+        last: int | None = None
+        for key in self.under(keys.about(kind.code, subject)):
+            recorded = self.entry(keys.offset_of(key))
+            mine = [each for each in recorded.entry.of(kind) if each.subject == subject]
+            if mine and not mine[0].target:
+                self._check_follows(recorded.entry.before(mine[0]), last, kind)
+                last = recorded.sequence
+            found += ((recorded, each) for each in mine)
+        return sorted(found, key=lambda pair: pair[1].order)
 
-        def look() -> list[tuple[Recorded, _S]]:
-            found: list[tuple[Recorded, _S]] = []
-            last: int | None = None
-            for key in self.under(keys.about(kind.code, subject)):
-                recorded = self.entry(keys.offset_of(key))
-                mine = [each for each in recorded.entry.of(kind) if each.subject == subject]
-                if mine and not mine[0].target:
-                    self._check_follows(recorded.entry.before(mine[0]), last, kind)
-                    last = recorded.sequence
-                found += ((recorded, each) for each in mine)
-            return sorted(found, key=lambda pair: pair[1].order)
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def newest_of_topic(self, statement: Statement) -> Recorded | None:
         """The newest entry with a statement of the same topic; None if there is none."""
+        low = keys.topic(statement)
+        end = keys.after(low)
+        while (key := self.last(low, end)) is not None:
+            recorded = self.entry(keys.offset_of(key))
+            if any(each.topic == statement.topic for each in recorded.entry.statements):
+                return recorded
+            end = key
+        return None
 
-        def look() -> Recorded | None:
-            low = keys.topic(statement)
-            end = keys.after(low)
-            while (key := self.last(low, end)) is not None:
-                recorded = self.entry(keys.offset_of(key))
-                if any(each.topic == statement.topic for each in recorded.entry.statements):
-                    return recorded
-                end = key
-            return None
-
-        return self.retry_on_rewrite(look)
-
+    @_again_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
         """Whether there is a statement of a kind about a subject; a look-up or two."""
-
-        def look() -> bool:
-            low = keys.about(kind.code, subject)
-            end = keys.after(low)
-            while (key := self.last(low, end)) is not None:
-                entry = self.entry(keys.offset_of(key)).entry
-                if any(each.subject == subject for each in entry.of(kind)):
-                    return True
-                end = key
-            return False
-
-        return self.retry_on_rewrite(look)
+        low = keys.about(kind.code, subject)
+        end = keys.after(low)
+        while (key := self.last(low, end)) is not None:
+            entry = self.entry(keys.offset_of(key)).entry
+            if any(each.subject == subject for each in entry.of(kind)):
+                return True
+            end = key
+        return False
 
     def _check_follows(self, before: int | None, last: int | None, kind: type[Statement]) -> None:
         if before != last and not any(before in gap.numbers for gap in self.gaps):
@@ -574,14 +542,11 @@ class Snapshot:
         key = self.last(low, high)
         return None if key is None else self.entry(keys.offset_of(key))
 
+    @_again_on_rewrite
     def _entries_under(self, *prefixes: bytes) -> list[Recorded]:
         """The entries that keys under these prefixes lead to, oldest first."""
-
-        def look() -> list[Recorded]:
-            found = {keys.offset_of(key) for each in prefixes for key in self.under(each)}
-            return [self.entry(offset) for offset in sorted(found)]
-
-        return self.retry_on_rewrite(look)
+        found = {keys.offset_of(key) for each in prefixes for key in self.under(each)}
+        return [self.entry(offset) for offset in sorted(found)]
 
     def forgetting(self) -> list[Recorded]:
         """Every entry that says what became of states: tombstones and marks, oldest first."""
@@ -614,24 +579,27 @@ class Snapshot:
             for key in keys.entry_keys(recorded):
                 insort(self._own, key)
 
-    def _check_own(self, low: bytes, high: bytes, found: Container[bytes]) -> None:
-        """Raises DamagedData where a look-up lacks keys that this process has published."""
+    def _checked(self, low: bytes, high: bytes, found: Collection[bytes]) -> list[bytes]:
+        """What was found; DamagedData where it lacks keys that this process has published."""
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
         if any(self._own[i] not in found for i in range(begin, end)):
             raise DamagedData("the index lacks what this process has published")
+        return list(found)
 
-    def _check_last(self, low: bytes, high: bytes, found: bytes | None) -> None:
+    def _checked_last(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
         """The same for the greatest key of a range."""
         at = bisect_left(self._own, high) - 1
         if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
             raise DamagedData("the index lacks what this process has published")
+        return found
 
-    def _check_first(self, low: bytes, high: bytes, found: bytes | None) -> None:
+    def _checked_first(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
         """The same for the least key of a range."""
         at = bisect_left(self._own, low)
         own = self._own[at] if at < len(self._own) else high
         if own < high and (found is None or found > own):
             raise DamagedData("the index lacks what this process has published")
+        return found
 
     # -- keeping up ------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class Store:
         """Decodes objects. Imported here: a look-up such as ``mvc log`` need not load numpy."""
         from mvc.store.recovery.recover import Recovery
 
-        return Recovery(self.snapshot, self.graph, self.pool, self.made)
+        return Recovery(self.snapshot.packs, self.graph, self.pool, self.made)
 
     @property
     def rates(self) -> Rates:

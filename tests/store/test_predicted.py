@@ -17,7 +17,6 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.recovery import planned
 from mvc.store.recovery.rates import Rates
 from mvc.store.recovery.recover import Request
-from mvc.store.recovery.sequential import fill_where_sound
 from tests.hostile.forged import Piece, delta, raw_id
 from tests.oracle import reader
 from tests.store.predicted import Run
@@ -89,16 +88,13 @@ def test_version_after_version_costs_one_payload_an_object(
         for version in range(len(run.versions)):
             wanted = requests(run, version)
             reads.clear()
-            assert not fill_where_sound(repo.context.store.recovery, wanted, held)
+            assert repo.context.store.recovery.fill_from(held, wanted)
             assert [bytes(each.out) for each in wanted] == [run.versions[version][m] for m in "wmv"]
             assert sum(reads.values()) == 3
             held = {each.id: each.out for each in wanted}
         for each in wanted:
             each.out[:] = bytes(len(each.out))
-        again = requests(run, 5)
-        missed = fill_where_sound(repo.context.store.recovery, again, held)
-        repo.context.store.recovery.fill(missed)
-        assert [bytes(each.out) for each in again] == [run.versions[5][m] for m in "wmv"]
+        assert not repo.context.store.recovery.fill_from(held, wanted)
 
 
 def test_moments_made_for_the_weights_are_given_out_to_who_wants_the_version_part_by_part(

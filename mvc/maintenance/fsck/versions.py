@@ -20,7 +20,6 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
-from mvc.store.recovery.sequential import fill_where_sound
 
 _HELD = 512 << 20  # bytes of the last versions in memory, and as many of the next one
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
@@ -87,8 +86,8 @@ class ObjectCheck(Struct):
     def recover(self, entry: FileEntry) -> None:
         """Recovers the contents of a file from those of earlier versions, and holds them.
 
-        Long chains cost one delta a version this way. For what fails its hash, ``_look`` finds
-        another path or says what is wrong.
+        Long chains cost one delta a version this way. If that fails, ``_look`` says which are
+        wrong.
         """
         fresh: list[Request] = []
         names: dict[bytes, str] = {}
@@ -102,10 +101,10 @@ class ObjectCheck(Struct):
             elif id_ not in self.verdicts and id_ not in names and self._is_reached(id_, spec):
                 fresh.append(Request(id_, spec, np.empty(spec.nbytes, np.uint8).data))
                 names[id_] = name
-        missed = {each.id for each in fill_where_sound(self.recovery, fresh, self._held)}
+        missed = not self.recovery.fill_from(self._held, fresh)
         for each in fresh:
             verdict = ""
-            if each.id in missed:
+            if missed:
                 verdict = self._look(BlobId(each.id), each.spec, names[each.id], each.out)
             else:
                 self.tell(each.spec.nbytes, names[each.id])

@@ -63,7 +63,7 @@ def object_sources(
 ) -> Iterator[ObjectSources]:
     """Every source of objects while the block runs; ``other``: another repository's folder."""
     store = context.store
-    own = Recovery(store.snapshot, graph, store.pool, packs=graph.packs)
+    own = Recovery(graph.packs, graph, store.pool)
     with ExitStack() as held:
         held.callback(graph.packs.close)
         backup = None if other is None else held.enter_context(closing(_open_other(other)))

@@ -27,7 +27,6 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.statements.live import Deployed, list_deployments
 from mvc.store.recovery.recover import Request
-from mvc.store.recovery.sequential import fill_sequentially
 from mvc.times import within
 
 Version: TypeAlias = Commit | Deployed
@@ -132,14 +131,15 @@ class _Decoder:
             raise type(error)(f"version {id_.short}: {error.message}", hint=error.hint) from error
 
     def _state(self, entry: FileEntry) -> Any:
-        keys = self._keys
         kept: Collection[int] = range(len(entry.contents))
-        if keys is not None:
-            kept = sorted({tensor.content for tensor in entry.tensors if tensor.key in keys})
+        if self._keys is not None:
+            kept = sorted({each.content for each in entry.tensors if each.key in self._keys})
         out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
-        fill_sequentially(self._context.store.recovery, requests, self._held)
+        recovery = self._context.store.recovery
+        if not recovery.fill_from(self._held, requests):  # the caller may have modified the arrays
+            recovery.fill(requests)
         self._held = {c.id: out[i] for i, c in contents.items()}
         if entry.skeleton != self._skeleton[0]:  # most versions share it
             self._skeleton = entry.skeleton, skeleton_of(self._context, entry)

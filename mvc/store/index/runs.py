@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import zstandard
 from blake3 import blake3
@@ -25,7 +25,7 @@ _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
 _LONG = 128  # from here on a length takes more than one byte
-_CACHED_BLOCKS = 1024  # some 8 KiB each
+_CACHED_BLOCKS = 512  # some 30 KiB each
 
 
 class Block(NamedTuple):
@@ -78,33 +78,8 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
     return blocks
 
 
-class _Alike(Sequence[bytes]):
-    """Keys of one length in the bytes of a block; few of them are ever looked at."""
-
-    def __init__(self, raw: bytes, start: int, step: int, count: int) -> None:
-        self._raw = raw
-        self._start = start
-        self._step = step
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, i: int) -> bytes: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, i: int | slice) -> bytes | Sequence[bytes]:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(self._count))]
-        if not 0 <= i < self._count:
-            raise IndexError(i)
-        end = self._start + (i + 1) * self._step
-        return self._raw[end - self._step + 1 : end]
-
-
-def _read_keys(raw: bytes) -> Sequence[bytes]:
-    """The keys of a block. Where all have one length, as most have, without a step for each."""
+def _read_keys(raw: bytes) -> list[bytes]:
+    """The keys of a block. Those of one length, as most are, need no reader."""
     reader = Reader(raw, "an index block")
     count = reader.count(BLOCK_KEYS)
     at = reader.position
@@ -112,7 +87,7 @@ def _read_keys(raw: bytes) -> Sequence[bytes]:
         step = raw[at] + 1
         alike = step <= _LONG and len(raw) == at + count * step
         if alike and raw[at::step] == raw[at : at + 1] * count:
-            return _Alike(raw, at, step, count)
+            return [raw[begin + 1 : begin + step] for begin in range(at, len(raw), step)]
     found = [reader.blob(_MAX_KEY) for _ in range(count)]
     reader.end()
     return found
@@ -165,9 +140,9 @@ class RunReader:
         self._directory = directory
         self._firsts = [b.first for b in directory.blocks]
         self._get = get
-        self._cache: dict[int, Sequence[bytes]] = {}
+        self._cache: dict[int, list[bytes]] = {}
 
-    def _block(self, number: int) -> Sequence[bytes]:
+    def _block(self, number: int) -> list[bytes]:
         cached = self._cache.get(number)
         if cached is None:
             check = self._directory.blocks[number].check

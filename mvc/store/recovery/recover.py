@@ -28,7 +28,6 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.planned import carry_out
 from mvc.store.recovery.walk import Walker, drain, room_for
-from mvc.store.snapshot import Snapshot
 
 _QUEUED = 256
 _DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
@@ -63,24 +62,32 @@ class Recovery:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        packs: PackReader,
         graph: Graph,
         pool: Executor,
         made: Mapping[bytes, Held] | None = None,
-        *,
-        packs: PackReader | None = None,
     ) -> None:
         """``made``: objects by id that are taken from there, whether they are stored or not.
 
-        Paths begin there as well, where no cheaper one does. ``packs``: what reads payloads in
-        place of the snapshot's.
+        Paths begin there as well, where no cheaper one does.
         """
-        self.packs = packs or snapshot.packs
+        self.packs = packs
         self._walker = Walker(self.packs, pool)
         self.graph = graph
         self.pool = pool
         self.by_products = ByProducts()
         self._made: Mapping[bytes, Held] = {} if made is None else made
+
+    def fill_from(self, held: Mapping[bytes, Held], requests: Sequence[Request]) -> bool:
+        """As ``fill``, with paths that may begin at what is held; False if that fails.
+
+        A chain of n versions costs n deltas where each is recovered from the one before.
+        """
+        try:
+            Recovery(self.packs, self.graph, self.pool, {**self._made, **held}).fill(requests)
+        except DamagedData:
+            return False
+        return True
 
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
@@ -217,19 +224,8 @@ class Recovery:
     def _run(
         self, way: PiecePlan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
-        self._carry_out(way, outs, self._made, parallel=parallel, check=check)
-
-    def _carry_out(
-        self,
-        way: PiecePlan,
-        outs: Mapping[bytes, memoryview],
-        held: Mapping[bytes, Held],
-        *,
-        parallel: bool,
-        check: bool,
-    ) -> None:
         """Fills the buffers, and keeps what else was made of the same version if it is wanted."""
-        origins = {id_: held[id_][way.start : way.start + PIECE] for id_ in way.origins}
+        origins = {id_: self._made[id_][way.start : way.start + PIECE] for id_ in way.origins}
         wanted = way.by_products if self.by_products.wanted else set()
         others = {
             action.id: room_for(action.steps[-1]) for action in way.actions if action.id in wanted
@@ -306,7 +302,10 @@ class Recovery:
         """Objects that are predicted from each other; those that fail their hash by themselves."""
         first = {request.id: request for request in reversed(requests)}
         with suppress(DamagedData):
-            self.together(list(first.values()), self._made, parallel=parallel)
+            for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
+                outs = {id_: each.out[start : start + PIECE] for id_, each in first.items()}
+                way = plan(self.graph, list(outs), start, self._made)
+                self._run(way, outs, parallel=parallel, check=False)
         for request in requests:
             twin = first[request.id]
             if twin is not request and twin.spec == request.spec:
@@ -338,29 +337,10 @@ class Recovery:
                     return
         self._one(request, parallel=False)
 
-    def together(
-        self,
-        requests: Sequence[Request],
-        held: Mapping[bytes, Held],
-        *,
-        along: Sequence[Path] = (),
-        parallel: bool = False,
-    ) -> None:
-        """Fills the buffers of objects that are predicted from each other, each payload once.
-
-        ``held``: objects at which their paths may begin. ``along``: the paths of first pieces, if
-        they are known. ``parallel``: with the threads of the pool; else in this thread, which may
-        be one of them. Nothing is compared with a hash. Raises DamagedData.
-        """
-        for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
-            outs = {each.id: each.out[start : start + PIECE] for each in requests}
-            way = plan(self.graph, list(outs), start, held, along=() if start else along)
-            self._carry_out(way, outs, held, parallel=parallel, check=False)
-
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
         """As ``piece`` of each object in ``outs``, whose codings build on each other."""
         way = plan(self.graph, list(outs), start, self._made)
-        self._carry_out(way, outs, self._made, parallel=True, check=True)
+        self._run(way, outs, parallel=True, check=True)
 
     def walk(
         self,

@@ -61,33 +61,6 @@ def test_reading_is_linear(tmp_path: Path) -> None:
         assert_linear(work)
 
 
-def test_versions_one_after_another_look_at_held_tensors_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each object used to look at all objects of the version before."""
-    from mvc.store.recovery import sequential
-
-    looked = 0
-
-    class Held(dict[bytes, memoryview]):
-        def items(self) -> Any:
-            nonlocal looked
-            looked += len(self)
-            return super().items()
-
-    fill = sequential.fill_sequentially
-    monkeypatch.setattr(
-        "mvc.repo.checkout.versions.fill_sequentially",
-        lambda store, requests, held: fill(store, requests, Held(held)),
-    )
-    with mvc.Repository.init(tmp_path) as repo:
-        for shift in (0.0, 0.25, 0.5):
-            repo.commit(tiny(50, shift))
-        states = [state for _, state in repo.iter_versions()]
-    assert [state["layer.7.scale"][0] for state in states] == [7, 7.25, 7.5]
-    assert looked <= 2 * 50
-
-
 def test_every_small_tensor_is_encoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
