@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -251,16 +250,10 @@ class Output:
 
 
 def _painted(text: str, style: str) -> str:
-    return _style(style).replace("\0", text)
-
-
-@cache
-def _style(name: str) -> str:
-    """A NUL in a style: rich takes too long for each id of a long history."""
-    from rich.color import ColorSystem
-    from rich.style import Style
-
-    return Style.parse(_STYLES[name]).render("\0", color_system=ColorSystem.STANDARD)
+    words = _STYLES[style].split()
+    color = next((word for word in words if word not in {"bold", "dim"}), None)
+    bold, dim = (word in words or None for word in ("bold", "dim"))
+    return click.style(text, color, bold=bold, dim=dim)
 
 
 def _console(width: int | None = None, *, colored: bool) -> Console:
