@@ -7,8 +7,6 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import click
-
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
@@ -217,10 +215,10 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
     out.warn(text)
 
 
-def tell_deployed(session: Session, done: Deployed, words: str, **more: str) -> None:
+def tell_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
     """Says what the command did, ``words`` with target, commit and ``more``, or prints JSON."""
-    out, command = session.out, click.get_current_context().info_name
-    if not session.answered(f"mvc.{command}/1", {"deployment": done}) and not out.quiet:
+    out = session.out
+    if not session.answered(schema, {"deployment": done}) and not out.quiet:
         commit = out.paint(done.commit.short, "id")
         target = out.paint(printable(done.target), "target")
         when = format_time(done.time_ns)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import click
 from msgspec import Struct
 
 from mvc.cli.output import Output
@@ -28,16 +29,11 @@ def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
             e for e in manifest.entries if name in {e.path, "."} or e.path.startswith(name + "/")
         ]
         if not below:
-            raise missing_path(name)
+            raise UnknownPath(
+                f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
+            )
         found |= {e.path: e for e in below}
     return list(found.values())
-
-
-def missing_path(name: str) -> UnknownPath:
-    """The error for a path that a version does not have."""
-    return UnknownPath(
-        f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
-    )
 
 
 class Folding(Struct, frozen=True):
@@ -98,6 +94,25 @@ def entry_json(entry: FileEntry) -> dict[str, Any]:
     }
 
 
+def delete_refs(
+    session: Session, kind: str, names: Sequence[str], delete: Callable[[str], Ref]
+) -> None:
+    """Deletes branches or tags."""
+    if not names:
+        raise click.UsageError(f"name the {kind} to delete")
+    for name in names:
+        delete(name)
+        session.out.note(f"Deleted {kind} {name}")
+
+
+def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[..., Ref]) -> None:
+    """Makes the branch or tag NAME, or moves it; ``names``: NAME [REV]."""
+    if len(names) > 2:
+        raise click.UsageError(f"too many arguments: mvc {kind} NAME [REV]")
+    made = make(*names)
+    session.out.note(f"{kind.capitalize()} {made.name} is at {made.commit.short}")
+
+
 def print_refs(
     session: Session, found: Sequence[Ref], style: str, *, current: str | None = None
 ) -> None:
@@ -115,7 +130,7 @@ def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
     """Name, commit, time and message of each."""
     rows = []
     for ref in found:
-        commit = session.commit(ref.commit)
+        commit = session.repository.version(ref.commit)
         time = format_time(commit.time_ns, 0)
         rows.append(
             {"name": ref.name, "commit": ref.commit, "time": time, "message": commit.message}

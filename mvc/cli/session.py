@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mvc.api import Repository
     from mvc.ids import CommitId
     from mvc.io.files import FileSystem
-    from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context
     from mvc.types import Progress
@@ -166,20 +165,12 @@ class Session:
     def config_file(self) -> Path:
         return self.repository.root / ".mvc" / "config.yaml"
 
-    @property
-    def has_remotes(self) -> bool:
-        return self.fs.stat(self.repository.root / ".mvc" / "remotes.yaml") is not None
-
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
         return self.repository.context.store.clock.now_ns()
 
-    def commit(self, id_: CommitId) -> Commit:
-        """The commit with this id. Raises UnknownRevision, DamagedData."""
-        return self.repository.version(id_)
-
     def title(self, id_: CommitId) -> str:
-        return one_line(self.commit(id_).message)
+        return one_line(self.repository.version(id_).message)
 
     def named(self, id_: CommitId) -> str:
         """``1a2b3c4d5e, nightly``."""

@@ -88,7 +88,11 @@ def _print(session: Session, found: LogicalTensor, values: Array) -> None:
     out.line(f"{printable(found.key)}  {what}, {id_}")
     if figures := _summary(values):
         out.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
-    out.line(_text(values, width=out.width or 100, full=session.verbose))
+    threshold = (
+        max(values.size, 1) if session.verbose else 1000
+    )  # of more, numpy prints the corners
+    width = out.width or 100
+    out.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
 
 
 def _array(spec: TensorSpec, data: memoryview) -> Array:
@@ -124,9 +128,3 @@ def _summary(values: Array) -> dict[str, float]:
     if finite.size != values.size:
         found["not finite"] = int(values.size - finite.size)
     return found
-
-
-def _text(values: Array, *, width: int, full: bool) -> str:
-    """As numpy prints it: the corners of a large array, all of it where ``full``."""
-    threshold = max(values.size, 1) if full else 1000
-    return np.array2string(values, max_line_width=width, threshold=threshold, separator=" ")

@@ -151,7 +151,8 @@ def _id(value: CommitId | None) -> str:
 
 def tell_unsent(session: Session, target: str | None = None) -> None:
     """Says which deployments remotes lack; nothing where all is in step."""
-    if not session.has_remotes:  # which spares the imports of all that knows remotes
+    remotes = session.repository.root / ".mvc" / "remotes.yaml"
+    if session.fs.stat(remotes) is None:  # which spares the imports of all that knows remotes
         return
     for each in session.repository.remotes.unsent(target):
         session.out.note(unsent_line(each) if target is None else _unsent(each))

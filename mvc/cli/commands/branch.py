@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
-from mvc.cli.listing import print_refs, refs_json
+from mvc.cli.listing import delete_refs, make_ref, print_refs, refs_json
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 
@@ -20,24 +22,15 @@ def command(session: Session, args: _BranchOptions) -> None:
     if args.delete and args.move:
         raise click.UsageError("delete or rename, not both")
     if args.delete:
-        _delete(session, args.names, args.force)
+        delete = partial(session.repository.delete_branch, force=args.force)
+        delete_refs(session, "branch", args.names, delete)
     elif args.move:
         _rename(session, args.names, args.force)
     elif args.names:
-        if len(args.names) > 2:
-            raise click.UsageError("too many arguments: mvc branch NAME [REV]")
-        made = session.repository.branch(*args.names, force=args.force)
-        session.out.note(f"Branch {made.name} is at {made.commit.short}")
+        make = partial(session.repository.branch, force=args.force)
+        make_ref(session, "branch", args.names, make)
     if session.as_json or not args.names:
         _list(session)
-
-
-def _delete(session: Session, names: tuple[str, ...], force: bool) -> None:
-    if not names:
-        raise click.UsageError("name the branches to delete")
-    for name in names:
-        session.repository.delete_branch(name, force=force)
-        session.out.note(f"Deleted branch {name}")
 
 
 def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:

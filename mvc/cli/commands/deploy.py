@@ -79,9 +79,9 @@ def command(session: Session, args: _DeployOptions) -> None:
     if not args.retract:
         warn_of_new_target(session, done)
         warn_of_clock(out, done)
-        warn_of_time(out, done, session.commit(done.commit))
+        warn_of_time(out, done, repository.version(done.commit))
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
-    tell_deployed(session, done, words)
+    tell_deployed(session, "mvc.deploy/1", done, words)
     tell_unsent(session, args.target)
 
 

@@ -37,7 +37,7 @@ def command(session: Session, args: _IdentifyOptions) -> int:
 
 
 def _print_nearest(session: Session, near: Nearest, file: str) -> None:
-    out, commit = session.out, session.commit(near.commit)
+    out, commit = session.out, session.repository.version(near.commit)
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     id_ = out.paint(near.commit.short, "id")
     out.line(f"nearest: {id_} {printable(near.path)}  {when}  {one_line(commit.message)}".rstrip())
@@ -50,7 +50,7 @@ def _print_nearest(session: Session, near: Nearest, file: str) -> None:
 
 def _print(session: Session, version: Identified) -> None:
     out = session.out
-    commit = session.commit(version.commit)
+    commit = session.repository.version(version.commit)
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:
         where = f"had it ({forgotten_on(version.forgotten_ns, absent=version.absent)})"
@@ -66,7 +66,7 @@ def _print(session: Session, version: Identified) -> None:
 
 
 def _json(session: Session, version: Identified) -> dict[str, Any]:
-    commit = session.commit(version.commit)
+    commit = session.repository.version(version.commit)
     return {
         **fields(version, "commit path exact"),
         **state_json(version.forgotten_ns, absent=version.absent),

@@ -6,8 +6,6 @@ of what is sent go along. All refs move, or none. If something is left out, the 
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.transfers import tell_of_push, tell_of_states
 from mvc.cli.verb import (
     DRY_RUN,
@@ -39,7 +37,7 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 @verb("mvc push origin main", _PushOptions)
-def command(session: Session, args: _PushOptions) -> None:
+def command(session: Session, args: _PushOptions) -> int:
     if args.every:
         check_alone("every", takes="remote force partial dry_run")
     if args.states:
@@ -58,5 +56,4 @@ def command(session: Session, args: _PushOptions) -> None:
         tell_of_states(session, f"To {remote.url}", done)
     else:
         tell_of_push(session, done, remote.url, dry_run=args.dry_run)
-    if done.is_short and not args.partial:
-        click.get_current_context().exit(RemoteRefused.exit_code)
+    return RemoteRefused.exit_code if done.is_short and not args.partial else 0

@@ -46,6 +46,7 @@ def command(session: Session, args: _RollbackOptions) -> None:
     left, now_live = _titled(session, done.left), _titled(session, done.commit)
     tell_deployed(
         session,
+        "mvc.rollback/1",
         done,
         "Rolled back {target} from {left} to {now_live}",
         left=left,

@@ -19,6 +19,8 @@ _SECTIONS = {
     "goes back):",
     "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc commit -a'):",
 }
+_NOT_WRITTEN = "Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):"
+_DEAD = "Symbolic links that lead nowhere (a commit refuses them):"
 _MARKS = {"modified": "M", "missing": "!", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "renamed": "changed"}
 
@@ -65,16 +67,15 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         out.line("No commits yet")
     for section, title in _SECTIONS.items():
         _print_section(session, title, [_line(session, c) for c in changed if _of(c) == section])
-    not_written = [f"  {session.from_here(c.path)}" for c in status.changes if c.not_written]
-    title = "Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):"
-    _print_section(session, title, not_written)
-    untracked = [
-        f"  {out.paint(session.from_here(path), 'removed')}" for path in _untracked(session, status)
-    ]
-    _print_section(session, "Not tracked (use 'mvc commit PATH'):", untracked)
-    dead = [f"  {out.paint(session.from_here(path), 'removed')}" for path in status.dead_links]
-    _print_section(session, "Symbolic links that lead nowhere (a commit refuses them):", dead)
-    if not changed and not status.untracked and not not_written and not dead:
+    not_written = [c.path for c in status.changes if c.not_written]
+    for title, paths, style in (
+        (_NOT_WRITTEN, not_written, None),
+        ("Not tracked (use 'mvc commit PATH'):", _untracked(session, status), "removed"),
+        (_DEAD, status.dead_links, "removed"),
+    ):
+        lines = [f"  {out.paint(session.from_here(path), style)}" for path in paths]
+        _print_section(session, title, lines)
+    if not changed and not status.untracked and not not_written and not status.dead_links:
         same = "Nothing to commit, the files are as in HEAD"
         out.line(same if status.head else "Nothing here")
     elif not changed and not status.untracked:
