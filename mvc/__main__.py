@@ -20,11 +20,13 @@ def main() -> NoReturn:
     """
     gc.set_threshold(_YOUNG)
     for each in ("inspect", "msgspec.inspect"):
-        sys.modules[each] = _Late(each)
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # msgspec asks typing then
+        sys.modules.setdefault(each, _Late(each))
+    # Without typing_extensions, which takes long to import, msgspec takes the same from typing.
+    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
     from mvc.cli.main import main as program  # imports most of these objects
 
-    del sys.modules["typing_extensions"]
+    if sys.modules["typing_extensions"] is None:
+        del sys.modules["typing_extensions"]
     try:
         program()
     finally:
@@ -37,7 +39,9 @@ class _Late(ModuleType):
     def __getattr__(self, name: str) -> object:
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
+        module = import_module(self.__name__)
+        vars(self).update(vars(module))
+        return getattr(module, name)
 
 
 if __name__ == "__main__":

@@ -64,42 +64,37 @@ def _print_versions(session: Session) -> None:
 
 
 def _print(session: Session, found: Stats) -> None:
-    out = session.out
-    gone = f", {found.forgotten:,} forgotten" if found.forgotten else ""
-    gone += f", {found.absent:,} not here" if found.absent else ""
-    gone += f", {found.dropped:,} by retraining" if found.dropped else ""
+    out, steps, worst = session.out, found.predicted, found.recovery_worst_commit
+    missing = {"forgotten": found.forgotten, "not here": found.absent}
+    missing["by retraining"] = found.dropped
+    gone = "".join(f", {number:,} {what}" for what, number in missing.items() if number)
     # A share says something only of a store smaller than the copies it replaces.
     smaller = 0 < found.raw_bytes >= found.stored_bytes
-    held = [
-        ("Versions", f"{found.versions:,} ({count(found.reset_points, 'reset point')}{gone})"),
-        ("Names", f"{count(found.branches, 'branch', 'branches')}, {count(found.tags, 'tag')}"),
-        ("Deployments", f"{found.deployments:,} on {count(found.targets, 'target')}"),
-        ("Tensors", f"{found.tensors:,} distinct"),
-        ("Plain copies", size(found.raw_bytes)),
-        ("Stored", size(found.stored_bytes) + f" ({percent(found.ratio, 1)})" * smaller),
-    ]
+    mean, most = seconds(found.recovery_mean), seconds(found.recovery_worst)
+    where = f" ({worst.short})" if worst else ""
+    stored_as = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]
+    facts = {
+        "Versions": f"{found.versions:,} ({count(found.reset_points, 'reset point')}{gone})",
+        "Names": f"{count(found.branches, 'branch', 'branches')}, {count(found.tags, 'tag')}",
+        "Deployments": f"{found.deployments:,} on {count(found.targets, 'target')}",
+        "Tensors": f"{found.tensors:,} distinct",
+        "Plain copies": size(found.raw_bytes),
+        "Stored": size(found.stored_bytes) + f" ({percent(found.ratio, 1)})" * smaller,
+    }
     if found.versions:
-        worst = found.recovery_worst_commit
-        mean, most = seconds(found.recovery_mean), seconds(found.recovery_worst)
-        where = f" ({worst.short})" if worst else ""
-        held += [
-            (
-                "Deltas to apply",
-                f"{found.deltas_mean:.1f} on average, {found.deltas_worst} at worst",
-            ),
-            ("Recovery", f"{mean} on average, {most} at worst{where}"),
-        ]
-        kinds = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]
-        held.append(("Stored as", ", ".join(kinds)))
-    if (steps := found.predicted) is not None:
+        facts |= {
+            "Deltas to apply": f"{found.deltas_mean:.1f} on average, {found.deltas_worst} at worst",
+            "Recovery": f"{mean} on average, {most} at worst{where}",
+            "Stored as": ", ".join(stored_as),
+        }
+    if steps is not None:
         less = f", about {size(steps.saved)} less than as deltas" if steps.saved > 0 else ""
         tensors = f"{count(steps.contents, 'tensor')} by optimizers' steps"
-        value = f"{tensors}, {size(steps.bytes)}{less}"
-        held.append(("Predicted", value))
+        facts["Predicted"] = f"{tensors}, {size(steps.bytes)}{less}"
     if found.price is not None:
         weight = session.repository.config.get("store.storage_weight")
-        held.append(("Price", f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"))
-    for name, value in held:
+        facts["Price"] = f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"
+    for name, value in facts.items():
         out.line(f"{name + ':':17}{value}")
     out.line()
     rows = [
