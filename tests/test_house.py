@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 867,
+    ".": 870,
     "adapters": 2_059,
     "api": 775,
-    "cli": 4_235,
+    "cli": 4_218,
     "codecs": 1_502,
     "distributed": 2_912,
     "frameworks": 2_902,
