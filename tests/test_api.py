@@ -15,6 +15,7 @@ from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
 from mvc.maintenance.forget import preview
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.history.log import Log
+from mvc.repo.worktree.identify import earlier
 
 STATE = {"w": np.arange(6, dtype=np.float32)}
 
@@ -169,7 +170,7 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert repo.version(first.id).message == "first"
     assert repo.targets() == ["prod"]
     assert [d.target for d in repo.deployments_of(first.id)] == ["prod"]
-    assert repo.earlier(first.entries["model.safetensors"]) == first.id
+    assert earlier(repo.context, first.entries["model.safetensors"]) == first.id
     (entry,) = repo.manifest(first.id).entries
     assert repo.tensor_bytes(entry, entry.tensors[0]) == np.arange(3).tobytes()
     assert repo.tracked_name(repo.root / "a" / "b.pt") == "a/b.pt"

@@ -330,7 +330,7 @@ class Repository(Unpicklable):
         from mvc.repo.commit.committing import commit_files, commit_states
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
-        from mvc.repo.protection import refuse_protected
+        from mvc.repo.statements.protection import refuse_protected
         from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
@@ -776,13 +776,6 @@ class Repository(Unpicklable):
         from mvc.repo.diff.nearest import nearest
 
         return nearest(self.context, Path(path))
-
-    def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
-        """The newest version, ``besides`` excepted, that introduced this state at this path."""
-        from mvc.repo.worktree import identify
-
-        other = None if besides is None else self.find(besides)
-        return identify.earlier(self.context, entry, besides=other)
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The name under which a path of the disk is tracked; empty for the root itself.

@@ -16,8 +16,8 @@ from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
-from mvc.repo.protection import protecting
 from mvc.repo.statements.live import live_now
+from mvc.repo.statements.protection import protecting
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 

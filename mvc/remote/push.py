@@ -70,8 +70,8 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.protection import protected
 from mvc.repo.statements.live import live_now
+from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.times import format_time

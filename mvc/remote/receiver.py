@@ -47,8 +47,8 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
-from mvc.repo.protection import protected, protecting
 from mvc.repo.statements.live import Standings
+from mvc.repo.statements.protection import protected, protecting
 from mvc.store.format import check_features
 from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph

@@ -26,10 +26,10 @@ from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.statements.protection import DeployGuard
 from mvc.repo.worktree.git_code import GitCode
 from mvc.training.approximator import Approximator
 from mvc.training.checks import RecorderOptions

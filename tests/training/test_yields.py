@@ -18,7 +18,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import TargetProtected, WrongUsage
-from mvc.repo.deploy_guard import NotDeployed
+from mvc.repo.statements.protection import NotDeployed
 from mvc.testing import FixedClock
 
 PROJECT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownRevision, Un
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.deploy_guard import DeployGuard
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.recording import deploying_notice
+from mvc.repo.statements.protection import DeployGuard
 from mvc.training.pushing import Pusher
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
-from mvc.repo.protection import refuse_protected
 from mvc.repo.statements.live import check_deployment, recorded_as, replaced
+from mvc.repo.statements.protection import refuse_protected
 from mvc.repo.statements.record import publish
 from mvc.repo.statements.signatures import signing
 from mvc.repo.worktree.git_code import GitCode, git_code

@@ -17,7 +17,7 @@ from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
 from mvc.names import check_author, check_place, check_ref, encode_text, printable
-from mvc.repo.deploy_guard import DeployGuard
+from mvc.repo.statements.protection import DeployGuard
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
 from mvc.types import PathName, Progress

@@ -25,8 +25,8 @@ from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, tip
-from mvc.repo.protection import refuse_protected
 from mvc.repo.statements.live import of_commit
+from mvc.repo.statements.protection import refuse_protected
 from mvc.repo.statements.record import deploy as record_deployment
 from mvc.repo.whole import refuse_incomplete
 from mvc.repo.worktree.worktree import entry_at

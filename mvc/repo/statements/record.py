@@ -15,7 +15,6 @@ from mvc.names import is_report
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.protection import refuse_protected
 from mvc.repo.statements.live import (
     IN_STEP,
     Against,
@@ -28,6 +27,7 @@ from mvc.repo.statements.live import (
     recorded_as,
     replaced,
 )
+from mvc.repo.statements.protection import refuse_protected
 from mvc.repo.statements.signatures import Signing, signed, signing
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded

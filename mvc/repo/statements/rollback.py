@@ -21,7 +21,6 @@ from mvc.names import printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.protection import refuse_protected
 from mvc.repo.statements.live import (
     IN_STEP,
     Against,
@@ -33,6 +32,7 @@ from mvc.repo.statements.live import (
     recorded_as,
     succession,
 )
+from mvc.repo.statements.protection import refuse_protected
 from mvc.repo.statements.record import Send, publish
 from mvc.repo.statements.signatures import signing
 from mvc.store.journal.entries import Entry

@@ -13,7 +13,7 @@ from mvc.api.repository import Repository
 from mvc.distributed.runner.participant import Participant
 from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute
-from mvc.repo.deploy_guard import NotDeployed
+from mvc.repo.statements.protection import NotDeployed
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, ordinary
 

@@ -15,6 +15,7 @@ from mvc.codecs import cast
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
+from mvc.repo.worktree.identify import earlier
 from mvc.store.packs.records import RecordHeader
 from mvc.store.writing.precision_copies import PrecisionCopies
 from tests.linear import assert_linear, lines_run
@@ -181,7 +182,7 @@ def test_the_earlier_version_of_each_file_is_found_in_linear_time(tmp_path: Path
             entries = repo.manifest().entries
 
             def ask() -> None:
-                assert {repo.earlier(entry) for entry in entries} == {first.id}
+                assert {earlier(repo.context, entry) for entry in entries} == {first.id}
 
             return lines_run(ask)
 
