@@ -8,9 +8,9 @@ decoded and hashed.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mvc.ids import CommitId, StatementId
 from mvc.store.journal.entries import RefValue
@@ -23,15 +23,18 @@ States = Literal["all", "none"] | int
 """Whose states travel with the versions: those of all, of none, or of the last so many."""
 
 
+_Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
 class Place(Struct, frozen=True, array_like=True):
     """Up to where a journal was read: the number of its next entry, and the check before it.
 
     ``seen``: where the journal ended then, if that was further on; 0 if it was not.
     """
 
-    sequence: int
+    sequence: _Number
     chain: bytes
-    seen: int = 0
+    seen: _Number = 0
 
 
 class RemoteHead(Struct, frozen=True, array_like=True):

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, IoFailed
-from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.ids import CommitId
 from mvc.remote.door import Door, Place, RemoteHead
 from mvc.remote.remotes import Remote
+from mvc.remote.slices import Id
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
 from mvc.store.journal.entries import RefValue
@@ -25,7 +26,6 @@ REPORTS = "reports"
 PUSHED = "pushed"
 """Up to where the remote has what this repository's own journal says."""
 _MOST = 1 << 20  # bytes of such a file
-_MOST_ENTRIES = 1 << 62
 
 
 class KnownPlace(Struct, frozen=True):
@@ -39,17 +39,16 @@ class KnownPlace(Struct, frozen=True):
 
     identity: bytes
     place: Place
-    tips: tuple[bytes, ...] = ()
+    tips: tuple[Id, ...] = ()
     passed: tuple[str, ...] = ()
-    kept: tuple[bytes, ...] = ()
+    kept: tuple[Id, ...] = ()
     there: Place | None = None
     dealt: int = 0
     left: tuple[int, ...] = ()
 
     def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
         """The versions that lead to ``tips``, and that the remote did not have at the last push."""
-        ids = [CommitId(id_) for id_ in self.tips if len(id_) == DIGEST_SIZE]
-        told = [id_ for id_ in ids if context.store.has_commit(id_)]
+        told = [id_ for id_ in map(CommitId, self.tips) if context.store.has_commit(id_)]
         return leading_to(context.fresh(), tips, told)
 
 
@@ -89,11 +88,7 @@ def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | Non
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
         data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
-        known = msgspec.json.decode(data, type=KnownPlace)
-        places = [known.place] if known.there is None else [known.place, known.there]
-        numbers = [number for each in places for number in (each.sequence, each.seen)]
-        kept = all(len(id_) == DIGEST_SIZE for id_ in known.kept)
-        return known if kept and all(0 <= each < _MOST_ENTRIES for each in numbers) else None
+        return msgspec.json.decode(data, type=KnownPlace)
     return None
 
 

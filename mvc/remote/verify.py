@@ -145,8 +145,6 @@ class _Proof:
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
         stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of what was received
-        self._known: dict[bytes, TensorSpec] = {}  # of its versions' parents, which are proven
-        self._views: dict[bytes, tuple[bytes, View]] = {}
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
@@ -175,12 +173,10 @@ class _Proof:
         for id_ in self._large.keys() - self._proven:  # pieces that came in another order
             self._whole(id_, self._specs[id_])
         self._large.clear()
-        for part in parts:
-            self._learn(part)
-            for given in part.versions:
-                manifest = self._version(given)
-                features |= manifest.features
-                marks[given.commit.id] = self._marks(given.commit, manifest)
+        for given in (given for part in parts for given in part.versions):
+            manifest = self._version(given)
+            features |= manifest.features
+            marks[given.commit.id] = self._marks(given.commit, manifest)
         return ProvenSlice(self._used, marks, features)
 
     # -- what is there -------------------------------------------------------------------
@@ -213,10 +209,7 @@ class _Proof:
         """Notes what a version holds and nothing leads to; its parents' states are whole."""
         if not self._is_there(given.commit.manifest, 0):
             return
-        known: dict[bytes, TensorSpec] = {}
-        for parent in given.commit.parents:
-            known |= self._objects_of(parent)
-        manifest = self._load(given.commit.manifest)
+        known, manifest = self._behind(given.commit), self._load(given.commit.manifest)
         for id_, spec in manifests.objects(manifest, given.given_up).items():
             if id_ in self._received:
                 continue
@@ -252,16 +245,6 @@ class _Proof:
             if self._specs.setdefault(member.id, specs[member.id]) != specs[member.id]:
                 raise _wrong(member.id)
 
-    def _learn(self, part: Delivered) -> None:
-        """Notes what the parents of an entry's versions have."""
-        self._known, self._views = {}, {}
-        for given in part.versions:
-            for parent in given.commit.parents:
-                self._known |= self._objects_of(parent)
-                old = self._kept(parent)
-                for entry in () if old is None else old.all_entries:
-                    self._views.update(_views_of(entry))
-
     def _kept(self, id_: CommitId) -> Manifest | None:
         """The manifest of a version whose state was kept and is whole; None if there is none."""
         placed = commits.find(self._view, id_)
@@ -270,12 +253,14 @@ class _Proof:
         manifest = placed[1].manifest
         return self._load(manifest) if is_reached(self._graph, manifest, 0) else None
 
-    def _objects_of(self, id_: CommitId) -> dict[bytes, TensorSpec]:
-        """The objects that a version has, which are here; none if its state is not."""
-        manifest = self._kept(id_)
-        marks = (mark for _, mark in self._view.state_marks(id_, weights=True))
-        gone = set(availability.dropped_paths(marks).values())
-        return {} if manifest is None else manifests.objects(manifest, gone)
+    def _behind(self, commit: Commit) -> dict[bytes, TensorSpec]:
+        """The objects that a version's parents have, which are here and proven."""
+        found: dict[bytes, TensorSpec] = {}
+        for id_ in commit.parents:
+            marks = (mark for _, mark in self._view.state_marks(id_, weights=True))
+            gone = set(availability.dropped_paths(marks).values())
+            found |= manifests.objects(self._kept(id_) or manifests.EMPTY, gone)
+        return found
 
     def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:
         """The first bytes of the state of each file that the version's first parent has not."""
@@ -417,13 +402,17 @@ class _Proof:
             raise DamagedData(
                 f"version {given.commit.id.short} has another Merkle root than its files"
             )
+        known = self._behind(given.commit)
         for id_, spec in manifests.objects(manifest, given.given_up).items():
-            old = id_ not in self._received and self._known.get(id_) == spec
+            old = id_ not in self._received and known.get(id_) == spec
             if id_ not in self._proven and not old:
                 self._whole(id_, spec)
+        parents = (self._kept(parent) or manifests.EMPTY for parent in given.commit.parents)
+        olds = [_views_of(entry) for parent in parents for entry in parent.all_entries]
+        views = {id_: place for old in olds for id_, place in old.items()}
         for entry in manifest.all_entries:
             if entry.path not in given.given_up:
-                self._check_views(entry)
+                self._check_views(entry, views)
         return manifest
 
     def _whole(self, id_: bytes, spec: TensorSpec) -> None:
@@ -436,10 +425,10 @@ class _Proof:
                 raise _wrong(id_)
         self._proven.add(id_)
 
-    def _check_views(self, entry: FileEntry) -> None:
-        """Tensors that are views into a content: each is hashed unless a version before had it."""
+    def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:
+        """Tensors that are views into a content: each is hashed unless it is known."""
         found = _views_of(entry)
-        fresh = {id_ for id_, place in found.items() if self._views.get(id_) != place}
+        fresh = {id_ for id_, place in found.items() if known.get(id_) != place}
         by_content: dict[int, list[LogicalTensor]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id in fresh:
@@ -451,7 +440,7 @@ class _Proof:
                 assert tensor.view is not None
                 if blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view)) != tensor.id:
                     raise _wrong(tensor.id)
-        self._views.update(found)
+        known.update(found)
 
 
 class _At(Struct, frozen=True):

@@ -203,11 +203,11 @@ def test_a_start_imports_only_what_a_question_needs() -> None:
 @pytest.mark.parametrize(
     "forged",
     [
-        b'{"identity":"AAAA","place":{"sequence":1e400,"chain":""}}',
-        b'{"identity":"AAAA","place":{"sequence":999999999999999999999999,"chain":""}}',
-        b'{"identity":"AAAA","place":{"sequence":-1,"chain":""}}',
-        b'{"identity":"AAAA","place":{"sequence":1,"chain":"","seen":-99999999999999999999}}',
-        b'{"identity":"","place":{"sequence":1,"chain":""},"kept":["AAAA"]}',
+        b'{"identity":"AAAA","place":[1e400,""]}',
+        b'{"identity":"AAAA","place":[999999999999999999999999,""]}',
+        b'{"identity":"AAAA","place":[-1,""]}',
+        b'{"identity":"AAAA","place":[1,"",-99999999999999999999]}',
+        b'{"identity":"","place":[1,""],"kept":["AAAA"]}',
         b"[" * 100_000,
     ],
 )
