@@ -20,6 +20,7 @@ from mvc.remote.live import LiveSending
 from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.remote.statements import Buried, about, told
+from mvc.remote.transfer import versions_in
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
@@ -92,6 +93,14 @@ class _Version(Struct, frozen=True):
     @property
     def has_state(self) -> bool:
         return self.lack is None or self.lack.why == "dropped"
+
+
+class _Row(Struct, frozen=True):
+    """An entry as it travels, its records, and up to where the journal was read then."""
+
+    sent: Sent
+    chosen: ChosenRecords
+    place: Place | None
 
 
 class Sending:
@@ -278,30 +287,36 @@ class Sending:
 
     def slices(self, most: int) -> Iterator[Slice]:
         """Raises ConcurrentRewrite once the journal was replaced."""
-        waiting = _Gathered()
-        for sent, chosen, place in self._all():
+        rows, size, heads = list[_Row](), 0, 0
+        for row in self._all():
             if self._snapshot.generation != self._generation:
                 raise ConcurrentRewrite("the journal was replaced while it was read")
-            if waiting.is_full(chosen.size, most):
-                yield self._slice(waiting)
-                waiting = _Gathered()
-            waiting.add(sent, chosen, place)
-        if not self._wanted.again:
-            waiting.place = _place(self._end)
-        yield self._slice(waiting)
+            if rows and (size + row.sent.size > most or heads > HEADS):
+                yield self._slice(rows, rows[-1].place)
+                rows, size, heads = [], 0, 0
+            rows.append(row)
+            size += row.sent.size
+            heads += len(encode_entries([row.sent]))
+        yield self._slice(rows, None if self._wanted.again else _place(self._end))
 
-    def _slice(self, gathered: _Gathered) -> Slice:
-        self.reached = gathered.place
-        self.gone.update(Commit.decode(data).id for sent in gathered.sent for data in sent.commits)
-        return gathered.done(self._features)
+    def _slice(self, rows: Sequence[_Row], place: Place | None) -> Slice:
+        self.reached = place
+        sent = [row.sent for row in rows]
+        self.gone |= versions_in(sent)
+        return Slice(
+            encode_entries(sent),
+            sum(each.size for each in sent),
+            (part for row in rows for part in row.chosen.read()),
+            place=place,
+            features=self._features,
+        )
 
-    def _all(self) -> Iterator[tuple[Sent, ChosenRecords, Place | None]]:
+    def _all(self) -> Iterator[_Row]:
         for recorded in self._entries():
-            sent, chosen = self._sent(recorded)
-            if sent is not None:
-                yield sent, chosen, _place(recorded.after, self._end.sequence)
+            yield from self._sent(recorded)
         for recorded, commit in self._wanted_again() if self._wanted.again else ():
-            yield *self._again(recorded, commit), None
+            version = _Version(commit, self._given_up(commit.id))
+            yield self._row(recorded, [version], Sent(again=(bytes(commit.id),)))
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
@@ -312,7 +327,8 @@ class Sending:
         for offset in sorted(offsets):
             yield self._snapshot.entry(offset)
 
-    def _sent(self, recorded: Recorded) -> tuple[Sent | None, ChosenRecords]:
+    def _sent(self, recorded: Recorded) -> Iterator[_Row]:
+        """What of an entry travels, if anything does."""
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
@@ -321,14 +337,13 @@ class Sending:
         among = self._is_there if self._wanted.versions else None
         said = self._said(recorded)
         statements = told(self._snapshot, said, among, reports=self._wanted.reports)
-        if not versions and not statements:
-            return None, NOTHING
-        sent = Sent(
-            tuple(version.commit.encoded for version in versions),
-            statements=tuple(each.encoded for each in statements),
-            is_own=bool(statements) and not said.entry.is_received,
-        )
-        return self._with_records(recorded, versions, sent)
+        if versions or statements:
+            sent = Sent(
+                tuple(version.commit.encoded for version in versions),
+                statements=tuple(each.encoded for each in statements),
+                is_own=bool(statements) and not said.entry.is_received,
+            )
+            yield self._row(recorded, versions, sent)
 
     def _is_there(self, id_: CommitId) -> bool:
         """Whether the receiver has a version, or gets it."""
@@ -343,19 +358,7 @@ class Sending:
         found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
         return sorted(found, key=lambda each: newest_first(*each), reverse=True)
 
-    def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, ChosenRecords]:
-        """The state of a version that the receiver has without it."""
-        version = _Version(commit, self._given_up(commit.id))
-        return self._with_records(recorded, [version], Sent(again=(bytes(commit.id),)))
-
-    def _with_records(
-        self, recorded: Recorded, versions: Sequence[_Version], sent: Sent
-    ) -> tuple[Sent, ChosenRecords]:
-        chosen = self._records(recorded, versions)
-        lacks = tuple(version.lack for version in versions if version.lack is not None)
-        return replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes), chosen
-
-    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
+    def _row(self, recorded: Recorded, versions: Sequence[_Version], sent: Sent) -> _Row:
         found: set[ManifestId] = set()
         blobs: dict[bytes, TensorSpec] = {}
         for version in versions:
@@ -365,33 +368,12 @@ class Sending:
             given_up = () if version.lack is None else (version.lack.path,)
             found.add(version.commit.manifest)
             blobs.update(manifests.objects(manifest, given_up))
-        if not found:
-            return NOTHING
-        return self._closure.choose(recorded, Needed(frozenset(found), blobs))
-
-
-class _Gathered:
-    def __init__(self) -> None:
-        self.place: Place | None = None
-        self.sent: list[Sent] = []
-        self._chosen: list[ChosenRecords] = []
-        self._size = self._heads = 0
-
-    def is_full(self, more: int, most: int) -> bool:
-        """Whether it ends before an entry with so many bytes of records."""
-        return bool(self.sent) and (self._size + more > most or self._heads > HEADS)
-
-    def add(self, sent: Sent, chosen: ChosenRecords, place: Place | None) -> None:
-        self.sent.append(sent)
-        self._chosen.append(chosen)
-        self._size += chosen.size
-        self._heads += len(encode_entries([sent]))
-        self.place = place
-
-    def done(self, features: frozenset[str]) -> Slice:
-        records = (part for chosen in self._chosen for part in chosen.read())
-        head = encode_entries(self.sent)
-        return Slice(head, self._size, records, place=self.place, features=features)
+        needed = Needed(frozenset(found), blobs)
+        chosen = self._closure.choose(recorded, needed) if found else NOTHING
+        lacks = tuple(version.lack for version in versions if version.lack is not None)
+        sent = replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes)
+        place = None if sent.again else _place(recorded.after, self._end.sequence)
+        return _Row(sent, chosen, place)
 
 
 def _place(position: Position, end: int = 0) -> Place:
