@@ -49,7 +49,9 @@ class Served:
         with suppress(MvcError):
             self.uploads.clear()
         self._place, self._settings = fs.stat(self.folder), fs.stat(self.folder / CONFIG)
-        self._losses = _Losses(self._context)
+        self._losses = 0  # how often it may have lost something, or got it back
+        snapshot = self._context.fresh()
+        self._read = snapshot.generation, snapshot.position
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
@@ -69,13 +71,9 @@ class Served:
         """A door for one who may do this; without scopes, for one who may do everything."""
         return FolderDoor(self.name, self._context, scopes=scopes, sender=sender)
 
-    def journal(self) -> FileIdentity | None:
-        """What changes whenever the head does."""
-        return self._fs.stat(self.folder / JOURNAL)
-
     def head(self) -> RemoteHead:
         """What it is now, but for the time."""
-        journal = self.journal()
+        journal = self._fs.stat(self.folder / JOURNAL)
         known = self._head
         if known is not None and known[0] == journal:
             return known[1]
@@ -100,7 +98,12 @@ class Served:
         """
         mark = self.live(wanted.live)
         with self._lock:
-            return self, wanted, mark, self._losses.count()
+            (generation, position), snapshot = self._read, self._context.fresh()
+            self._read = snapshot.generation, snapshot.position
+            replaced = snapshot.generation != generation
+            new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
+            self._losses += replaced or any(e.states or e.forgets for e in new)
+            return self, wanted, mark, self._losses
 
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
@@ -140,25 +143,6 @@ def _mark(context: Context, target: str) -> LiveMark:
     from mvc.remote.live import LiveMark  # more than a head needs
 
     return LiveMark(context, target)
-
-
-class _Losses:
-    """Counts how often a repository may have lost something, or got it back."""
-
-    def __init__(self, context: Context) -> None:
-        self._context, self._count = context, 0
-        snapshot = context.fresh()
-        self._read = snapshot.generation, snapshot.position
-
-    def count(self) -> int:
-        """How often by now."""
-        (generation, position), snapshot = self._read, self._context.fresh()
-        self._read = snapshot.generation, snapshot.position
-        replaced = snapshot.generation != generation
-        new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
-        lost = any(e.states or e.forgets for e in new)
-        self._count += replaced or lost
-        return self._count
 
 
 class Repositories:

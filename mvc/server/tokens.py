@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -109,36 +110,34 @@ class Tokens:
         now = self._now()
         made = Token(name, _digest(text), parse_scopes(scopes), now, expires=now + days * _DAY)
 
-        def added(known: tuple[Token, ...]) -> tuple[Token, ...]:
+        with self._changing() as known:
             if any(token.name == name for token in known):
                 raise WrongUsage(
                     f"there is a token {name} already",
                     hint=f"'mvc serve token remove {name}' takes it away",
                 )
-            return (*known, made)
-
-        self._change(added)
+            known.append(made)
         return text
 
     def remove(self, name: str) -> Token:
         """Takes a token away: from the next request on it is refused. Raises WrongUsage."""
-        gone = list[Token]()
-
-        def removed(known: tuple[Token, ...]) -> tuple[Token, ...]:
-            gone.extend(token for token in known if token.name == name)
-            if not gone:
+        with self._changing() as known:
+            gone = next((token for token in known if token.name == name), None)
+            if gone is None:
                 raise WrongUsage(
                     f"there is no token {printable(name[:80])!r}",
                     hint="'mvc serve token list' shows those there are",
                 )
-            return tuple(token for token in known if token.name != name)
+            known.remove(gone)
+        return gone
 
-        self._change(removed)
-        return gone[0]
-
-    def _change(self, change: Callable[[tuple[Token, ...]], tuple[Token, ...]]) -> None:
+    @contextmanager
+    def _changing(self) -> Iterator[list[Token]]:
+        """Writes what the block makes of the list, unless it fails."""
         with self._fs.lock(self._file.with_name(f"{self._file.name}.lock")):
-            data = msgspec.json.encode(change(self.all()))
+            known = list(self.all())
+            yield known
+            data = msgspec.json.encode(known)
             self._fs.write_atomic(self._file, msgspec.json.format(data) + b"\n", mode=0o600)
 
     def _now(self) -> int:

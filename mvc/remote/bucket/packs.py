@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteUnreachable
@@ -67,8 +68,7 @@ class RemotePack(ReadFile):
         self._own = own
         self._begins: list[int] = []  # of records, and the end of the last one
         self._ahead: dict[int, Future[bytes]] = {}  # records that were asked for, by begin
-        self._last = -1  # number of the record that was read last
-        self._run = 0  # how many were read one after the other
+        self._last = -2  # number of the record that was read last
 
     def close(self) -> None:
         self.headers.close()
@@ -101,22 +101,15 @@ class RemotePack(ReadFile):
             return own
         if (offset, offset + length) != (begin, end):
             return self._fetch(offset, length)
-        self._run = self._run + 1 if number == self._last + 1 else 0
-        self._last = number
         asked = self._ahead.pop(begin, None)
-        self._ask(number)
-        return self._fetch(offset, length) if asked is None else asked.result()
-
-    def _ask(self, number: int) -> None:
-        if self._pool is None:
-            return
-        if not self._run:
+        if number != self._last + 1:
             self._ahead.clear()
-        last = min(number + min(self._run + 1, _RECORDS_AHEAD), len(self._begins) - 2)
-        for following in range(number + 1, last + 1):
-            begin, end = self._begins[following : following + 2]
-            if begin not in self._ahead:
-                self._ahead[begin] = self._pool.submit(self._fetch, begin, end - begin)
+        elif self._pool is not None:
+            for start, stop in pairwise(self._begins[number + 1 : number + 2 + _RECORDS_AHEAD]):
+                if start not in self._ahead:
+                    self._ahead[start] = self._pool.submit(self._fetch, start, stop - start)
+        self._last = number
+        return self._fetch(offset, length) if asked is None else asked.result()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         data = self.read(offset, len(buffer))
