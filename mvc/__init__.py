@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.requirements import Requirements
-    from mvc.serving.follow import Following
-    from mvc.serving.follower import Follower
+    from mvc.serving.follower import Follower, Following
     from mvc.serving.nodes import nodes
-    from mvc.training.recorder import Recorder, Report
+    from mvc.training.recorder import Recorder, Report, watch
     from mvc.training.resume import Loaded, Resumed, load, resume
-    from mvc.training.watch import watch
 
     __version__: str
 
@@ -88,7 +86,7 @@ _LAZY = {
     "Deployed": "mvc.repo.statements.live",
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
-    "Following": "mvc.serving.follow",
+    "Following": "mvc.serving.follower",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "Live": "mvc.repo.statements.live",
@@ -114,7 +112,7 @@ _LAZY = {
     "retraining": "mvc.recipes.verbs",
     "root_of": "mvc.adapters.hashing",
     "visit": "mvc.api.clone",
-    "watch": "mvc.training.watch",
+    "watch": "mvc.training.recorder",
     "write_report": "mvc.report.page",
 }
 

@@ -22,13 +22,13 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 870,
+    ".": 868,
     "adapters": 2_059,
     "api": 771,
     "cli": 4_218,
     "codecs": 1_502,
     "distributed": 2_912,
-    "frameworks": 2_902,
+    "frameworks": 2_859,
     "io": 1_401,
     "lossy": 2_130,
     "maintenance": 5_887,
@@ -41,10 +41,10 @@ BUDGET = {
     "repo": 6_722,
     "report": 710,
     "server": 1_303,
-    "serving": 708,
+    "serving": 660,
     "store": 5_934,
     "testing": 408,
-    "training": 1_501,
+    "training": 1_491,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from os import fspath
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.api import Repository, opened
 from mvc.errors import (
     DamagedData,
     HistoryMissing,
+    InvalidConfig,
+    InvalidName,
     IoFailed,
     MvcError,
     MvcWarning,
     NoDeployment,
     NotARepository,
+    NotInstalled,
     UnknownTarget,
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.files import FileIdentity
+from mvc.io.clock import Clock
+from mvc.io.files import FileIdentity, FileSystem
 from mvc.io.log import tell
-from mvc.names import check_ref, printable
-from mvc.repo.statements.live import Deployed, live_at, same_until
-from mvc.serving.sinks import ServedOutput, TakenOver
+from mvc.names import check_node, check_ref, printable
+from mvc.remote.door import Door
+from mvc.remote.doors import open_door
+from mvc.remote.live import LiveMark
+from mvc.remote.remotes import DEFAULT, normalised, remote_of
+from mvc.remote.replica import Replica
+from mvc.remote.wire import WAIT
+from mvc.repo.hook import HookFailed, run_command
+from mvc.repo.statements.live import Deployed, live_at
+from mvc.serving.nodes import Reports
+from mvc.serving.sinks import ServedOutput, TakenOver, warn_of_takeover
 from mvc.store.format import FORMAT
-from mvc.store.journal.frames import Position
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
+from mvc.times import format_time
 from mvc.types import PathName, Unpicklable
 
 if TYPE_CHECKING:
@@ -40,6 +59,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower", "NotFollowing", "TakenOver"]
 
+MIRROR = "mirror"
+"""The folder of a bucket's mirror, in that beside the file."""
+EXEC_SECONDS = 600.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_STOPPABLE = 5.0  # seconds of one wait of a caller who may want to stop
+_USAGE = (WrongUsage, InvalidName, InvalidConfig, NotInstalled)
+"""What no patience helps against."""
 RETRY_SECONDS = 1.0
 """How long ``run`` waits after an error before it tries the same again."""
 
@@ -96,9 +122,7 @@ class Follower(Unpicklable):
             raise
         self._opened_as: tuple[int, int, bytes] | None = self._identity(self._fs.stat(self._folder))
         self._loaded: CommitId | None = None
-        self._live: Deployed | None = None
-        self._read: tuple[int, Position] | None = None  # the journal that ``_live`` comes from
-        self._valid_ns = range(0)  # as long as nothing is recorded
+        self._mark: LiveMark | None = None  # of the repository that is open
         self._lock = threading.RLock()
         self._closing = threading.Event()
 
@@ -115,25 +139,16 @@ class Follower(Unpicklable):
             try:
                 return self._look()
             except (DamagedData, HistoryMissing, IoFailed):
-                self._opened_as = self._read = None  # what is open may be gone: open it again
+                self._opened_as = None  # what is open may be gone: open it again
                 raise
 
     def _look(self) -> Deployed | None:
         context = self._present().context
-        snapshot = context.fresh()
-        read = snapshot.generation, snapshot.position
-        now = self._clock.now_ns()
-        if read == self._read and now in self._valid_ns:
-            return self._live
-        self._read = None
-        try:
-            self._live = live_at(context, None, self.target)
-        except (NoDeployment, UnknownTarget):
-            if self.current is not None:
-                raise
-            self._live = None
-        self._read, self._valid_ns = read, same_until(snapshot, self.target, now)
-        return self._live
+        self._mark = self._mark or LiveMark(context, self.target)
+        self._mark.now()
+        if self._mark.live is None and self.current is not None:
+            live_at(context, None, self.target)  # says why nothing is live any more
+        return self._mark.live
 
     def _present(self) -> Repository:
         """The repository; opened again if another one has its place, or the caller closed it."""
@@ -142,7 +157,7 @@ class Follower(Unpicklable):
         place = self._fs.stat(self._folder)
         lacking = [file.name for file in self._needed if self._fs.stat(file) is None]
         if place is None or lacking:
-            self._opened_as = self._read = None
+            self._opened_as = None
             without = "" if place is None else f": its folder has no {lacking[0]}"
             raise NotARepository(
                 f"the repository {printable(str(self._folder.parent))} is away{without}",
@@ -153,7 +168,7 @@ class Follower(Unpicklable):
                 self._folder.parent, discover=False, fs=self._fs, clock=self._clock
             )
             self._close_repo()
-            self.repo, self._own, self._read = fresh, True, None
+            self.repo, self._own, self._mark = fresh, True, None
             self._opened_as = self._identity(self._fs.stat(self._folder))
         return self.repo
 
@@ -268,3 +283,242 @@ class Follower(Unpicklable):
     def __repr__(self) -> str:
         served = "nothing yet" if self.current is None else self.current.commit.short
         return f"<mvc follower of {self.target}: {served}>"
+
+
+class Followed(Struct, frozen=True):
+    """The file holds the version ``commit`` of ``target``, deployed at ``time_ns``.
+
+    ``previous``: the version that it held before, None if that is not known. ``received``: bytes of
+    records; ``swapped_ns``: when, by this machine's clock.
+    """
+
+    target: str
+    commit: CommitId
+    time_ns: int
+    file: str
+    path: str
+    previous: CommitId | None
+    received: int
+    swapped_ns: int
+
+
+OnChange = Callable[[Followed], object]
+
+
+class Following(Unpicklable):
+    """Keeps the file ``to`` the version that is live on a target of the repository at ``url``.
+
+    Each version comes as a delta against the file, is proven, and replaces it in one step, after
+    which the shell command ``command`` and ``on_change`` are run. ``path`` names a file of the
+    version where it has several. With a ``name`` the node reports what it serves. ``interval``:
+    seconds between two looks, by default as the remote allows; ``remote``: options of it
+    (``token_file``...). ``note`` is called with what is no problem: that the target is followed
+    again.
+
+    Raises WrongUsage, InvalidName, IoFailed and Busy for a file that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        url: PathName,
+        target: str,
+        to: PathName,
+        *,
+        path: str | None = None,
+        name: str = "",
+        command: str = "",
+        interval: float | None = None,
+        on_change: OnChange | None = None,
+        stop: Event | None = None,
+        note: Callable[[str], object] | None = None,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        remote: Mapping[str, str | bool] = {},
+    ) -> None:
+        check_ref("deployment target", target)
+        if interval is not None and not interval > 0:
+            raise WrongUsage("the interval is not more than 0 seconds")
+        self._fs, self._clock = fs or FileSystem(), clock or Clock()
+        self._remote = remote_of(DEFAULT, normalised(fspath(url), self._fs.cwd()), remote)
+        self._target, self._path, self._interval = target, path or "", interval
+        self._command, self._on_change = command, on_change
+        self._stop, self._note = stop or Event(), note
+        self._wait = WAIT if stop is None else _STOPPABLE
+        self._door: Door | None = None
+        self._mark = ""  # of what is live, as of the last answer
+        self._pause = 0.0  # seconds after which it is tried again; 0 while all is well
+        self._told = self._told_of_reports = ""
+        if name:
+            check_node(name)
+        self._file = Replica(self._fs, Path(to))
+        self._reports = Reports(self._file.folder, name, self._fs, self._clock) if name else None
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+        self._file.close()
+
+    def once(self) -> Followed | None:
+        """Makes the file what is live now; None if it is already.
+
+        Raises RemoteUnreachable, RemoteRefused, UnknownTarget, NoDeployment, UnknownPath,
+        StateForgotten, WeightsDropped, StorageFull, DamagedData, and what ``on_change`` does; then
+        the next call tells it again.
+        """
+        done = self._swap()
+        self._report()
+        return done
+
+    def run(self) -> None:
+        """Goes on until ``stop`` is set. Errors become warnings (``NotFollowing``), and it tries
+        again; those that no patience helps against are raised, and what ``on_change`` raises.
+        """
+        while not self._stop.is_set():
+            answered = False
+            try:
+                mark = self._news()
+                answered = True
+                if mark is None and not self._pause and self._is_served():
+                    self._report()
+                    continue
+                self._mark = mark or self._mark
+                self._swap()
+                self._report()
+                self._recovered()
+            except (NoDeployment, UnknownTarget) as error:  # the next news are waited for
+                self._pause = 0.0
+                self._say(error)
+            except _USAGE:
+                raise
+            except MvcError as error:
+                self._say(error)
+                self._leave()
+                self._pause = min(2 * self._pause or _FIRST_PAUSE, _LONGEST_PAUSE)
+                if not answered:
+                    self._stop.wait(_spread(self._pause))
+
+    # -- the remote ------------------------------------------------------------------------
+
+    def _at_door(self) -> Door:
+        if self._door is None:
+            remote = self._remote
+            if remote.is_bucket:
+                from mvc.remote.bucket.door import open_door as open_bucket
+
+                self._door = open_bucket(remote, None, place=self._file.folder / MIRROR)
+            else:
+                self._door = open_door(
+                    replace(remote, name="") if remote.scheme == "file" else remote
+                )
+        return self._door
+
+    def _leave(self) -> None:
+        """Lets go of the remote; the next question opens the way again."""
+        door, self._door = self._door, None
+        if door is not None:
+            with suppress(MvcError):
+                door.close()
+
+    def _news(self) -> str | None:
+        """The mark of what is live, if it is another one; waits for that as long as it may."""
+        pause, interval = _spread(self._pause), self._interval
+        if interval is None:
+            return self._at_door().live(self._target, self._mark, pause or self._wait)
+        if self._mark:
+            self._stop.wait(pause or interval)
+        return self._at_door().live(self._target, self._mark)
+
+    def _report(self) -> None:
+        """Sends the reports that wait; that they cannot be sent is said once."""
+        if self._reports is None or not self._reports.waiting:
+            return
+        try:
+            self._reports.send(self._at_door())
+            self._told_of_reports = ""
+        except MvcError as error:
+            if error.message != self._told_of_reports:
+                self._told_of_reports = error.message
+                text = f"reports on {self._target} wait: {error.message}"
+                warnings.warn(text, NotFollowing, stacklevel=3)
+
+    # -- a swap ----------------------------------------------------------------------------
+
+    def _is_served(self) -> bool:
+        """Whether the file is as it was left, and nothing is to be done for it."""
+        current = self._file.current()
+        return current is not None and current.told
+
+    def _swap(self) -> Followed | None:
+        """Makes the file what is live; what became of it, None if it was that already."""
+        old = self._file.current()
+        if self._reports is not None and old is not None:  # a kill may have kept it from being told
+            served_ns = min(old.written_ns, self._clock.now_ns())
+            self._reports.served(old.id, self._target, served_ns)
+        update = self._file.update(self._at_door(), self._target, self._path)
+        version = update.version
+        if update.foreign:
+            warn_of_takeover(self._file.shown, version.id, self._target)
+        if self._reports is not None:
+            self._reports.served(version.id, self._target, self._clock.now_ns())
+        if version.told:
+            return None
+        done = Followed(
+            self._target, version.id, version.time_ns, self._file.shown,
+            path=version.path, previous=None if old is None else old.id, received=update.received,
+            swapped_ns=self._clock.now_ns(),
+        )  # fmt: skip
+        tell(
+            "mvc.serving",
+            f"{printable(done.file)} is {done.commit.short}, live on {printable(done.target)}",
+            target=printable(done.target), version=str(done.commit), file=printable(done.file),
+            received_bytes=done.received,
+        )  # fmt: skip
+        self._run_command(done)
+        if self._on_change is not None:
+            self._on_change(done)
+        self._file.note(replace(version, told=True))
+        return done
+
+    def _run_command(self, done: Followed) -> None:
+        if not self._command:
+            return
+        facts = {
+            "schema": "mvc.follow/1",
+            "target": done.target,
+            "version": str(done.commit),
+            "previous": None if done.previous is None else str(done.previous),
+            "file": os.fspath(Path(done.file).absolute()),
+            "path": done.path,
+            "url": self._remote.url,
+            "time": format_time(done.time_ns),
+        }
+        problem = run_command(self._command, EXEC_SECONDS, facts, folder=str(self._fs.cwd()))
+        if problem is not None:
+            text = f"{done.file} is {done.commit.short}, but its command {problem}"
+            warnings.warn(text, HookFailed, stacklevel=4)
+
+    # -- what is said ------------------------------------------------------------------------
+
+    def _say(self, error: MvcError) -> None:
+        """Why the target is not followed; once, until something else is the matter."""
+        if error.message == self._told:
+            return
+        self._told = error.message
+        current = None
+        with suppress(MvcError):
+            current = self._file.current()
+        served = "nothing" if current is None else current.id.short
+        text = f"{printable(self._target)} is not followed, {served} is served: {error.message}"
+        warnings.warn(text, NotFollowing, stacklevel=3)
+
+    def _recovered(self) -> None:
+        self._pause = 0.0
+        if self._told and self._note is not None:
+            self._note(f"{printable(self._target)} is followed again")
+        self._told = ""
+
+
+def _spread(seconds: float) -> float:
+    return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - spreads clients, hides nothing

@@ -1,19 +1,42 @@
-"""Which version each node of a fleet serves, by its reports, beside what is live on its target."""
+"""Which version each node of a fleet serves, by its reports, beside what is live on its target.
+
+A node's reports wait beside its file until a remote has them, which records each as a deployment on
+``nodes/NAME/TARGET`` at the node's own time. One whose answer was lost is sent again, and counts
+once. The queue is a text file: a line for each report that waits, and for the newest one of each
+target.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct
+import msgspec
+from blake3 import blake3
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from mvc.errors import NoDeployment, UnknownTarget
-from mvc.ids import CommitId
-from mvc.repo.statements.live import Deployed, check_target, deployment_with, on_target, succession
-from mvc.store.snapshot import Snapshot
+from mvc.errors import (
+    HistoryMissing,
+    InvalidName,
+    InvalidTime,
+    MvcError,
+    RemoteRefused,
+)
+from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.limits import MIB
+from mvc.names import NODES, check_node, check_ref, is_report
+from mvc.remote.door import Door, Slice
+from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.remote.statements import AHEAD_NS
+from mvc.repo.statements.live import check_target, deployment_with, live_among, succession
 from mvc.times import datetime_of, nearest
 
 if TYPE_CHECKING:
@@ -86,19 +109,21 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
     context = repo.context
     snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
     snapshot.check_gaps(-1, "what nodes serve")
-    followed: dict[str, _Followed] = {}
+
+    @cache
+    def behind(follows: str, commit: CommitId) -> int | None:
+        recent = islice(succession(snapshot, follows, now_ns), _FARTHEST)
+        return next((back for back, each in enumerate(recent) if each.commit == commit), None)
+
     found = []
     for name in snapshot.targets(reports=True):
         _, node, follows = name.split("/", 2)
         if target not in (None, follows):
             continue
-        newest = next((each for each in on_target(snapshot, name) if not each.retracted), None)
+        newest, live = (live_among(snapshot, each, now_ns) for each in (name, follows))
         if newest is None:
             continue
         report = deployment_with(snapshot, newest.id)
-        if follows not in followed:
-            followed[follows] = _Followed(snapshot, follows, now_ns)
-        there = followed[follows]
         found.append(
             NodeStatus(
                 node,
@@ -107,9 +132,9 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
                 newest.time_ns,
                 reported_ns=newest.recorded_ns,
                 ahead_ms=None if report is None else report[1].ahead_ms,
-                live=there.live,
-                live_ns=there.live_ns,
-                behind=there.behind(newest.commit),
+                live=None if live is None else live.commit,
+                live_ns=None if live is None else live.time_ns,
+                behind=behind(follows, newest.commit),
                 now_ns=now_ns,
             )
         )
@@ -123,23 +148,144 @@ def _natural(name: str) -> tuple[int, str]:
     return int(name) if name.isascii() and name.isdecimal() else -1, name
 
 
-class _Followed:
-    """What is live on a target, and what was before, read as far as it is asked for."""
+# -- what a node says of itself ------------------------------------------------------------------
 
-    def __init__(self, snapshot: Snapshot, target: str, now_ns: int) -> None:
-        self.live: CommitId | None = None
-        self.live_ns: int | None = None
-        self._places: dict[CommitId, int] = {}
-        self._rest: Iterator[tuple[int, Deployed]] = iter(())
-        with suppress(NoDeployment, UnknownTarget):
-            self._rest = enumerate(islice(succession(snapshot, target, now_ns), _FARTHEST))
-            if (newest := next(self._rest, None)) is not None:
-                self.live, self.live_ns = newest[1].commit, newest[1].time_ns
-                self._places[self.live] = 0
+QUEUE = "reports"
+"""The file in the folder beside what a node serves."""
+MOST = 10_000
+"""Reports that wait; the oldest ones go for newer ones."""
+_AT_ONCE = 256
+_REFUSALS = 32  # of one call
+_LARGEST = 8 * MIB
+_REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
 
-    def behind(self, commit: CommitId) -> int | None:
-        while commit not in self._places:
-            if (before := next(self._rest, None)) is None:
-                return None
-            self._places.setdefault(before[1].commit, before[0])
-        return self._places[commit]
+
+class _Report(Struct, frozen=True, array_like=True):
+    """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on.
+
+    ``refusals``: how often a remote refused it.
+    """
+
+    target: str
+    commit: Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+    time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    delivered: bool = False
+    refusals: Annotated[int, Meta(ge=0, le=1 << 30)] = 0
+
+
+class Reports:
+    """The queue in ``folder`` of the node ``name``; its caller sees to it that no other has it.
+
+    Raises InvalidName.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = check_node(name)
+        self._file = folder / QUEUE
+        self._fs, self._clock = fs or FileSystem(), clock or Clock()
+
+    @property
+    def waiting(self) -> int:
+        return sum(not each.delivered for each in self._read())
+
+    def served(self, commit: CommitId, target: str, when_ns: int) -> None:
+        """Notes what is served since a moment by this node's clock; durable on return.
+
+        What the newest note of the target says already is passed over, so that it may be called
+        again for what an interrupted process may not have noted. Times of a target ascend, also
+        where the clock was set back.
+        """
+        target = f"{NODES}{self.name}/{target}"
+        rows = self._read()
+        before = next((each for each in reversed(rows) if each.target == target), None)
+        if before is not None and before.time_ns > when_ns + AHEAD_NS:
+            # The clock was far ahead: no remote takes what was noted then.
+            rows = [each for each in rows if each.time_ns <= when_ns + AHEAD_NS]
+            before = next((each for each in reversed(rows) if each.target == target), None)
+        if before is not None:
+            if before.commit == commit:
+                return
+            when_ns = max(when_ns, before.time_ns + 1)
+        self._write([*rows, _Report(target, bytes(commit), when_ns)])
+
+    def send(self, door: Door) -> None:
+        """Gives a remote the reports that wait: those refused least often first, then the oldest.
+
+        What the remote has durably leaves the queue. What it refuses stays and is offered again,
+        after all others. Raises what it was refused for, and RemoteUnreachable.
+        """
+        waiting = sorted(
+            (each for each in self._read() if not each.delivered), key=lambda each: each.refusals
+        )
+        due = [waiting[at : at + _AT_ONCE] for at in range(0, len(waiting), _AT_ONCE)][::-1]
+        done, refused, refusals = set[_Report](), set[_Report](), list[MvcError]()
+        try:
+            while due and len(refusals) <= _REFUSALS:
+                rows = due.pop()
+                try:
+                    self._offer(door, rows)
+                    done.update(rows)
+                except _REFUSED as error:
+                    refusals.append(error)
+                    half = len(rows) // 2
+                    due += [rows[half:], rows[:half]] if half else ()
+                    refused.update(() if half else rows)
+        finally:
+            if done or refused:
+                self._write(
+                    replace(
+                        row, delivered=row.delivered or row in done,
+                        refusals=row.refusals + (row in refused),
+                    )
+                    for row in self._read()
+                )  # fmt: skip
+        if refusals:
+            raise refusals[-1]
+
+    def _offer(self, door: Door, rows: Sequence[_Report]) -> None:
+        now = self._clock.now_ns()
+        entries = [
+            Sent(reports=(NodeReport(each.target, each.commit, each.time_ns, now),))
+            for each in rows
+        ]
+        door.receive(Slice(encode_entries(entries), 0, ()))
+
+    # -- the file ------------------------------------------------------------------------
+
+    def _read(self) -> list[_Report]:
+        """All rows that are sound, in the order in which they were noted."""
+        if self._fs.stat(self._file) is None:
+            return []
+        with self._fs.open_read(self._file) as file:
+            return list(_rows(file.read(0, _LARGEST)))
+
+    def _write(self, rows: Iterable[_Report]) -> None:
+        kept = list(rows)
+        newest = {each.target: each for each in kept}
+        kept = [each for each in kept if not each.delivered or each is newest[each.target]]
+        lines = map(msgspec.json.encode, kept[-MOST:])
+        data = b"".join(b"%s %s\n" % (_check(text), text) for text in lines)
+        self._fs.write_atomic(self._file, data)
+
+
+def _rows(data: bytes) -> Iterator[_Report]:
+    for line in data.splitlines():
+        check, _, text = line.partition(b" ")
+        if check == _check(text):
+            with suppress(msgspec.MsgspecError, ValueError, InvalidName):
+                row = _decoder.decode(text)
+                if is_report(check_ref("target", row.target)):
+                    yield row
+
+
+def _check(text: bytes) -> bytes:
+    return blake3(text).hexdigest(8).encode()
+
+
+_decoder = msgspec.json.Decoder(_Report)

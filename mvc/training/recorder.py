@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from weakref import WeakSet
 
 import torch
@@ -358,6 +358,51 @@ class Recorder(Unpicklable):
             )
         if self._closed:
             raise WrongUsage("this recorder is closed")
+
+
+class Watching(Recorder):
+    """A Recorder whose step the optimizer calls; a second call would record a batch twice."""
+
+    def step(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises WrongUsage."""
+        raise WrongUsage(
+            "this recorder's step is called by the optimizer already: mvc.watch made it",
+            hint="leave the call out, or use mvc.Recorder instead of mvc.watch",
+        )
+
+    def batch_ended(self) -> None:
+        """Records a step; the optimizer's hook calls this."""
+        super().step()
+
+
+def watch(
+    repo: Repository,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    include: Sequence[str] | None = None,
+    every: int = 1,
+    start: int | Resumed | None = None,
+    **options: Unpack[RecorderKeywords],
+) -> Recorder:
+    """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
+
+    ``options`` are those of Recorder, without scheduler and scaler: these change after the
+    optimizer's step, so a version taken during it would be half a batch behind. Raises WrongUsage
+    for one of the two, and what Recorder raises.
+    """
+    for name in ("scheduler", "scaler"):
+        if options.get(name) is not None:
+            raise WrongUsage(
+                f"watch cannot keep a {name}: it changes after the optimizer's step",
+                hint="use mvc.Recorder, and call its step at the end of the batch",
+            )
+    recorder = Watching(
+        repo, model, optimizer, include=include, every=every, start=start, **options
+    )
+    hook = optimizer.register_step_post_hook(lambda *_: recorder.batch_ended())
+    recorder.on_close(hook.remove)
+    return recorder
 
 
 def complete(close: Callable[[], object], error: BaseException | None) -> None:

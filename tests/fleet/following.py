@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mvc.serving.follow import Followed, Following
+from mvc.serving.follower import Followed, Following
 from mvc.types import PathName
 
 

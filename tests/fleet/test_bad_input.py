@@ -12,7 +12,7 @@ import pytest
 import mvc as api
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.serving.follow import Following
+from mvc.serving.follower import Following
 from mvc.serving.nodes import nodes
 from tests.cli.program import Mvc
 from tests.recipes import by_hand
@@ -147,7 +147,7 @@ def test_a_disk_too_small_for_a_second_file(
 def test_a_command_that_fails_or_hangs(
     command: str, message: str, mvc: Mvc, remote: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.serving.follow.EXEC_SECONDS", 0.5)
+    monkeypatch.setattr("mvc.serving.follower.EXEC_SECONDS", 0.5)
     done = mvc(*words(remote, "--exec", command))
     (line,) = done.err.splitlines()
     assert line.startswith(f"mvc: warning: {FILE} is ") and message in line

@@ -31,8 +31,7 @@ from mvc.errors import (
 )
 from mvc.io.files import FileSystem
 from mvc.remote.replica import Replica
-from mvc.serving.follow import Followed, Following
-from mvc.serving.follower import NotFollowing
+from mvc.serving.follower import Followed, Following, NotFollowing
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import TakenOver
 from tests.fleet.following import follow
@@ -447,7 +446,7 @@ def test_the_command_runs_after_each_swap(
     follow(url, "prod", to=file, once=True, command=run)
     assert log.read_text().split("\n") == [f"{first}  {file}", f"{second} {first} {file}", ""]
     commit(repo, 3)
-    monkeypatch.setattr("mvc.serving.follow.EXEC_SECONDS", 0.3)
+    monkeypatch.setattr("mvc.serving.follower.EXEC_SECONDS", 0.3)
     with (
         Following(url, "prod", file, command="sleep 60") as following,
         pytest.warns(mvc.repo.hook.HookFailed, match="took longer"),

@@ -15,8 +15,8 @@ from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.remote.door import Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.serving.nodes import Reports
 from mvc.serving.nodes import nodes as states_of_nodes
-from mvc.serving.reports import Reports
 from tests.fleet.test_reports import START
 from tests.remote.kit.serving import door, token
 from tests.server.moving import answering, record, served_folder

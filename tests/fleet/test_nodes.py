@@ -18,8 +18,7 @@ from mvc.cli.main import run
 from mvc.errors import InvalidName, UnknownTarget
 from mvc.ids import CommitId
 from mvc.remote.doors import open_door
-from mvc.serving.nodes import SILENT_NS
-from mvc.serving.reports import Reports
+from mvc.serving.nodes import SILENT_NS, Reports
 from mvc.testing.process import FixedClock
 from tests.remote.kit.places import Place, place
 

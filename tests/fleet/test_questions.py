@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.remote.door import Received, Slice
 from mvc.remote.folder import FolderDoor
 from mvc.repo.statements.live import Deployed
-from mvc.serving.reports import QUEUE, Reports
+from mvc.serving.nodes import QUEUE, Reports
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock
 from tests.counters import count

@@ -15,8 +15,7 @@ from mvc.io.files import FileSystem
 from mvc.remote.door import Door
 from mvc.remote.doors import open_door
 from mvc.repo.statements.live import Deployed
-from mvc.serving.nodes import nodes
-from mvc.serving.reports import QUEUE, Reports
+from mvc.serving.nodes import QUEUE, Reports, nodes
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock, killed, open_repository
 
@@ -171,7 +170,7 @@ def test_however_many_are_refused_the_others_go(
     server: Server, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each call is a process of its own, and some are accepted only later."""
-    monkeypatch.setattr("mvc.serving.reports._AT_ONCE", 16)
+    monkeypatch.setattr("mvc.serving.nodes._AT_ONCE", 16)
     missing = [CommitId(number.to_bytes(32)) for number in range(1, 101)]
     later = Server(tmp_path / "later", 4).versions[-1]
     for number, version in enumerate([*missing, later, server.versions[0]]):
@@ -195,7 +194,7 @@ def test_however_many_are_refused_the_others_go(
 def test_the_oldest_go_for_newer_ones(
     server: Server, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.serving.reports.MOST", 2)
+    monkeypatch.setattr("mvc.serving.nodes.MOST", 2)
     for number, version in enumerate(server.versions):
         reports.served(version, "prod", START + number)
     with server.door() as door:

@@ -29,7 +29,7 @@ from mvc.remote.doors import open_door
 from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Absent, NodeReport, Sent, encode_entries
-from mvc.serving.reports import Reports
+from mvc.serving.nodes import Reports
 from mvc.testing import open_quietly
 from tests.remote.kit.places import Place, connect, place
 from tests.remote.kit.same import answers, known, refs_of, states

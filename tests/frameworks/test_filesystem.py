@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.fsspec.filesystem import locate
+from mvc.frameworks.fsspec.filesystem import VersionPath
 from mvc.frameworks.fsspec.parts import Parts
 from tests.frameworks.need import need
 
@@ -90,12 +90,12 @@ def test_repositories_with_at_signs_and_repositories_in_repositories(tmp_path, f
         with mvc.Repository.init(place) as repo:
             repo.commit({"w": torch.full((2,), float(len(str(place))))}, message="x")
     for place in (outer, outer / "sub"):
-        at = locate(f"{place}@main/a@b/c")
-        assert (at.root, at.rev, at.path) == (place, "main", "a@b/c")
-    at = locate(f"{outer}/sub@main")
-    assert (at.root, at.path) == (outer / "sub", "")
-    at = locate(f"{outer}/x@y/z")
-    assert (at.root, at.rev, at.path) == (outer, None, "x@y/z")
+        at = VersionPath(f"{place}@main/a@b/c")
+        assert (at.repo.root, at.rev, at.path) == (place, "main", "a@b/c")
+    at = VersionPath(f"{outer}/sub@main")
+    assert (at.repo.root, at.path) == (outer / "sub", "")
+    at = VersionPath(f"{outer}/x@y/z")
+    assert (at.repo.root, at.rev, at.path) == (outer, None, "x@y/z")
 
 
 @pytest.mark.parametrize("name", ["ck/model.pt", "ck/model.safetensors", "data/a.npz", "notes.txt"])
@@ -265,7 +265,7 @@ def test_modes_that_versions_do_not_have(repo, fs):
 )
 def test_parts_are_as_one(pieces, cuts):
     whole = b"".join(pieces)
-    parts = Parts([len(p) for p in pieces], lambda i: {i: pieces[i]})
+    parts = Parts([len(p) for p in pieces], lambda i: pieces[i])
     assert parts.size == len(whole)
     for start, length in cuts:
         out = bytearray(length)

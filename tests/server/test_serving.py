@@ -38,7 +38,7 @@ from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
 from mvc.server.app import SENDS, UPLOADS, WATCHES
-from mvc.serving.reports import Reports
+from mvc.serving.nodes import Reports
 from mvc.testing.files import FailingFS
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import answering, content, move, record, served_folder

@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.serving.follow import Followed, Following
+from mvc.serving.follower import Followed, Following
 from mvc.text import format_time, printable, size
 
 _SECONDS = click.FloatRange(0, 86_400, min_open=True)

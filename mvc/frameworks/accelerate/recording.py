@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Unpack
 
+import accelerate
 import torch
 from accelerate.state import PartialState
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import CannotResume, WrongUsage
-from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
+from mvc.errors import CannotResume, NotInstalled, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
-from mvc.frameworks.common.recording import Recording, Records
+from mvc.frameworks.common.recording import Recording, Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
@@ -369,3 +368,28 @@ class Epochs:
 def _order(loader: Any) -> torch.Tensor | None:
     generator = data.order_generator(loader)
     return generator.get_state() if generator is not None else None
+
+
+# -- what an accelerator has prepared, by private names of accelerate (of 1.15) ------------------
+
+
+def prepared(accelerator: Any, what: str) -> list[Any]:
+    """The ``models``, ``optimizers``, ``schedulers``, ``dataloaders`` or ``custom_objects``."""
+    found = getattr(accelerator, f"_{what}", None)
+    if not isinstance(found, list):
+        raise NotInstalled(
+            f"mvc needs accelerate 1.15, and {accelerate.__version__} keeps its {what} elsewhere",
+            hint="pip install accelerate==1.15.*",
+        )
+    return found
+
+
+def model_of(accelerator: Any) -> torch.nn.Module:
+    """The prepared model. Several models become one whose names begin with their numbers."""
+    models = [accelerator.unwrap_model(model) for model in prepared(accelerator, "models")]
+    return models[0] if len(models) == 1 else torch.nn.ModuleList(models)
+
+
+def optimizers_of(accelerator: Any) -> list[torch.optim.Optimizer]:
+    """The prepared optimizers themselves."""
+    return [wrapper.optimizer for wrapper in prepared(accelerator, "optimizers")]

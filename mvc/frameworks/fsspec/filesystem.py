@@ -18,11 +18,10 @@ import io
 import re
 import secrets
 import sys
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -70,70 +69,48 @@ class NotABranch(WrongUsage, PermissionError):
     """Only a branch can be written to."""
 
 
-class Location(Struct, frozen=True):
-    """``path`` is empty for the version, ``rev`` None if unwritten; names begin with ``prefix``."""
+@cache
+def _opened(root: Path, device: int, inode: int) -> Repository:
+    """A repository, opened once a process; another one in its place has another inode."""
+    del device, inode
+    return Repository.open(root, discover=False)
 
-    root: Path
-    rev: str | None
-    path: str
-    prefix: str
 
-    def name(self, path: str) -> str:
+class VersionPath:
+    """A path of a version in an open repository, from a name that is absolute.
+
+    ``path`` is empty for the version itself, ``rev`` None if no revision is written. Raises
+    NotARepository, InvalidName.
+    """
+
+    def __init__(self, text: str) -> None:
+        fs = FileSystem()
+        signs = [i for i, char in enumerate(text) if char == "@"]
+        slashes = [i for i, char in enumerate(text) if char == "/" and i]
+        for end in [*signs, *slashes, len(text)]:
+            there = fs.stat(Path(text[:end]) / FOLDER)
+            if there is None:
+                continue
+            root, rest = text[:end], text[end + 1 :]
+            rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
+            if end in signs and not rev:
+                raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
+            self.version = f"{root}@{rev}" if rev else root
+            self.rev = unquote(rev) if rev else None
+            self.path = check_path(path.strip("/")) if path.strip("/") else ""
+            self.repo = _opened(fs.realpath(Path(root)), there.device, there.inode)
+            self.context = self.repo.context
+            self._head = head(self.context)
+            return
+        raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
+
+    def named(self, path: str) -> str:
         """The full name of a path of the same version."""
-        return f"{self.prefix}/{path}" if path else self.prefix
+        return f"{self.version}/{path}" if path else self.version
 
-
-_opened: dict[tuple[Path, int, int], Repository] = {}
-_opening = threading.Lock()
-
-
-def opened(root: Path) -> Repository:
-    """The repository in ``root``. It is opened once a process, and again if it was replaced."""
-    fs = FileSystem()
-    real = fs.realpath(root)
-    identity = fs.stat(real / FOLDER)
-    if identity is None:
-        raise NotARepository(f"not a repository: {printable(str(root))}", hint=_FORM)
-    key = real, identity.device, identity.inode
-    with _opening:
-        if key not in _opened:
-            _opened[key] = Repository.open(real, discover=False)
-        return _opened[key]
-
-
-def absolute(path: str) -> str:
-    """``path`` as an absolute path."""
-    return (path if path.startswith("/") else f"{FileSystem().cwd()}/{path}").rstrip("/") or "/"
-
-
-def locate(text: str) -> Location:
-    """Takes an absolute path apart. Raises NotARepository, InvalidName."""
-    fs = FileSystem()
-    signs = [i for i, char in enumerate(text) if char == "@"]
-    slashes = [i for i, char in enumerate(text) if char == "/" and i]
-    for end in [*signs, *slashes, len(text)]:
-        if fs.stat(Path(text[:end]) / FOLDER) is None:
-            continue
-        root, rest = text[:end], text[end + 1 :]
-        rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
-        if end in signs and not rev:
-            raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
-        path = check_path(path.strip("/")) if path.strip("/") else ""
-        prefix = f"{root}@{rev}" if rev else root
-        return Location(Path(root), unquote(rev) if rev else None, path, prefix)
-    raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
-
-
-class _Place:
-    """A path of a version in an open repository. Raises what ``locate`` does."""
-
-    def __init__(self, path: str) -> None:
-        self.at = at = locate(path)
-        self.path = at.path
-        self.name = at.name(at.path)
-        self.repo = opened(at.root)
-        self.context = self.repo.context
-        self._head = head(self.context)
+    @property
+    def name(self) -> str:
+        return self.named(self.path)
 
     @cached_property
     def commit(self) -> CommitId | None:
@@ -141,7 +118,7 @@ class _Place:
 
         Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
         """
-        rev = self.at.rev
+        rev = self.rev
         if self._head.commit is None and rev in {None, HEAD, self._head.branch}:
             return None
         return self.repo.find(rev or HEAD)
@@ -157,7 +134,7 @@ class _Place:
     @property
     def branch(self) -> str:
         """The branch that writing here moves. Raises NotABranch, UnknownRevision."""
-        now, rev = self._head.branch, self.at.rev
+        now, rev = self._head.branch, self.rev
         if rev is None or rev == HEAD:
             if now is None:
                 raise NotABranch(
@@ -189,7 +166,7 @@ class _Place:
     @property
     def absent(self) -> NoSuchFile:
         return NoSuchFile(
-            f"{printable(self.at.prefix)} has no path {printable(self.path)}",
+            f"{printable(self.version)} has no path {printable(self.path)}",
             hint="'mvc ls REVISION' lists what a version holds",
         )
 
@@ -204,7 +181,7 @@ class _Place:
 
     def file(self, entry: FileEntry) -> dict[str, Any]:
         content = {"id": entry.content_id.hex(), "format": entry.format}
-        return self._info(self.at.name(entry.path), entry.size, "file") | content
+        return self._info(self.named(entry.path), entry.size, "file") | content
 
     def folder(self, name: str) -> dict[str, Any]:
         return self._info(name, 0, "directory")
@@ -222,7 +199,7 @@ class _Place:
                 found[self.name] = self.file(entry)
             elif entry.path.startswith(start):
                 first, slash, _ = entry.path[len(start) :].partition("/")
-                name = self.at.name(start + first)
+                name = self.named(start + first)
                 found[name] = self.folder(name) if slash else self.file(entry)
         return [found[name] for name in sorted(found)]
 
@@ -384,7 +361,7 @@ class MvcFileSystem(AbstractFileSystem):
         text = str(stringify_path(path))
         for start in (f"{cls.protocol}://", f"{cls.protocol}::"):
             text = text.removeprefix(start)
-        return absolute(text)
+        return (text if text.startswith("/") else f"{FileSystem().cwd()}/{text}").rstrip("/") or "/"
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
@@ -427,7 +404,7 @@ class MvcFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         return self._open_write(self._place(path), autocommit)
 
-    def _open_read(self, place: _Place) -> PartsFile:
+    def _open_read(self, place: VersionPath) -> PartsFile:
         if place.entry is None:
             if place.is_folder:
                 raise IsADirectoryError(f"a folder: {place.name}")
@@ -439,7 +416,7 @@ class MvcFileSystem(AbstractFileSystem):
         note(place.context, [place.commit])
         return file
 
-    def _open_write(self, place: _Place, autocommit: bool) -> Spool:
+    def _open_write(self, place: VersionPath, autocommit: bool) -> Spool:
         branch = place.branch
         _refuse_checkpoint(place.path)
         check_new_path(place.manifest, place.path)
@@ -458,7 +435,7 @@ class MvcFileSystem(AbstractFileSystem):
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
     def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
-        message = f"remove {locate(self._strip_protocol(path)).path or 'everything'}"
+        message = f"remove {self._place(path).path or 'everything'}"
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             place = self._place(name)
             branch = place.branch
@@ -523,8 +500,8 @@ class MvcFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         _ = self._place(path).branch
 
-    def _place(self, path: str) -> _Place:
-        return _Place(self._strip_protocol(path))
+    def _place(self, path: str) -> VersionPath:
+        return VersionPath(self._strip_protocol(path))
 
     def _keep(self, plans: Iterable[_Planned]) -> None:
         self.transaction.plans.extend(plans) if self._intrans else _commit_plans(plans)

@@ -1,7 +1,7 @@
 """Random access to files of a version, without writing them out first.
 
 Only what is asked for is recovered, each content as a whole, because its hash is what says
-that it is right. What was read last is kept, up to a limit.
+that it is right. What was read last is kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import io
 import threading
 import zlib
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mvc.adapters.parsed import CHECK_BYTES, gaps
@@ -22,26 +21,22 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
-_KEPT = 64 * MIB
 _TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
 
 
 class Parts:
     """``size`` bytes in parts that lie behind one another without gaps.
 
-    ``load(i)`` gives the bytes of part i, and of others where they come along. Safe in
-    several threads.
+    ``load(i)`` gives the bytes of part i. Safe in several threads.
     """
 
-    def __init__(self, lengths: Sequence[int], load: Callable[[int], Mapping[int, Bytes]]) -> None:
+    def __init__(self, lengths: Sequence[int], load: Callable[[int], Bytes]) -> None:
         self._starts = [0]
         for length in lengths:
             self._starts.append(self._starts[-1] + length)
         self.size = self._starts.pop()
         self._lengths = tuple(lengths)
         self._load = load
-        self._kept: OrderedDict[int, memoryview] = OrderedDict()
-        self._held = 0
         self._lock = threading.RLock()
 
     def read_into(self, start: int, out: memoryview) -> int:
@@ -59,21 +54,10 @@ class Parts:
 
     def _part(self, index: int) -> memoryview:
         with self._lock:
-            if index not in self._kept:
-                for i, data in self._load(index).items():
-                    self._keep(i, memoryview(data).cast("B"))
-            self._kept.move_to_end(index)
-            return self._kept[index]
-
-    def _keep(self, index: int, data: memoryview) -> None:
+            data = memoryview(self._load(index)).cast("B")
         if len(data) != self._lengths[index]:
             raise DamagedData("a part of a file has a wrong length")
-        if index in self._kept:
-            return
-        while self._kept and self._held + len(data) > _KEPT:
-            self._held -= len(self._kept.popitem(last=False)[1])
-        self._kept[index] = data
-        self._held += len(data)
+        return data
 
 
 class PartsFile(io.RawIOBase):
@@ -134,6 +118,7 @@ class _Entry:
         self._entry = entry
         self._skeleton: bytes | None = None
         self._summing: set[Check] = set()
+        self._recovered: dict[int, memoryview] = {}  # contents, those that were read last
         spans = [(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
         spans += [(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
         spans = sorted(span for span in spans if span[1])
@@ -146,30 +131,29 @@ class _Entry:
             done += length if kind != "content" else 0
         self.parts = Parts([length for length, _, _ in self._layout], self._load)
 
-    def _load(self, index: int) -> Mapping[int, Bytes]:
+    def _load(self, index: int) -> Bytes:
         length, kind, at = self._layout[index]
         if kind == "content":
-            return self._contents(index)
+            return self._content(index)
         if kind == "check":
-            return {index: self._sum(self._entry.checks[at])}
+            return self._sum(self._entry.checks[at])
         if self._skeleton is None:
             self._skeleton = skeleton_of(self._context, self._entry)
-        return {index: memoryview(self._skeleton)[at : at + length]}
+        return memoryview(self._skeleton)[at : at + length]
 
-    def _contents(self, first: int) -> Mapping[int, Bytes]:
-        """One content, and the following ones as long as they are small together."""
-        chosen: dict[int, int] = {}
-        total = 0
-        for index in range(first, len(self._layout)):
-            length, kind, content = self._layout[index]
-            if kind != "content":
-                continue
-            total += length
-            if chosen and total > _TOGETHER:
-                break
-            chosen[index] = content
-        found = in_memory(self._context, self._entry, set(chosen.values()))
-        return {index: found[content] for index, content in chosen.items()}
+    def _content(self, index: int) -> memoryview:
+        """A content; the following ones come along as long as they are small together."""
+        wanted = self._layout[index][2]
+        if wanted not in self._recovered:
+            chosen, total = set[int](), 0
+            for length, kind, content in self._layout[index:]:
+                if kind == "content" and (not chosen or total + length <= _TOGETHER):
+                    chosen.add(content)
+                    total += length
+                elif kind == "content":
+                    break
+            self._recovered = in_memory(self._context, self._entry, chosen)
+        return self._recovered[wanted]
 
     def _sum(self, check: Check) -> bytes:
         if check in self._summing:

@@ -19,8 +19,7 @@ except ImportError as error:
 
 from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.options import refuse_data
-from mvc.frameworks.common.recording import Recording, Records
+from mvc.frameworks.common.recording import Recording, Records, refuse_data
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, data_of_fit
 from mvc.frameworks.keras.state import RestoredFit, TrainingSource

@@ -25,8 +25,7 @@ except ImportError as error:
     ) from error
 
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.options import stage_by_data, stage_by_loss
-from mvc.frameworks.common.recording import Recording, Records
+from mvc.frameworks.common.recording import Recording, Records, stage_by_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
