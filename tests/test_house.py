@@ -32,7 +32,7 @@ BUDGET = {
     "io": 1_401,
     "lossy": 2_130,
     "maintenance": 5_887,
-    "model": 762,
+    "model": 740,
     "models": 1_031,
     "pipelines": 405,
     "probing": 855,
@@ -42,7 +42,7 @@ BUDGET = {
     "report": 710,
     "server": 1_303,
     "serving": 660,
-    "store": 5_934,
+    "store": 5_922,
     "testing": 408,
     "training": 1_491,
 }

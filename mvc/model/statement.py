@@ -7,7 +7,7 @@ its body, whose topic it belongs to, and whether a collection may leave it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -36,6 +36,33 @@ MAX_STATEMENT = 2 * MAX_COMMIT
 NO_NODE = b""
 _FARTHEST = 1 << 63
 _TAG = b"mvc.statement.1"
+_Field = tuple[Callable[[Writer, Any], object], Callable[[Reader], Any]]
+"""How a field of a body is written, and how it is read."""
+
+
+def _text(limit: int) -> _Field:
+    return Writer.text, lambda reader: reader.text(limit)
+
+
+def _target(reader: Reader) -> str:
+    target = reader.text(MAX_REF_BYTES)
+    if not target:
+        raise reader.fail("a deployment has no target")
+    return target
+
+
+def _id_or_none(reader: Reader) -> StatementId | None:
+    data = reader.blob(DIGEST_SIZE)
+    if len(data) not in {0, DIGEST_SIZE}:
+        raise reader.fail(f"a statement is named by {DIGEST_SIZE} bytes")
+    return StatementId(data) if data else None
+
+
+def _write_or_none(writer: Writer, number: int | None) -> None:
+    writer.uint(0) if number is None else writer.uint(1).sint(number)
+
+
+_STATEMENT: _Field = (lambda writer, id_: writer.blob(id_ or b""), _id_or_none)
 
 
 class Statement(Struct, frozen=True, dict=True, kw_only=True):
@@ -55,6 +82,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     code: ClassVar[int]
     name: ClassVar[str]
     feature: ClassVar[str]
+    body: ClassVar[Mapping[str, _Field]]  # what is written after the fields of all kinds, in order
     stays: ClassVar[bool] = False  # also if the version that it is about is collected
 
     @property
@@ -83,20 +111,13 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
         writer.text(check_reason(self.reason))
         writer.raw(self.node).sint(self.recorded_ns).uint(self.hybrid_ns)
         body = Writer()
-        self._write(body)
+        for name, (write, _) in self.body.items():
+            write(body, getattr(self, name))
         return writer.blob(body.done()).done()
 
     @cached_property
     def id(self) -> StatementId:
         return StatementId(digest(_TAG, self.encoded))
-
-    def _write(self, writer: Writer) -> None:
-        raise NotImplementedError
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        """The fields of the body."""
-        raise NotImplementedError
 
     @staticmethod
     def decode(data: bytes, where: str) -> Statement:
@@ -108,7 +129,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
         node, recorded_ns, hybrid_ns = reader.raw(NODE), reader.sint(), reader.uint(_FARTHEST)
         body = Reader(reader.blob(MAX_STATEMENT), where)
         reader.end()
-        fields = kind.read(body)
+        fields = {name: read(body) for name, (_, read) in kind.body.items()}
         body.end()
         statement = kind(
             subject=subject,
@@ -139,23 +160,13 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
 
     code, name, feature, stays = 0, "deployment", FIRST_RELEASE, True
 
-    def _write(self, writer: Writer) -> None:
-        writer.text(self.target).sint(self.time_ns)
-        writer.blob(self.replaces or b"").blob(self.returned_to or b"")
-        if self.ahead_ms is None:
-            writer.uint(0)
-        else:
-            writer.uint(1).sint(self.ahead_ms)
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        return {
-            "target": _target(reader),
-            "time_ns": reader.sint(),
-            "replaces": _id_or_none(reader),
-            "returned_to": _id_or_none(reader),
-            "ahead_ms": reader.sint() if reader.uint(1) else None,
-        }
+    body = {
+        "target": (Writer.text, _target),
+        "time_ns": (Writer.sint, Reader.sint),
+        "replaces": _STATEMENT,
+        "returned_to": _STATEMENT,
+        "ahead_ms": (_write_or_none, lambda reader: reader.sint() if reader.uint(1) else None),
+    }
 
 
 class Retraction(Statement, frozen=True, dict=True, kw_only=True):
@@ -170,12 +181,7 @@ class Retraction(Statement, frozen=True, dict=True, kw_only=True):
     def commit(self) -> None:
         return None
 
-    def _write(self, writer: Writer) -> None:
-        writer.text(self.target).blob(self.replaces or b"")
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        return {"target": reader.text(MAX_REF_BYTES), "replaces": _id_or_none(reader)}
+    body = {"target": _text(MAX_REF_BYTES), "replaces": _STATEMENT}
 
 
 class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
@@ -187,15 +193,11 @@ class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
 
     code, name, feature = 2, "annotation", FIRST_RELEASE
 
-    def _write(self, writer: Writer) -> None:
-        write_metrics(writer, self.metrics)
-        write_params(writer, self.params)
-        writer.text(self.note)
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        metrics, params = read_metrics(reader), read_params(reader)
-        return {"metrics": metrics, "params": params, "note": reader.text(MAX_MESSAGE)}
+    body = {
+        "metrics": (write_metrics, read_metrics),
+        "params": (write_params, read_params),
+        "note": _text(MAX_MESSAGE),
+    }
 
 
 class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
@@ -205,12 +207,7 @@ class Tombstone(Statement, frozen=True, dict=True, kw_only=True):
 
     code, name, feature, stays = 3, "tombstone", FIRST_RELEASE, True
 
-    def _write(self, writer: Writer) -> None:
-        writer.raw(self.root)
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        return {"root": Root(reader.raw(DIGEST_SIZE))}
+    body = {"root": (Writer.raw, lambda reader: Root(reader.raw(DIGEST_SIZE)))}
 
 
 class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
@@ -225,17 +222,12 @@ class ReplayProof(Statement, frozen=True, dict=True, kw_only=True):
 
     code, name, feature = 4, "proof", FIRST_RELEASE
 
-    def _write(self, writer: Writer) -> None:
-        writer.text(self.path).raw(self.base).uint(self.milliseconds).text(self.environment)
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        return {
-            "path": reader.text(MAX_NAME_BYTES),
-            "base": CommitId(reader.raw(DIGEST_SIZE)),
-            "milliseconds": reader.uint(1 << 62),
-            "environment": reader.text(MAX_NAME_BYTES),
-        }
+    body = {
+        "path": _text(MAX_NAME_BYTES),
+        "base": (Writer.raw, lambda reader: CommitId(reader.raw(DIGEST_SIZE))),
+        "milliseconds": (Writer.uint, lambda reader: reader.uint(1 << 62)),
+        "environment": _text(MAX_NAME_BYTES),
+    }
 
 
 class Signature(Statement, frozen=True, dict=True, kw_only=True):
@@ -255,18 +247,12 @@ class Signature(Statement, frozen=True, dict=True, kw_only=True):
     def commit(self) -> CommitId | None:
         return None if self.of_statement else CommitId(self.subject)
 
-    def _write(self, writer: Writer) -> None:
-        writer.uint(int(self.of_statement)).uint(self.signed_ns)
-        writer.blob(self.before or b"").blob(self.blob)
-
-    @staticmethod
-    def read(reader: Reader) -> dict[str, Any]:
-        return {
-            "of_statement": bool(reader.uint(1)),
-            "signed_ns": reader.uint(_FARTHEST - 1),
-            "before": _id_or_none(reader),
-            "blob": reader.blob(MAX_SIGNATURE),
-        }
+    body = {
+        "of_statement": (Writer.uint, lambda reader: bool(reader.uint(1))),
+        "signed_ns": (Writer.uint, lambda reader: reader.uint(_FARTHEST - 1)),
+        "before": _STATEMENT,
+        "blob": (Writer.blob, lambda reader: reader.blob(MAX_SIGNATURE)),
+    }
 
 
 KINDS: tuple[type[Statement], ...] = (
@@ -294,17 +280,3 @@ def node_of(note: str) -> bytes:
     except ValueError:
         node = b""
     return node if len(node) == NODE else digest(b"mvc.node-name.1", encode_text(note))[:NODE]
-
-
-def _target(reader: Reader) -> str:
-    target = reader.text(MAX_REF_BYTES)
-    if not target:
-        raise reader.fail("a deployment has no target")
-    return target
-
-
-def _id_or_none(reader: Reader) -> StatementId | None:
-    data = reader.blob(DIGEST_SIZE)
-    if len(data) not in {0, DIGEST_SIZE}:
-        raise reader.fail(f"a statement is named by {DIGEST_SIZE} bytes")
-    return StatementId(data) if data else None

@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
 from functools import wraps
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -475,26 +475,25 @@ class Snapshot:
     @_again_on_rewrite
     def newest_of_topic(self, statement: Statement) -> Recorded | None:
         """The newest entry with a statement of the same topic; None if there is none."""
-        low = keys.topic(statement)
-        end = keys.after(low)
-        while (key := self.last(low, end)) is not None:
-            recorded = self.entry(keys.offset_of(key))
+        for recorded in self._descending(keys.topic(statement)):
             if any(each.topic == statement.topic for each in recorded.entry.statements):
                 return recorded
-            end = key
         return None
 
     @_again_on_rewrite
     def is_subject(self, kind: type[Statement], subject: bytes) -> bool:
         """Whether there is a statement of a kind about a subject; a look-up or two."""
-        low = keys.about(kind.code, subject)
-        end = keys.after(low)
-        while (key := self.last(low, end)) is not None:
-            entry = self.entry(keys.offset_of(key)).entry
-            if any(each.subject == subject for each in entry.of(kind)):
-                return True
+        found = self._descending(keys.about(kind.code, subject))
+        return any(
+            each.subject == subject for each in chain.from_iterable(r.entry.of(kind) for r in found)
+        )
+
+    def _descending(self, prefix: bytes) -> Iterator[Recorded]:
+        """The entries with keys under ``prefix``, the greatest key first; a look-up each."""
+        end = keys.after(prefix)
+        while (key := self.last(prefix, end)) is not None:
+            yield self.entry(keys.offset_of(key))
             end = key
-        return False
 
     def _check_follows(self, before: int | None, last: int | None, kind: type[Statement]) -> None:
         if before != last and not any(before in gap.numbers for gap in self.gaps):

@@ -37,22 +37,11 @@ class MemoryGraph(Graph):
     def steps(self, id_: bytes) -> list[PathStep]:
         return self._to.get(id_, [])
 
-    def _neighbours(
-        self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
-        id_, start = node
-        for step in self.steps(id_):
-            base = step.member.base
-            if step.member.start != start:
-                continue
-            if not base:
-                yield None, step
-            elif (origin := self.resolve_prefix(base)) is not None:
-                yield (origin, start), step
-        if self.nameable(id_):
-            for step in self._from.get(id_[:BASE_BYTES], ()):
-                if step.member.start == start and step.member.id != id_:
-                    yield (step.member.id, start), step
+    def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
+        undone = self._from.get(id_[:BASE_BYTES], ()) if self.nameable(id_) else ()
+        for step in (*self.steps(id_), *(step for step in undone if step.member.id != id_)):
+            if step.member.start == start:
+                yield step
 
 
 class LooseGraph(MemoryGraph):

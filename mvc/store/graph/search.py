@@ -302,31 +302,31 @@ class Graph:
     ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
         """(node to recover first, payload that then leads here); None for a full record."""
         id_, start = node
+        for step in self._leading_to(id_, start):
+            base = step.member.base
+            if step.reverse:
+                yield (step.member.id, start), step
+            elif not base:
+                yield None, step
+            elif (origin := self.resolve_prefix(base)) is not None:
+                yield (origin, start), step
+
+    def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
+        """Codings of a piece, and deltas *from* it: undone, they lead back to it."""
         for home in self.entries_holding(id_):
-            for step in self._in_entry(home, id_, start):
-                base = step.member.base
-                if not base:
-                    yield None, step
-                elif (origin := self.resolve_prefix(base)) is not None:
-                    yield (origin, start), step
+            yield from self._in_entry(home, id_, start)
             for key in self._snapshot.under(keys.EDGE + keys.number(home)):
                 yield from self._undone(keys.offset_of(key), id_, start)
             yield from self._undone(home, id_, start)
 
-    def _undone(
-        self, offset: int, id_: bytes, start: int
-    ) -> Iterator[tuple[tuple[bytes, int], PathStep]]:
-        """Deltas *from* this object in an entry: undone, they lead back to it."""
+    def _undone(self, offset: int, id_: bytes, start: int) -> Iterator[PathStep]:
         if (self._undo is not None and offset >= self._undo) or not self.nameable(id_):
             return
         for pack, at, header in self._snapshot.records(offset):
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]
                 if member.start == start and member.id != id_:
-                    yield (
-                        (member.id, start),
-                        PathStep(pack, at, header, member, reverse=True, entry=offset),
-                    )
+                    yield PathStep(pack, at, header, member, reverse=True, entry=offset)
 
 
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:

@@ -102,9 +102,7 @@ class JournalReader:
         found = self._entries.get(offset)
         if found is None:
             found = read_entry(self._file, offset)
-            if len(self._entries) > CACHED_ENTRIES:
-                self._entries.clear()
-            self._entries[offset] = found
+            self.remember(found)
         return found
 
     def scan(
