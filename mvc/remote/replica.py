@@ -276,19 +276,18 @@ class Replica:
     ) -> FollowedVersion:
         """Makes the file what was sent, counting on what the question said."""
         commit, time_ns = _answer(given, wanted.live)
-        have = wanted.have
-        old = before if have else None
+        old = before if wanted.have else None
         if old is not None and old.commit == commit.id:
             for _ in given.records:
                 pass
             return self.note(old)
-        if len(have) <= 1:
+        if len(wanted.have) <= 1:
             self._drop_records()
         self._require(given.size)
         with self._held(old) as held, self._received(given) as store:
             graph = LooseGraph(store.snapshot, Speed())
             kept = [] if old is None else [KeptVersion(old.commit, old.manifest, old.path)]
-            kept += old.before if old is not None and len(have) > 1 else ()
+            kept += old.before if old is not None and len(wanted.have) > 1 else ()
             for each in kept:
                 graph.know(each.objects)
                 held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
