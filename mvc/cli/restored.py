@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
-import click
-
-import mvc.recipes as recipes
-from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.repo.recording import deploying
 from mvc.text import count, listed, printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
-    from mvc.repo.lookup.revisions import Rev
 
 
 def tell(session: Session, done: Restored) -> None:
@@ -37,33 +31,6 @@ def tell(session: Session, done: Restored) -> None:
     if done.left_out:
         names = listed([printable(path) for path in done.left_out], 3)
         out.note(f"left out {names}; --all writes training states, too")
-
-
-def write_model(session: Session, rev: Rev, output: str | None, *, force: bool) -> dict[str, Any]:
-    """Writes code and weights into a folder, and says so; returns what ``--json`` says."""
-    from mvc.models.export import export_model  # it imports numpy
-
-    repository, out = session.repository, session.out
-    commit = repository.find(rev)
-    folder = output or f"model-{commit.short}"
-    with session.out.progress("restoring") as progress:
-        done = export_model(repository, commit, folder, force=force, progress=progress)
-    if session.as_json:
-        call = recipes.model(repository, commit).call
-        return fields(done) | {"model": call, "folder": folder}
-    tell(session, done)
-    name = printable(folder)
-    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
-    return {}
-
-
-def stdout(session: Session) -> BinaryIO:
-    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
-    if session.as_json:
-        raise click.UsageError("-o - and --json both write to stdout")
-    if sys.stdout.isatty():
-        raise click.UsageError("stdout is a terminal: send it to a file or a program")
-    return sys.stdout.buffer
 
 
 def warn_of_deploying(session: Session, target: str) -> None:

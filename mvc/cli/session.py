@@ -6,8 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager, suppress
-from functools import cached_property
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,13 @@ import click
 
 from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
+from mvc.io.files import FileSystem
+from mvc.repo.config import Config, load_config, user_file
 from mvc.text import format_time, listed, one_line, printable
 
 if TYPE_CHECKING:
     from mvc.api import Repository
     from mvc.ids import CommitId
-    from mvc.io.files import FileSystem
-    from mvc.repo.config import Config
     from mvc.repo.context import Context
     from mvc.types import Progress
 
@@ -37,32 +36,28 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self.out = Output()
+        self.out, self.fs = Output(), FileSystem()
         self.verbosity = 0
         self.debug = False
         self.as_json = False
         self.no_pager = False
         self.arguments: Sequence[str] = ()
         self._told = False
+        self._opened: Repository | None = None
 
     @property
     def verbose(self) -> bool:
         return self.verbosity > 0
 
-    @cached_property
-    def fs(self) -> FileSystem:
-        from mvc.io.files import FileSystem
-
-        return FileSystem()
-
-    @cached_property
+    @property
     def repository(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
-        from mvc.api import Repository
+        if self._opened is None:
+            from mvc.api import Repository
 
-        repository = Repository.open(".", config=load)
-        self._warn_of_interrupted(repository.context)
-        return repository
+            self._opened = Repository.open(".", config=load)
+            self._warn_of_interrupted(self._opened.context)
+        return self._opened
 
     @contextmanager
     def visiting(self, remote: str, *, nodes: bool = False) -> Iterator[None]:
@@ -77,13 +72,12 @@ class Session:
             with suppress(NotARepository):
                 found = self.repository.remotes.find(remote)
                 url, options = found.url, {name: getattr(found, name) for name in _ACCESS}
-        with ExitStack() as stack:
-            with self.out.progress("receiving") as progress:
-                visited = stack.enter_context(
-                    visit(url, nodes=nodes, config=load, progress=progress, **options)
-                )
-            with self.working_on(visited):
-                yield
+        with (
+            self.out.progress("receiving") as progress,
+            visit(url, nodes=nodes, config=load, progress=progress, **options) as visited,
+            self.working_on(visited),
+        ):
+            yield
 
     def at_remote(
         self, name: str | None, act: Callable[[], int | None], *, changes: bool
@@ -223,7 +217,7 @@ class Session:
 
     def close(self) -> None:
         """Closes the repository; warns if lost journal entries may be missing in the answer."""
-        repository: Repository | None = self.__dict__.pop("repository", None)
+        repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps
             if gaps and not self._told:
@@ -236,14 +230,11 @@ class Session:
     @contextmanager
     def working_on(self, repository: Repository) -> Iterator[None]:
         """Has the block work on this repository, which is open already, in place of its own."""
-        own = self.__dict__.get("repository")
-        self.__dict__["repository"] = repository
+        own, self._opened = self._opened, repository
         try:
             yield
         finally:
-            del self.__dict__["repository"]
-            if own is not None:
-                self.__dict__["repository"] = own
+            self._opened = own
 
     @contextmanager
     def training(self) -> Iterator[Progress]:
@@ -265,8 +256,5 @@ def load(file: Path | None) -> Config:
 
     Variables such as MVC_STORE_RESET_INTERVAL are settings.
     """
-    from mvc.io.files import FileSystem
-    from mvc.repo.config import load_config, user_file
-
     settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_") and k != PAGER}
     return load_config(FileSystem(), file, user_file(os.environ), environment=settings, flags={})

@@ -7,11 +7,14 @@ verified before the first one is replaced.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import click
 
-from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
+import mvc.recipes as recipes
+from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.verb import (
     AT,
     FORCE_WORK,
@@ -64,8 +67,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
     if args.whole:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        written = write_model(session, rev, args.output, force=args.force)
-        session.answered("mvc.checkout/1", written)
+        _write_model(session, rev, args.output, force=args.force)
         return
     before = repository.head(if_known=True).branch
     done = _restore(session, rev, names, args)
@@ -84,7 +86,7 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
-    to = stdout(session) if args.output == "-" else args.output or session.repository.root
+    to = _stdout(session) if args.output == "-" else args.output or session.repository.root
     settings = fields(args, "everything atomic_dir delete force")
     try:
         with session.out.progress("restoring") as progress:
@@ -99,3 +101,29 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
         is_rev = "HEAD" in args.words[:1] and rev != "HEAD"
         hint = "--at and --target take the place of a REV: leave HEAD out" if is_rev else error.hint
         raise UnknownPath(error.message, hint=hint) from error
+
+
+def _write_model(session: Session, rev: str, output: str | None, *, force: bool) -> None:
+    """Writes code and weights into a folder, and says so."""
+    from mvc.models.export import export_model  # it imports numpy
+
+    repository, out = session.repository, session.out
+    commit = repository.find(rev)
+    folder = output or f"model-{commit.short}"
+    with session.out.progress("restoring") as progress:
+        done = export_model(repository, commit, folder, force=force, progress=progress)
+    call = recipes.model(repository, commit).call
+    if session.answered("mvc.checkout/1", fields(done) | {"model": call, "folder": folder}):
+        return
+    tell(session, done)
+    name = printable(folder)
+    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
+
+
+def _stdout(session: Session) -> BinaryIO:
+    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
+    if session.as_json:
+        raise click.UsageError("-o - and --json both write to stdout")
+    if sys.stdout.isatty():
+        raise click.UsageError("stdout is a terminal: send it to a file or a program")
+    return sys.stdout.buffer

@@ -132,7 +132,6 @@ def _rebuild(session: Session) -> None:
         folder = _folder(session.fs)
         if folder is not None:
             forget_index(session.fs, folder)
-        context = session.repository.context
     session.repository.storage.rebuild_index()
     session.out.note("the index was rebuilt")
 

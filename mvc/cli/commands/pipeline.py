@@ -41,20 +41,12 @@ class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _PipelineOptions) -> None:
     if len(args.words) > 1:
         raise click.UsageError("say one pipeline, in quotes")
-    text = args.words[0] if args.words else None
-    needs = None
-    if args.lossy or not (
-        args.max_recovery is None and args.speed is None and args.accuracy_drop is None
-    ):
-        if text is not None:
-            raise click.UsageError("say either a pipeline or what it must meet")
-        needs = Requirements(
-            10 if args.max_recovery is None else args.max_recovery,
-            args.lossy,
-            args.speed or "fast",
-            args.accuracy_drop or 0,
-        )
-        text = needs.pipeline
+    asked = fields(args, "max_recovery speed accuracy_drop") | {"lossy": args.lossy or None}
+    given = {name: value for name, value in asked.items() if value is not None}
+    needs = Requirements(**given) if given else None
+    if needs is not None and args.words:
+        raise click.UsageError("say either a pipeline or what it must meet")
+    text = needs.pipeline if needs is not None else next(iter(args.words), None)
     if text is None:
         if args.write:
             raise click.UsageError("--set takes a pipeline, or what it must meet")

@@ -25,29 +25,37 @@ class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc remote add origin /srv/models", _RemoteOptions)
 def command(session: Session, args: _RemoteOptions) -> None:
-    action, *names = args.words or ("list",)
-    if action != "add" and (args.options or args.force):
+    words = args.words or ("list",)
+    if words[0] != "add" and (args.options or args.force):
         raise click.UsageError("-o and -f go with add")
-    if action == "add" and len(names) == 2:
-        if "force" in args.options:
-            raise click.UsageError("force is -f")
-        made = session.repository.remotes.add(*names, force=args.force, **args.options)
-        session.out.note(f"{made.name} is {made.url}")
-        if made.scheme == "file":
-            try:
-                session.repository.remotes.folder(made.name)
-            except MvcError as error:
-                session.out.warn(str(error))
-    elif action == "remove" and len(names) == 1:
-        gone = session.repository.remotes.remove(*names)
-        session.out.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
-    elif action == "show" and len(names) <= 1:
-        _show(session, *names)
-        return
-    elif action != "list" or names:
-        raise click.UsageError("mvc remote [list | add NAME URL | remove NAME | show [NAME]]")
-    if session.as_json or action == "list":
+    match words:
+        case ("add", name, url):
+            _add(session, name, url, args)
+        case ("remove", name):
+            gone = session.repository.remotes.remove(name)
+            session.out.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
+        case ("show",) | ("show", _):
+            _show(session, *words[1:])
+            return
+        case ("list",):
+            pass
+        case _:
+            raise click.UsageError("mvc remote [list | add NAME URL | remove NAME | show [NAME]]")
+    if session.as_json or words[0] == "list":
         _list(session)
+
+
+def _add(session: Session, name: str, url: str, args: _RemoteOptions) -> None:
+    if "force" in args.options:
+        raise click.UsageError("force is -f")
+    remotes = session.repository.remotes
+    made = remotes.add(name, url, force=args.force, **args.options)
+    session.out.note(f"{made.name} is {made.url}")
+    if made.scheme == "file":
+        try:
+            remotes.folder(made.name)
+        except MvcError as error:
+            session.out.warn(str(error))
 
 
 def _list(session: Session) -> None:
