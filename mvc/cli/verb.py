@@ -60,13 +60,15 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 class _Declared(Struct, frozen=True):
     """What click is given for a field, beside its name and its type.
 
-    ``needs``: fields, apart by spaces, of which one must be set if this one is.
+    ``needs``: fields, apart by spaces, of which one must be set if this one is. ``takes``: the only
+    ones that may be given beside it.
     """
 
     make: type[click.Parameter]
     names: tuple[str, ...]
     settings: Mapping[str, Any]
     needs: str = ""
+    takes: str | None = None
 
     def parameter(self, name: str, kind: Any) -> click.Parameter:
         """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
@@ -119,23 +121,34 @@ def _click_type(kind: Any) -> Any:
     return click.Path(path_type=Path) if kind is Path else kind
 
 
-def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
+def argument(
+    metavar: str | None, *, needs: str = "", takes: str | None = None, **settings: Any
+) -> Any:
     """An argument; a tuple takes several, what may be None or has a default is optional.
 
     ``completes``: what the shell offers, by its name in ``completing``, if not by ``metavar``.
     """
-    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs)
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, takes)
 
 
-def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
+def option(
+    metavar: str | None,
+    help_: str,
+    *names: str,
+    needs: str = "",
+    takes: str | None = None,
+    **settings: Any,
+) -> Any:
     """An option with a value; ``completes`` as of an argument."""
     settings = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(Option, names, settings, needs)
+    return _Declared(Option, names, settings, needs, takes)
 
 
-def flag(help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
+def flag(
+    help_: str, *names: str, needs: str = "", takes: str | None = None, **settings: Any
+) -> Any:
     """An option that is there or not; with ``count``, how often."""
-    return _Declared(Option, names, {"help": help_, **settings}, needs)
+    return _Declared(Option, names, {"help": help_, **settings}, needs, takes)
 
 
 @cache
@@ -148,11 +161,15 @@ def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
     return [field.default.parameter(field.name, field.type) for field in _fields(options)]
 
 
-def check_needs(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option that is set without one of those that it needs."""
+def check_together(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option without one that it needs, or beside one it does not take."""
     for field in _fields(options):
+        if not _is_set(values[field.name]):
+            continue
+        if field.default.takes is not None:
+            check_alone(field.name, takes=field.default.takes)
         needs = field.default.needs.split()
-        if needs and _is_set(values[field.name]) and not any(_is_set(values[n]) for n in needs):
+        if needs and not any(_is_set(values[n]) for n in needs):
             wanted = " or ".join(_spelled(name) for name in needs)
             raise click.UsageError(f"{_spelled(field.name)} goes with {wanted}")
 
@@ -322,7 +339,7 @@ def verb(
             session = click.get_current_context().ensure_object(Session)
             if pages and not (session.as_json or session.no_pager):
                 session.out.page()
-            check_needs(options, values)
+            check_together(options, values)
             return function(session, options(**values))
 
         return Verb(

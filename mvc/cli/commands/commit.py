@@ -30,7 +30,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     option,
@@ -77,6 +76,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     provenance: str | None = option(
         "SCRIPT[:NAME]",
         "Keep how PATH was trained, and prove it by a replay.",
+        takes="paths message metrics params deploy data no_verify",
     )
     data: tuple[str, ...] = option(
         "[NAME=]PATH",
@@ -92,7 +92,8 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     _CommitOptions,
 )
 def command(session: Session, args: _CommitOptions) -> None:
-    _check(args)
+    if args.provenance is not None and len(args.paths) != 1:
+        raise click.UsageError("name the one file that the training made")
     message = sys.stdin.read().removeprefix("\ufeff") if args.message == "-" else args.message
     recorded = {
         "message": message or "",
@@ -136,13 +137,6 @@ def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> 
         return f"kept the weights of {version}: its recipe is not proven; {prove} proves it"
     later = f"'mvc forget --weights {version}'"
     return f"kept the weights of {version}: the replay made the same; {later} gives them up"
-
-
-def _check(args: _CommitOptions) -> None:
-    if args.provenance is not None:
-        check_alone("provenance", takes="paths message metrics params deploy data no_verify")
-        if len(args.paths) != 1:
-            raise click.UsageError("name the one file that the training made")
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:

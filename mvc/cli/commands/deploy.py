@@ -24,7 +24,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     option,
@@ -47,7 +46,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     anyway: bool = flag("Also if the target is protected, or the model lacks a file.")
     push: bool = flag("Send it to the remote first; record nothing if it is refused.", needs="rev")
     listed: str | None = option(
-        "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
+        "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l", takes="",
         is_flag=False, flag_value="",
     )  # fmt: skip
 
@@ -55,8 +54,6 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc deploy HEAD prod --at 2026-11-20T10:00", _DeployOptions)
 def command(session: Session, args: _DeployOptions) -> None:
     if args.listed is not None or args.rev is None:
-        if args.listed is not None:
-            check_alone("listed")
         _print_deployments(session, args.listed or None)
         return
     if args.target is None:

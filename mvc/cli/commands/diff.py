@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mvc.cli.listing import Folding
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, verb
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, verb
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
@@ -34,14 +34,15 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     b: str | None = argument("[B]")
     paths: tuple[str, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
-    environment: bool = flag("Compare the environments in which they were made.")
+    environment: bool = flag(
+        "Compare the environments in which they were made.", takes="a b exit_code"
+    )
     exit_code: bool = flag("Exit with 1 if anything differs; of environments, if results may.")
 
 
 @verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)
 def command(session: Session, args: _DiffOptions) -> int:
     if args.environment:
-        check_alone("environment", takes="a b exit_code")
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)

@@ -22,7 +22,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     option,
@@ -44,12 +43,19 @@ _AT_LEAST_1 = click.IntRange(min=1)
 
 class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
-    weights: bool = flag("Only the weights that a proven recipe makes again; the recipes stay.")
+    weights: bool = flag(
+        "Only the weights that a proven recipe makes again; the recipes stay.",
+        takes="rev reason remote",
+    )
     unused: str | None = option(
         "TARGET", "Forget the versions that no deployment on TARGET served."
     )
     unqueried: bool = flag("Forget the versions that were never asked for.")
-    listed: bool = flag("Print the receipts of what was forgotten, and forget nothing.", "--list")
+    listed: bool = flag(
+        "Print the receipts of what was forgotten, and forget nothing.",
+        "--list",
+        takes="rev remote",
+    )
     keep_last: int | None = option("N", "Keep the last N.", type=_AT_LEAST_1)
     keep_hourly: int | None = option(
         "N", "Keep the last of each of the last N hours that have any.", type=_AT_LEAST_1
@@ -74,10 +80,8 @@ def command(session: Session, args: _ForgetOptions) -> int | None:
 
 def _forget(session: Session, args: _ForgetOptions) -> int:
     if args.listed:
-        check_alone("listed", takes="rev remote")
         return _print_receipts(session, args.rev)
     if args.weights:
-        check_alone("weights", takes="rev reason remote")
         _drop_weights(session, args)
         return 0
     context, as_json = session.repository.context, session.as_json

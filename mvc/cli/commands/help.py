@@ -9,12 +9,12 @@ import click
 
 from mvc.cli.program import Program
 from mvc.cli.topics import TOPICS, Topic
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, verb
+from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 
 class _HelpOptions(CommandOptions, frozen=True, kw_only=True):
     topic: str | None = argument("[COMMAND|TOPIC]")
-    every: bool = flag("List all commands and global options.", "--all")
+    every: bool = flag("List all commands and global options.", "--all", takes="")
 
 
 @verb("mvc help revisions", _HelpOptions, json=False)
@@ -24,7 +24,6 @@ def command(session: Session, args: _HelpOptions) -> None:
     assert isinstance(program, Program)
     formatter = root.make_formatter()
     if args.every:
-        check_alone("every")
         program.format_all(root, formatter)
     elif args.topic is None:
         program.format_help(root, formatter)

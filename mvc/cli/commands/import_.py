@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.repo.importing.importing import Imported
 from mvc.text import count, format_time, listed, printable, size, stored_for
 
@@ -36,7 +36,9 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
     skip_broken: bool = flag("Skip and list checkpoints that are no sound models.")
-    data: bool = flag("Store a data set instead; -m says what changed.")
+    data: bool = flag(
+        "Store a data set instead; -m says what changed.", takes="sources message name reference"
+    )
     name: str | None = option("NAME", "The data set, if not named as its file.", needs="data")
     reference: bool = flag("With --data: keep place and hashes, not the files.", needs="data")
 
@@ -44,7 +46,6 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc import runs/2026-11 --time mtime --deploy prod", _ImportOptions)
 def command(session: Session, args: _ImportOptions) -> None:
     if args.data:
-        check_alone("data", takes="sources message name reference")
         _import_data(session, args)
         return
     done: list[Imported] = []

@@ -15,7 +15,7 @@ import click
 
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
 from mvc.cli.transfers import tell_unsent
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.repo.statements.live import Live
 from mvc.serving.nodes import NodeStatus, nodes
@@ -28,7 +28,7 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     between: tuple[str, str] | None = option(
         "A B", "Everything that was live from A to B.", nargs=2
     )
-    nodes: bool = flag("What each node reports that it serves.")
+    nodes: bool = flag("What each node reports that it serves.", takes="target remote")
     remote: str | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
 
 
@@ -36,8 +36,6 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _LiveOptions) -> None:
     if args.between is not None and args.at is not None:
         raise click.UsageError("--between does not go with --at")
-    if args.nodes:
-        check_alone("nodes", takes="target remote")
     if args.remote is None:
         _tell(session, args)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mvc.recipes as recipes
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 from mvc.recipes.dataset import DataSet
 from mvc.text import printable, size
 
@@ -18,7 +18,7 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("[PATH]...")
     data: str | None = option(
         "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
-        completes="DATA",
+        completes="DATA", takes="",
     )  # fmt: skip
 
 
@@ -26,7 +26,6 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _LsOptions) -> None:
     out = session.out
     if args.data is not None:
-        check_alone("data")
         _print_data(session, args.data)
         return
     commit_id = session.repository.find(args.rev)

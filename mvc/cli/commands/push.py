@@ -12,7 +12,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     option,
@@ -24,11 +23,11 @@ from mvc.errors import RemoteRefused
 class _PushOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
     refs: tuple[str, ...] = argument("[REF...]")
-    every: bool = flag("Send all branches and tags.", "--all")
+    every: bool = flag("Send all branches and tags.", "--all", takes="remote force partial dry_run")
     force: bool = flag("Let refs move back, from where the last fetch saw them.", "-f")
     delete: tuple[str, ...] = option("REF", "Delete a branch or tag there (repeatable).", "-d")
     states: tuple[str, ...] = option(
-        "REV", "Send the state of a version that is there without it (repeatable)."
+        "REV", "Send the state of a version that is there without it (repeatable).", takes="remote"
     )
     partial: bool = flag(
         "Go on without states that neither side has, and exit with 0 if something is left out."
@@ -38,10 +37,6 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc push origin main", _PushOptions)
 def command(session: Session, args: _PushOptions) -> int:
-    if args.every:
-        check_alone("every", takes="remote force partial dry_run")
-    if args.states:
-        check_alone("states", takes="remote")
     repository = session.repository
     remote = repository.remotes.find(args.remote)
     with session.out.progress("sending") as progress:

@@ -29,7 +29,7 @@ class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
     quota: int | None = option(
         "SIZE", "The most bytes that a repository may take, as 20GB.", type=nbytes
     )
-    stdio: bool = flag("Answer on standard input and output.")
+    stdio: bool = flag("Answer on standard input and output.", takes="words scope quota")
     scope: tuple[str, ...] = option(
         "SCOPE",
         "What it may do: read, push:GLOB, deploy:GLOB, metrics or admin, with REPO: in front.",
@@ -48,7 +48,6 @@ def command(session: Session, args: _ServeOptions) -> None:
     elif len(args.words) != 1:
         raise click.UsageError("name the folder to serve")
     elif args.stdio:
-        check_alone("stdio", takes="words scope quota")
         from mvc.server.stdio import serve_stdio
 
         serve_stdio(Path(first), args.scope, args.quota)

@@ -26,7 +26,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     option,
@@ -48,24 +47,21 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [TENSOR]")
     at: str | None = AT
     target: str | None = TARGET
-    ids: bool = flag("Print the full id, of one REV or several.", "--id")
-    code: bool = flag("Print the code that it carries and what would run.")
-    environment: bool = flag("Print the environment in which it was made.")
+    ids: bool = flag("Print the full id, of one REV or several.", "--id", takes="words at target")
+    code: bool = flag("Print the code that it carries and what would run.", takes="words at target")
+    environment: bool = flag("Print the environment in which it was made.", takes="words at target")
     output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
 
 
 @verb("mvc show main~2", _ShowOptions, pages=True)
 def command(session: Session, args: _ShowOptions) -> None:
     if args.ids:
-        check_alone("ids", takes="words at target")
         _print_ids(session, args)
         return
     named, more = session.moment_or_rev(args.words, args.at, args.target)
     rev = session.repository.find(named)
     if len(more) > 1:
         raise click.UsageError("name one TENSOR")
-    if args.code or args.environment:
-        check_alone("code" if args.code else "environment", takes="words at target")
     if more:
         if args.code or args.environment:
             raise click.UsageError("--code and --environment take no TENSOR")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mvc.api import Stats
 from mvc.cli.commits import tell_absent
-from mvc.cli.verb import CommandOptions, Session, check_alone, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, fields, flag, option, verb
 from mvc.repo.history.log import LogOptions
 from mvc.text import count, one_line, percent, seconds, size
 
@@ -22,14 +22,13 @@ _KINDS = {
 
 
 class _StatsOptions(CommandOptions, frozen=True, kw_only=True):
-    versions: bool = flag("List how each version is stored, and its price.")
+    versions: bool = flag("List how each version is stored, and its price.", takes="")
     calibrate: bool = option(None, "Measure first how fast this machine decodes.")
 
 
 @verb("mvc stats", _StatsOptions)
 def command(session: Session, args: _StatsOptions) -> None:
     if args.versions:
-        check_alone("versions")
         _print_versions(session)
         return
     found = session.repository.storage.stats(calibrate=args.calibrate)

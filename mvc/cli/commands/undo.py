@@ -18,7 +18,6 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    check_alone,
     fields,
     flag,
     reason,
@@ -39,13 +38,14 @@ class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
-    listed: bool = flag("List the operations, newest first, and take back none.", "--list")
+    listed: bool = flag(
+        "List the operations, newest first, and take back none.", "--list", takes=""
+    )
 
 
 @verb("mvc undo", _UndoOptions)
 def command(session: Session, args: _UndoOptions) -> None:
     if args.listed:
-        check_alone("listed")
         print_operations(session)
         return
     if args.number is None and session.repository.context.given_up:

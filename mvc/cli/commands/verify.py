@@ -8,13 +8,13 @@ REVs: who signed these versions. The exit code is 1 if nobody vouches for one of
 from __future__ import annotations
 
 from mvc.cli.commits import IsLive, live_now
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 from mvc.repo.statements.signatures import Vouched, told
 from mvc.text import count, format_time
 
 
 class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
-    revs: tuple[str, ...] = argument("[REV]...")
+    revs: tuple[str, ...] = argument("[REV]...", takes="")
     target: str | None = option("T", "Only what was deployed to T.")
     since: str | None = option("TIME", "Only what was recorded from TIME on.")
 
@@ -22,7 +22,6 @@ class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc verify --target prod", _VerifyOptions)
 def command(session: Session, args: _VerifyOptions) -> int:
     if args.revs:
-        check_alone("revs")
         return _verify_versions(session, args.revs)
     found = session.repository.verify(args.target, since=args.since)
     if not session.answered("mvc.verify/1", {"deployments": found}) and found:
