@@ -25,7 +25,7 @@ BUDGET = {
     ".": 868,
     "adapters": 2_059,
     "api": 771,
-    "cli": 4_218,
+    "cli": 4_165,
     "codecs": 1_502,
     "distributed": 2_912,
     "frameworks": 2_859,
