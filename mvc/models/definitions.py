@@ -7,7 +7,8 @@ are compared where the text gives their value without a call: nothing of the fil
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from inspect import unwrap
 from types import CodeType, FunctionType, ModuleType
@@ -41,7 +42,7 @@ class Definitions:
     def difference(self, module: ModuleType) -> str | None:
         """How a function that runs differs from the file's; None if none does."""
         file, text = getattr(module, "__file__", None), self._text(module)
-        for function in _functions(vars(module), module.__name__, set()):
+        for function in _functions(vars(module), module.__name__):
             if function.__code__.co_filename == file:
                 different = self._of_function(function, text)
                 if different is not None:
@@ -268,39 +269,25 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
             yield from _all_code(inner)
 
 
-def _functions(names: Mapping[str, Any], module: str, seen: set[int]) -> Iterator[FunctionType]:
-    for value in list(names.values()):
-        if isinstance(value, type):
-            if value.__module__ == module and id(value) not in seen:
-                seen.add(id(value))
-                yield from _functions(vars(value), module, seen)
-        else:
-            yield from _inside([value], module, seen)
-
-
-def _inside(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[FunctionType]:
-    """The functions that are values, or that decorators and properties hold."""
-    for value in values:
+def _functions(names: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
+    """The functions of a module, also those of its classes and inside decorators and properties."""
+    waiting, seen = [*names.values()], set[int]()
+    for value in waiting:  # it grows
         if id(value) in seen:
             continue
-        held: list[Any] = []
-        if isinstance(value, staticmethod | classmethod):
-            held = [value.__func__]
-        elif isinstance(value, property):
-            held = [value.fget, value.fset, value.fdel]
+        seen.add(id(value))
+        if isinstance(value, type):
+            waiting += vars(value).values() if value.__module__ == module else ()
+            continue
+        if isinstance(value, property):
+            waiting += [value.fget, value.fset, value.fdel]
+        elif isinstance(value, staticmethod | classmethod):
+            waiting.append(value.__func__)
         elif isinstance(value, FunctionType) and value.__module__ == module:
-            seen.add(id(value))
             yield value
-            held = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-            held = [each for each in held if isinstance(each, FunctionType)]
-        own = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # it is empty
+                    waiting += [cell.cell_contents] * isinstance(cell.cell_contents, FunctionType)
+        own = getattr(value, "__dict__", {})
         if isinstance(own, dict) and "__wrapped__" in own:
-            held.append(own["__wrapped__"])
-        yield from _inside(held, module, seen)
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+            waiting.append(own["__wrapped__"])

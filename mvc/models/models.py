@@ -151,7 +151,15 @@ def live_model(model: object) -> torch.nn.Module | None:
 def attachments(
     model: object, state: Mapping[str, Any], path: str, fs: FileSystem
 ) -> dict[str, bytes]:
-    """What a version carries so that the model of ``state``, kept at ``path``, can be built.
+    """As ``describe``, by the names under which a version carries it."""
+    stored, files = describe(model, state, path, fs)
+    return {NAME: stored.encoded, **files}
+
+
+def describe(
+    model: object, state: Mapping[str, Any], path: str, fs: FileSystem
+) -> tuple[StoredModel, Mapping[str, bytes]]:
+    """How the model of ``state``, kept at ``path``, is built, and the files of its code.
 
     ``model`` is a live module or an Architecture. Raises CannotRecord for what could not be
     built again, WrongUsage for another object.
@@ -174,7 +182,7 @@ def attachments(
     stored = StoredModel(
         module, name, arguments, weights=path, files=hashes, packages=sources.packages
     )
-    return {NAME: stored.encoded, **sources.files}
+    return stored, sources.files
 
 
 def _arguments(
@@ -319,13 +327,6 @@ def code_of(
     return StoredCode(files, packages)
 
 
-def used_packages(context: Context, commit: CommitId) -> tuple[str, ...]:
-    """The installed packages that a version's model imports; none if it has no model."""
-    if NAME not in commits.get(context, commit).attached:
-        return ()
-    return tuple(read_model(context, commit).packages)
-
-
 # -- building --------------------------------------------------------------------------
 
 _BUILT: WeakKeyDictionary[Any, Architecture] = WeakKeyDictionary()
@@ -371,7 +372,7 @@ def build(
         raise CannotBuild(f"{stored.call} returns a {type(made).__name__}, not a torch.nn.Module")
     state = weights()
     if isinstance(state, Mapping):
-        _take_dtypes(made, state)
+        take_dtypes(made, state)
     try:
         load_state(made, state)
     except DoesNotFit as error:
@@ -383,7 +384,7 @@ def build(
     return made
 
 
-def _take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+def take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Gives floating-point parameters and buffers the dtypes of the stored ones.
 
     A model is often made in float32 and then converted. If all of it was, so are buffers that

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -44,16 +43,3 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 4096:
         raise CannotRetrain(f"the recorded environment has {value!r} threads")
     return value
-
-
-@contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
-    """Has torch use deterministic kernels alone while the block runs, if ``wanted``."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn = torch.is_deterministic_algorithms_warn_only_enabled()
-    if wanted:
-        torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn)

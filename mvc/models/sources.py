@@ -30,6 +30,7 @@ from mvc.models.environment import distribution_name
 from mvc.models.stored_code import file_of, is_utf8, stored_code_of
 from mvc.names import an, printable
 
+_STDLIB = sysconfig.get_path("stdlib")
 _SCRIPT = {"__main__", "__mp_main__"}
 """What the script that runs is called, also in a process that multiprocessing has started."""
 
@@ -269,15 +270,9 @@ def _spec(name: str, path: Sequence[str] | None) -> Any:
 
 
 def _is_installed(path: Path) -> bool:
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return True
-    return any(path.is_relative_to(folder) for folder in _standard_folders())
-
-
-@cache
-def _standard_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({paths["stdlib"], paths["platstdlib"]})
+    return bool({"site-packages", "dist-packages"} & set(path.parts)) or path.is_relative_to(
+        _STDLIB
+    )
 
 
 @cache
@@ -289,9 +284,7 @@ def _distributions(top: str) -> dict[str, str]:
     return {distribution_name(name): metadata.version(name) for name in names}
 
 
-@cache
-def _by_module() -> Mapping[str, Sequence[str]]:
-    return metadata.packages_distributions()
+_by_module = cache(metadata.packages_distributions)
 
 
 def _script(shown: str) -> tuple[str, Path]:

@@ -5,7 +5,8 @@ A change that removes the first difference, or after which it comes later, is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,11 +37,9 @@ class Cause(Struct, frozen=True):
         return self.text
 
 
-class _Attempt(Struct, frozen=True):
-    """Conditions with one thing changed, and what it means if that helps."""
-
-    conditions: Conditions
-    cause: Cause
+Trial = tuple[dict[str, Any], Cause]
+"""What is changed of the conditions, in addition to the trials before, and what it means if that
+helps."""
 
 
 def causes(
@@ -90,22 +89,19 @@ def _of_a_pair(
     subject: Subject, conditions: Conditions, selection: LayerSelection, difference: FirstDifference
 ) -> Iterator[Cause]:
     """Why two runs of this process differ, whose weights and inputs are equal."""
-    trials = []
+    trials: list[Trial] = []
     if conditions.seed is None:
-        conditions = replace(conditions, seed=_SEED)
         text = f"random numbers without a seed: two runs with seed {_SEED} agree there"
         hint = "seed all generators before the run: torch.manual_seed, numpy, random"
-        trials.append(_Attempt(conditions, Cause("randomness", text, hint)))
+        trials.append(({"seed": _SEED}, Cause("randomness", text, hint)))
     if not conditions.deterministic:
-        conditions = replace(conditions, deterministic=True)
         text = "a kernel that is not deterministic: with deterministic ones two runs agree there"
         hint = "call torch.use_deterministic_algorithms(True)"
-        trials.append(_Attempt(conditions, Cause("kernel", text, hint)))
+        trials.append(({"deterministic": True}, Cause("kernel", text, hint)))
     if conditions.threads > 1:
-        conditions = replace(conditions, threads=1)
         text = "the order in which threads finish: with one thread two runs agree there"
-        trials.append(_Attempt(conditions, Cause("threads", text, "call torch.set_num_threads(1)")))
-    found, left = _tried(subject, trials, selection, difference)
+        trials.append(({"threads": 1}, Cause("threads", text, "call torch.set_num_threads(1)")))
+    found, left = _tried(subject, conditions, trials, selection, difference=difference)
     yield from found
     if left is not None:
         text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
@@ -114,10 +110,11 @@ def _of_a_pair(
 
 def _tried(
     subject: Subject,
-    trials: Sequence[_Attempt],
+    conditions: Conditions,
+    trials: Iterable[Trial],
     selection: LayerSelection,
-    difference: FirstDifference,
     *,
+    difference: FirstDifference,
     first: Summary | None = None,
 ) -> tuple[list[Cause], FirstDifference | None]:
     """The trials that help, and the difference that is left after all of them; None if none is.
@@ -125,14 +122,15 @@ def _tried(
     ``first`` is compared with a run of each trial, or else two such runs with each other.
     """
     found: list[Cause] = []
-    for trial in trials:
+    for change, cause in trials:
+        conditions = replace(conditions, **change)
         try:
-            one = first or subject.run(trial.conditions, selection)
-            now = compare(one, subject.run(trial.conditions, selection))[1]
+            one = first or subject.run(conditions, selection)
+            now = compare(one, subject.run(conditions, selection))[1]
         except NoDeterministicKernel as error:
             return [*found, Cause("kernel", error.text, _NO_KERNEL)], None
         if now is None or now.order > difference.order:
-            found.append(trial.cause)
+            found.append(cause)
         if now is None:
             return found, None
         difference = now
@@ -145,7 +143,9 @@ def _of_a_file(
     """Why a run here differs from one of a file, with equal weights and inputs."""
     selection = LayerSelection(second.only)
     trials = _towards(first.conditions, second.conditions)
-    found, left = _tried(subject, trials, selection, difference, first=first)
+    found, left = _tried(
+        subject, second.conditions, trials, selection, difference=difference, first=first
+    )
     yield from found
     if left is None:
         return
@@ -173,23 +173,18 @@ def _most_threads() -> int:
     return max(_MANY_THREADS, 4 * cpu_count())
 
 
-def _towards(there: Conditions, here: Conditions) -> Sequence[_Attempt]:
+def _towards(there: Conditions, here: Conditions) -> Iterator[Trial]:
     """The conditions of the other run, taken over one after the other."""
-    trials = []
     if there.seed is not None and there.seed != here.seed:
         mine = "no seed" if here.seed is None else f"seed {here.seed}"
-        here = replace(here, seed=there.seed)
         text = f"the seed: {there.seed} there, {mine} here"
-        trials.append(_Attempt(here, Cause("seed", text, f"use seed {there.seed}")))
+        yield {"seed": there.seed}, Cause("seed", text, f"use seed {there.seed}")
     if there.threads != here.threads and there.threads <= _most_threads():
         text = f"the number of threads: {there.threads} there, {here.threads} here"
-        here = replace(here, threads=there.threads)
         hint = f"call torch.set_num_threads({there.threads}) in both"
-        trials.append(_Attempt(here, Cause("threads", text, hint)))
+        yield {"threads": there.threads}, Cause("threads", text, hint)
     if there.deterministic != here.deterministic:
-        here = replace(here, deterministic=there.deterministic)
         where = "there" if there.deterministic else "here"
         text = f"the kernels: only deterministic ones {where}"
         hint = "call torch.use_deterministic_algorithms(True) in both"
-        trials.append(_Attempt(here, Cause("kernel", text, hint)))
-    return trials
+        yield {"deterministic": there.deterministic}, Cause("kernel", text, hint)

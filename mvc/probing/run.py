@@ -18,7 +18,7 @@ from mvc.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.summary import Conditions, LayerSelection, Summary, TensorPrint, WeightPrint
-from mvc.training.state.parts import setting, unwrap
+from mvc.training.state.parts import kernels, setting, unwrap
 
 Loss = Callable[..., torch.Tensor]
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -223,18 +223,12 @@ def _descend(parameters: list[torch.nn.Parameter]) -> None:
 def _applied(conditions: Conditions) -> Iterator[None]:
     """Sets threads and determinism while the block runs; seeds the generators for it."""
     threads = torch.get_num_threads()
-    strict = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        if conditions.threads != threads:
+    as_it_is = conditions.deterministic == torch.are_deterministic_algorithms_enabled()
+    with kernels(None if as_it_is else conditions.deterministic):
+        try:
             torch.set_num_threads(conditions.threads)
-        if conditions.deterministic != strict:
-            torch.use_deterministic_algorithms(conditions.deterministic)
-        if conditions.seed is not None:
-            seed_all(conditions.seed)
-        yield
-    finally:
-        if torch.get_num_threads() != threads:
+            if conditions.seed is not None:
+                seed_all(conditions.seed)
+            yield
+        finally:
             torch.set_num_threads(threads)
-        if conditions.deterministic != strict:  # each call imports the compiler, for seconds
-            torch.use_deterministic_algorithms(strict, warn_only=warn_only)

@@ -54,15 +54,10 @@ def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T
 
     ``call`` is a class or a function of a module. Its arguments are plain values, paths inside of
     a data set, tensors, functions of modules, and other objects that were made like this.
-    Raises WrongUsage for arguments that ``call`` does not take, and for a result whose type cannot
-    be remembered.
+    Raises WrongUsage for a result whose type cannot be remembered, and what ``call`` raises.
     """
     making_args, making_keywords = _copied(args), _copied(keywords)
-    try:
-        obj = call(*args, **keywords)
-    except TypeError:
-        _refuse_arguments(call, args, keywords)
-        raise
+    obj = call(*args, **keywords)
     try:
         weakref.finalize(obj, _makings.pop, id(obj), None)
     except TypeError:
@@ -72,22 +67,6 @@ def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T
         ) from None
     _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
     return obj
-
-
-def _refuse_arguments(call: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Raises WrongUsage if it is the call itself that does not fit."""
-    name = getattr(call, "__qualname__", type(call).__qualname__)
-    if not callable(call):
-        raise WrongUsage(
-            f"made() cannot call {an(name)}",
-            hint="pass the class or function, and its arguments after it: mvc.made(Net, width=64)",
-        )
-    try:
-        inspect.signature(call).bind(*args, **keywords)
-    except ValueError:  # it has no signature
-        return
-    except TypeError as error:
-        raise WrongUsage(f"{name} cannot be made so: {error}") from None
 
 
 def making_of(obj: Any) -> Making | None:

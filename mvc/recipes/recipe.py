@@ -224,6 +224,17 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
     return recipe
 
 
+def needed_file(context: Context, commit: CommitId, path: str) -> FileEntry:
+    """The file of a version that its recipe, or the one of another version, is said to need."""
+    entry = manifests.of_commit(context, commit).by_path.get(path)
+    if entry is None:
+        raise DamagedData(
+            f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
+            hint="'mvc fsck' says what is damaged",
+        )
+    return entry
+
+
 def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
     """The version that the recipe of this one trains; None where there is none that can be read."""
     with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
@@ -253,31 +264,19 @@ def _damaged(why: str) -> DamagedData:
 
 
 def _check_values(recipe: Recipe) -> None:
-    """Every value has one of the forms of the table above, and leads to what comes before it.
+    """Every value has one of the forms of the table above, and leads to what the recipe has.
 
     Raises ValueError, InvalidName.
     """
-    known, data = set[str](), {each.name for each in recipe.data}
-    if len(data) != len(recipe.data):
-        raise ValueError("it names a data set twice")
-    of_model = {held for tag, held in _tags(recipe.model.made) if tag == "object"}
-
-    def look(value: Any) -> None:
-        for tag, held in _tags(value):
-            if tag == "object" and held not in known:
-                raise ValueError(f"it refers to {held}, which is not there before")
-            if tag == "data" and held not in data:
-                raise ValueError(f"it has no data set {held}")
-
-    for each in (None, *recipe.objects):
-        if each is not None:
-            if each.name in {*known, "model"}:
-                raise ValueError(f"it names two objects {each.name}")
-            look([*each.args, *each.keywords.values()])
-            known.add(each.name)
-        if of_model <= known:
-            known.add("model")
-    look([recipe.model.made, {"object": "model"}, recipe.service, *recipe.arguments.values()])
+    objects = ["model", *(each.name for each in recipe.objects)]
+    named = {"object": objects, "data": [each.name for each in recipe.data]}
+    for kind, names in named.items():
+        if len({*names}) < len(names):
+            raise ValueError(f"it names two {kind}s alike")
+    made = [value for each in recipe.objects for value in (*each.args, *each.keywords.values())]
+    for tag, held in _tags([recipe.model.made, *made, recipe.service, *recipe.arguments.values()]):
+        if held not in named.get(tag, [held]):
+            raise ValueError(f"it has no {tag} {held}")
 
 
 def _tags(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

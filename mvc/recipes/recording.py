@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,10 +26,8 @@ from mvc.ids import Root
 from mvc.maintenance.repack.goal import Proven
 from mvc.model.manifest import FileEntry
 from mvc.models import environment
-from mvc.models.models import NAME, Architecture, StoredModel, attachments
-from mvc.models.settings import deterministic
+from mvc.models.models import NAME, Architecture, StoredModel, describe
 from mvc.models.sources import Sources, sources_of
-from mvc.models.stored_code import is_code
 from mvc.names import RECIPE, printable
 from mvc.recipes import dataset
 from mvc.recipes.making import making_of
@@ -48,7 +46,7 @@ from mvc.repo.lookup.refs import tip
 from mvc.repo.values import metrics_from, params_from
 from mvc.repo.worktree.identify import earlier
 from mvc.times import check_seconds
-from mvc.training.state.parts import passing_buffers, unwrap
+from mvc.training.state.parts import kernels, passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
 from mvc.types import Progress
 
@@ -107,6 +105,8 @@ class Run:
         self._architecture = model
         self._service, self._given, self._options = service, data, options
         self._entered = self._called = False
+        self._stored: StoredModel | None = None
+        self._files: Mapping[str, bytes] = {}
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
         self._start: dict[str, Any] | None = None
@@ -139,27 +139,26 @@ class Run:
                 hint="leave out drop_weights, or store the data with 'mvc import --data'",
             )
         self._describer = describer = Describer(self._model, self._data.places)
-        self._model_value, self._carried = self._built_by(describer)
+        self._model_value = self._built_by(describer)
         self._call, self._passed = self._described(describer)
         self._entered = True
         return self
 
-    def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
-        """The value that builds the model, and the ``model.json`` of the version."""
+    def _built_by(self, describer: Describer) -> Any:
+        """The value that builds the model; also how ``load_model`` builds it, if that can."""
         made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
         state, path = self._model.state_dict(), self._options.path
         fs = self._repo.context.store.fs
         if made is None:
-            carried = attachments(self._architecture, state, path, fs)
-            stored = StoredModel.decode(carried[NAME])
-            return describer.model(f"{stored.module}:{stored.name}", stored.arguments), carried
+            self._stored, self._files = describe(self._architecture, state, path, fs)
+            call = f"{self._stored.module}:{self._stored.name}"
+            return describer.model(call, self._stored.arguments)
         value = describer.made_model()
-        try:
+        with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
             bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
             given = Architecture(made.call, bound.arguments)
-            return value, attachments(given, state, path, fs)
-        except (MvcError, ValueError, TypeError):  # its arguments are objects: load_model has none
-            return value, {}
+            self._stored, self._files = describe(given, state, path, fs)
+        return value
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
         """The value of the service, and what a function is given beside its arguments."""
@@ -202,7 +201,7 @@ class Run:
         WrongUsage for arguments that the service does not take, before it is called.
         """
         keywords = self._keywords(arguments)
-        with deterministic(self._options.deterministic):
+        with kernels(self._options.deterministic or None):
             recipe = self._prepare(keywords)
             self._model.zero_grad(set_to_none=True)
             began = time.monotonic()
@@ -238,7 +237,7 @@ class Run:
         (change,) = changes
         entry = _file_entry(change)
         _refuse_other_tensors(entry, self._model)
-        with deterministic(self._options.deterministic):
+        with kernels(self._options.deterministic or None):
             recipe = self._prepare(keywords)
         self.recipe = replace(recipe, makes=Result(change.path, entry.state.root))
         self._change = Change(change.path, lambda: _unchanged(change, entry))
@@ -273,7 +272,7 @@ class Run:
         describer.finish()
         self._attached = {
             environment.NAME: here.encoded,
-            **self._carried,
+            **({NAME: self._stored.encoded} if self._stored else {}),
             **code.files,
             **describer.states,
         }
@@ -298,11 +297,9 @@ class Run:
 
     def _sources(self) -> Sources:
         """The source files of everything that the recipe names, the model's own included."""
-        files = {name: data for name, data in self._carried.items() if is_code(name)}
-        told = NAME in self._carried
-        packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
+        packages = self._stored.packages if self._stored else {}
         found = sources_of(self._describer.classes, values=True)
-        return Sources({**files, **found.files}, {**packages, **found.packages})
+        return Sources({**self._files, **found.files}, {**packages, **found.packages})
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Commits the model, unless the block failed; then proves the recipe, if asked to."""

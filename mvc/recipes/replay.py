@@ -47,7 +47,7 @@ from mvc.models.models import code_of
 from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
-from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.recipe import Recipe, needed_file, recipe_of
 from mvc.repo import attached
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.sources import open_file
@@ -118,7 +118,6 @@ class Retrained(Struct, frozen=True):
     seconds: float
     steps: int
     differences: tuple[str, ...]
-    where: str
     not_finite: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -137,13 +136,8 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
     while True:
         recipe = recipe_of(context, order[-1])
         base = recipe.base.version
-        entry = manifests.of_commit(context, base).by_path.get(recipe.base.path)
-        if entry is None:
-            raise DamagedData(f"the base of {order[-1].short} has no {recipe.base.path}")
-        if is_stored(context, entry):
+        if is_stored(context, needed_file(context, base, recipe.base.path)):
             return order[::-1]
-        if base in order:
-            raise DamagedData(f"the recipe of {base.short} needs its own result")
         try:
             made = recipe_of(context, base).makes.path
         except UnknownPath:
@@ -199,11 +193,10 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
                 entry.path,
                 to_state(entry, skeleton_of(context, entry), contents.__getitem__),
                 replayed=tuple(order),
-                seconds=replay.seconds,
-                steps=replay.steps,
+                seconds=replay.done.seconds,
+                steps=replay.done.steps,
                 differences=tuple(replay.differences),
-                where=replay.where,
-                not_finite=replay.not_finite,
+                not_finite=replay.done.not_finite,
             )
 
 
@@ -259,9 +252,8 @@ class _Replay:
         self.what = f"retraining {commit.short}"
         self.entry = manifests.of_commit(context, commit).by_path[recipe.makes.path]
         self.result = folder / "result.pt"
-        self.seconds, self.steps = 0.0, 0
+        self.done = Ended(0.0, 0, ())
         self.differences: list[str] = []
-        self.not_finite: tuple[str, ...] = ()
         self.where = ""
 
     def run(self, base: str, worker: _Worker) -> None:
@@ -321,8 +313,7 @@ class _Replay:
                 left = passed / max(done, 1) * max(total - done, 0)
                 self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
             elif isinstance(event, Ended):
-                self.seconds, self.steps = event.seconds, event.steps
-                self.not_finite = event.not_finite
+                self.done = event
                 worker.deadline = time.monotonic() + _ENDING
             elif isinstance(event, Failed):
                 failure = _FAILURES.get(event.kind, CannotRetrain)
@@ -379,8 +370,8 @@ class _Replay:
         A replay with another number of threads than the recipe names is no proof of the recipe.
         """
         store = self._context.store
-        if self.not_finite:
-            names = _among("", [printable(name) for name in self.not_finite])
+        if self.done.not_finite:
+            names = _among("", list(map(printable, self.done.not_finite)))
             text = f"{self._commit.short} was made again bit for bit, with values that are not "
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
         if not store.writable or self._options.threads is not None:
@@ -391,7 +382,7 @@ class _Replay:
             self._commit,
             self.entry.path,
             base=base,
-            seconds=self.seconds,
+            seconds=self.done.seconds,
             where=self.where,
         )
         store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, statements=(proof,)))

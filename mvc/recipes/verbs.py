@@ -14,8 +14,9 @@ from mvc.api import Rev, entered, fetches
 from mvc.errors import UnknownPath, need_torch
 from mvc.ids import CommitId
 from mvc.maintenance.repack.repack import unchanged
-from mvc.models.environment import NAME, Environment
-from mvc.models.models import read_model, trusted_versions, used_packages
+from mvc.models.environment import NAME as ENVIRONMENT
+from mvc.models.environment import Environment
+from mvc.models.models import NAME, read_model, trusted_versions
 from mvc.models.stored_code import FOLDER
 from mvc.names import DEFAULT_STATE, PATCH, RECIPE
 from mvc.recipes import dataset
@@ -230,13 +231,14 @@ def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
     Raises UnknownPath if the version does not carry it, DamagedData.
     """
     commit = repo.find(rev)
-    if NAME not in repo.version(commit).attached:
+    carried = repo.version(commit).attached
+    if ENVIRONMENT not in carried:
         raise UnknownPath(
             f"{commit.short} does not carry the environment in which it was made",
             hint="repo.commit(model=...) records it, and CommitOptions(environment=True)",
         )
-    used = used_packages(repo.context, commit)
-    return Environment.decode(attached.read(repo.context, commit, NAME), used)
+    used = read_model(repo.context, commit).packages if NAME in carried else ()
+    return Environment.decode(attached.read(repo.context, commit, ENVIRONMENT), tuple(used))
 
 
 @fetches

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import (
-    Busy,
     CannotRetrain,
     DamagedData,
     StateForgotten,
@@ -25,14 +24,13 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.repack.goal import Proven
-from mvc.maintenance.rewrite_plan import encoding_policy
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.recipes import dataset
-from mvc.recipes.recipe import Recipe, recipe_base, recipe_of
+from mvc.recipes.recipe import Recipe, needed_file, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
 from mvc.repo.commit.commit import store_file
-from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.content.contents import write_file
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
@@ -41,9 +39,6 @@ from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.content_writer import ContentWriter
-from mvc.store.writing.full_or_delta import Policy
-
-_TRIES = 8
 
 
 def prove(context: Context, commit: CommitId, options: ReplayOptions) -> Retrained:
@@ -100,7 +95,12 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
     if weight is None:
         return False
     base = manifests.of_commit(context, recipe.base)
-    again = recipe.seconds + _making(context, recipe.base)
+    again, stored_base = recipe.seconds, recipe.base
+    for each, needs in islice(_lineage(context, commit), 1, None):
+        gone = availability.dropped(context, each)
+        again += 0.0 if gone is None else gone.seconds
+        stored_base = needs.base.version
+    again += _recovery(context, manifests.of_commit(context, stored_base).entries)
     if bound is not None and again > bound:
         return False
     entry = manifests.of_commit(context, commit).by_path[recipe.path]
@@ -112,18 +112,6 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
             last = graph.path(id_, start).steps[-1]
             stored += last.header.share(last.member)
     return again < stored * float(weight) / 1e9 + _recovery(context, [entry])
-
-
-def _making(context: Context, commit: CommitId) -> float:
-    """Seconds to recover a version or, if it gave up its weights, to train it and so on back."""
-    seconds, at = 0.0, commit
-    while (gone := availability.dropped(context, at)) is not None:
-        seconds += gone.seconds
-        base = recipe_base(context, at)
-        if base is None:
-            return seconds
-        at = base
-    return seconds + _recovery(context, manifests.of_commit(context, at).entries)
 
 
 def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
@@ -147,7 +135,7 @@ def readable(
     """
     context.fresh()
     gone = availability.dropped(context, commit)
-    if gone is None or availability.is_stored(context, _file(context, commit, gone.path)):
+    if gone is None or availability.is_stored(context, needed_file(context, commit, gone.path)):
         yield None
         return
     with made_again(context, commit, options) as done:
@@ -238,7 +226,7 @@ def _needed(context: Context, commit: CommitId) -> dict[tuple[CommitId, str], Fi
             entries = manifests.of_commit(context, data.version).entries
             found |= {(data.version, entry.path): entry for entry in entries}
     base = recipe.base
-    return found | {(base.version, base.path): _file(context, base.version, base.path)}
+    return found | {(base.version, base.path): needed_file(context, base.version, base.path)}
 
 
 def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
@@ -258,17 +246,6 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
     )
 
 
-def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
-    """The file of a version that its recipe, or the one of another version, is said to need."""
-    entry = manifests.of_commit(context, commit).by_path.get(path)
-    if entry is None:
-        raise DamagedData(
-            f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
-            hint="'mvc fsck' says what is damaged",
-        )
-    return entry
-
-
 def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> None:
     """Stores weights again that a version gave up: from what is still there, or by a replay.
 
@@ -278,60 +255,44 @@ def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> N
     gone = availability.dropped(context, commit)
     if gone is None:
         return
-    if availability.is_stored(context, _file(context, commit, gone.path)):
+    mark = StateMark(commit, "stored", gone.path)
+    if availability.is_stored(context, needed_file(context, commit, gone.path)):
         with suppress(_Collected):
-            _store(context, commit, gone, None)
+            _store(context, mark, None)
             return
     with made_again(context, commit, options) as done:
-        _store(context, commit, gone, done)
+        _store(context, mark, done.state)
 
 
 class _Collected(Exception):
     """A gc has deleted the weights meanwhile."""
 
 
-def _store(
-    context: Context, commit: CommitId, gone: availability.Dropped, done: Retrained | None
-) -> None:
+def _store(context: Context, mark: StateMark, state: Any) -> None:
     """Writes the weights that were made in full (None: they are still stored), with the mark.
 
     Raises _Collected if there were none to write, and they are stored no more.
     """
-    mark = StateMark(commit, "stored", gone.path)
-    entry = Entry("restore-weights", 0, author=context.author, states=(mark,))
-    if done is not None and done.where:
-        base = recipe_of(context, commit).base.version
-        proof = availability.new_proof(
-            context, commit, gone.path, base=base, seconds=done.seconds, where=done.where
-        )
-        entry = replace(entry, statements=(proof,))
-    get = context.config.get
-    pipeline = encoding_policy(context.config).pipeline
-    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), reset=True)
-    for _ in range(_TRIES):
-        with suppress(ConcurrentRewrite):
-            _attempt(context, policy, entry, None if done is None else done.state)
-            return
-    raise Busy("the store was rewritten again and again meanwhile", hint="run it again")
+    store, policy = context.store, replace(encoding_policy(context.config), reset=True)
 
+    def attempt() -> None:
+        store.snapshot.refresh()
+        generation = store.graph.generation
+        with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
+            if state is not None:
+                finder = BaseFinder(manifests.EMPTY)
+                store_file(ContentWriter(objects), finder, from_state(state), mark.path)
+            regions = objects.sync()
 
-def _attempt(context: Context, policy: Policy, entry: Entry, state: Any) -> None:
-    (mark,) = entry.states
-    store, graph = context.store, context.store.graph
-    store.snapshot.refresh()
-    generation = graph.generation
-    with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
-        if state is not None:
-            finder = BaseFinder(manifests.EMPTY)
-            store_file(ContentWriter(objects), finder, from_state(state), mark.path)
-        regions = objects.sync()
+            def make() -> Entry:
+                if store.graph.was_rewritten(generation):
+                    raise ConcurrentRewrite
+                file = needed_file(context, mark.commit, mark.path)
+                if state is None and not availability.is_stored(context, file):
+                    raise _Collected
+                now, author = store.clock.now_ns(), context.author
+                return Entry("restore-weights", now, author=author, states=(mark,), regions=regions)
 
-        def make() -> Entry:
-            if graph.was_rewritten(generation):
-                raise ConcurrentRewrite
-            file = _file(context, mark.commit, mark.path)
-            if state is None and not availability.is_stored(context, file):
-                raise _Collected
-            return replace(entry, time_ns=store.clock.now_ns(), regions=regions)
+            store.publish(make, release=packs.close)
 
-        store.publish(make, release=packs.close)
+    retry_on_rewrite(store.snapshot, attempt)

@@ -28,6 +28,7 @@ from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
 from mvc.models import environment
 from mvc.models.environment import Environment
+from mvc.models.models import take_dtypes
 from mvc.models.settings import apply_settings
 from mvc.names import RECIPE
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
@@ -186,13 +187,7 @@ def _prepare(
     model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
 ) -> None:
     """Gives a new model the weights, dtypes, device and modes that it had."""
-    here = model.state_dict()
-    if set(here) != set(weights):
-        wrong = min(set(here) ^ set(weights))
-        raise CannotRetrain(f"the model that the stored code makes does not fit its base: {wrong}")
-    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-        if name in weights and parameter.dtype != weights[name].dtype:
-            parameter.data = parameter.data.to(weights[name].dtype)
+    take_dtypes(model, weights)
     try:
         model.to(kept.device)
     except (RuntimeError, AssertionError) as error:

@@ -162,14 +162,10 @@ def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, mod
 
 
 def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
-    with pytest.raises(WrongUsage, match=r"Conv cannot be made so: .*'depth'"):
+    with pytest.raises(TypeError, match="depth"):
         mvc.made(Conv, depth=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="not all arguments"):  # it is the class that fails
-        mvc.made(Conv, "4")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="cannot remember an int"):
         mvc.made(int, 3)
-    with pytest.raises(WrongUsage, match="cannot call an int"):
-        mvc.made(3)  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="service is of type NoneType"):
         recorded(repo, model, service=None)
     with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
@@ -243,7 +239,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
         "partial": [
             {"code": "tests.recipes.trainings:Conv"},
             [],
-            [["dropout", 0.1], ["width", 2]],
+            [["width", 2], ["dropout", 0.1]],
         ]
     }
     with (

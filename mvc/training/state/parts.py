@@ -7,7 +7,8 @@ one commit; the second names the Merkle root of its model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -172,3 +173,21 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             model = model.module
         else:
             return model
+
+
+@contextmanager
+def kernels(deterministic: bool | None) -> Iterator[None]:
+    """Has torch use deterministic kernels alone while the block runs, or any; None: as before."""
+    before = _kernels()
+    try:
+        if deterministic is not None and before != (deterministic, False):
+            torch.use_deterministic_algorithms(deterministic)  # imports the compiler, for seconds
+        yield
+    finally:
+        if _kernels() != before:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _kernels() -> tuple[bool, bool]:
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warns
