@@ -26,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import recording, refs
+from mvc.repo import queries, recording, refs
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.hook import announcing
@@ -130,7 +130,6 @@ class Repository(Unpicklable):
                 share_new(files, root, shared)
             first = BARE_CONFIG if bare else FIRST_CONFIG
             create(files, time, root, name, config=first, shared=shared)
-        from mvc.repo import queries
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)
         queries.begin(repo.context)
@@ -488,7 +487,6 @@ class Repository(Unpicklable):
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same place takes longer than a minute.
         """
-        from mvc.repo import queries
         from mvc.repo.checkout.export import WriteOptions
 
         commit_id = self.find(rev, at=at, target=target)
@@ -569,7 +567,6 @@ class Repository(Unpicklable):
         progress: Progress | None = None,
     ) -> Restored | None:
         """Makes a branch the current one and writes its files."""
-        from mvc.repo import queries
         from mvc.repo.checkout import checkout
 
         done = checkout.switch(
@@ -696,7 +693,6 @@ class Repository(Unpicklable):
         what was asked for raises its error; ``on_error="skip"`` passes it over, ``"yield"``
         gives the error in place of the state. While a state is looked at, the next is decoded.
         """
-        from mvc.repo import queries
         from mvc.repo.checkout import versions
 
         found = versions.iter_versions(
@@ -776,6 +772,13 @@ class Repository(Unpicklable):
         from mvc.repo.diff.nearest import nearest
 
         return nearest(self.context, Path(path))
+
+    def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
+        """The newest version, ``besides`` excepted, that introduced this state at this path."""
+        from mvc.repo.worktree import identify
+
+        other = None if besides is None else self.find(besides)
+        return identify.earlier(self.context, entry, besides=other)
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The name under which a path of the disk is tracked; empty for the root itself.

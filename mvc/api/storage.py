@@ -218,21 +218,17 @@ class Storage:
             add=added, remove=removed, add_queried=add_queried, super_step=super_step,
         )  # fmt: skip
         if goal.weight is not None and self.context.fresh().has_any(ReplayProof):
-            return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
+            from mvc.recipes.weights import all_proven, drop
+
+            weighed = replace(goal, proven=all_proven(self.context))
+            if dry_run or not weighed.proven:
+                return repack(self.context, weighed, dry_run=dry_run, progress=progress)
+            # Weights that are given up go first: the layout of the rest does not rely on them.
+            plan = repack(self.context, weighed, dry_run=True, progress=progress).plan
+            if plan.given_up:
+                drop(self.context, plan.given_up, reason=reason)
+            done = repack(self.context, goal, reason=reason, progress=progress)
+            return replace(
+                done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices)
+            )
         return repack(self.context, goal, dry_run=dry_run, reason=reason, progress=progress)
-
-    def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
-        """Weights that are given up go first: the layout of the rest does not rely on them."""
-        from mvc.maintenance.repack.goal import goal_of
-        from mvc.maintenance.repack.repack import repack
-        from mvc.recipes.weights import all_proven, drop
-
-        goal = goal_of(self.context, proven=all_proven(self.context))
-        if dry_run or not goal.proven:
-            return repack(self.context, goal, dry_run=dry_run, progress=progress)
-        plan = repack(self.context, goal, dry_run=True, progress=progress).plan
-        if not plan.given_up:
-            return repack(self.context, goal_of(self.context), reason=reason, progress=progress)
-        drop(self.context, plan.given_up, reason=reason)
-        done = repack(self.context, goal_of(self.context), reason=reason, progress=progress)
-        return replace(done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices))

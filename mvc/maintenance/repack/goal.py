@@ -80,12 +80,10 @@ def goal_of(
     remove: tuple[CommitId, ...] | None = None,
     add_queried: int | None = None,
     super_step: int | None = None,
-    proven: Mapping[CommitId, Proven] | None = None,
 ) -> Goal:
     """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones.
 
     ``add_queried``: how many of the stored versions that were asked for most are to be added.
-    ``proven``: recipes that ``store.storage_weight`` may choose in place of weights.
     """
     given = check_aims(
         interval=interval, max_recovery=max_recovery, max_size=max_size, add=add, remove=remove,
@@ -105,7 +103,7 @@ def goal_of(
     if not given:
         weight = context.config.get("store.storage_weight")
         if weight is not None:
-            return Goal(bound=bound, weight=float(weight), proven=proven or {})
+            return Goal(bound=bound, weight=float(weight))
         if bound is not None:
             return Goal(max_recovery=float(bound))
         layout = layout_of(context.config)

@@ -22,7 +22,6 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import availability, commits
-from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.statements.live import Deployed, list_deployments
@@ -123,7 +122,7 @@ class _Decoder:
             commit = commits.get(self._context, id_)
             availability.check_kept(self._context, id_)
             entry = one_entry(self._manifests.load(commit.manifest), self._path)
-            check_available(self._context, id_, [entry])
+            availability.check_available(self._context, id_, [entry])
             return self._state(entry)
         except StateForgotten:
             raise

@@ -35,7 +35,6 @@ from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
-from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
 from mvc.repo.statements.live import check_deployment, recorded_as, replaced
 from mvc.repo.statements.protection import refuse_protected
@@ -319,7 +318,7 @@ def _draft(
         del paths[path]
     if at.commit is not None:
         reused = [entry for path, entry in paths.items() if path not in files.kept]
-        check_available(context, at.commit, reused, stored=True)
+        availability.check_available(context, at.commit, reused, stored=True)
     manifest = Manifest((paths | dict(files.kept) | dict(files.attached)).values())
     if not objects.holds(manifest.id):
         _prove_manifest(manifest)

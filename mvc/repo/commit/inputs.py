@@ -9,7 +9,8 @@ from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.files.detect import opaque
+from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
@@ -58,8 +59,6 @@ def attachments(
     given: Mapping[str, bytes | Mapping[str, Any]],
 ) -> Iterator[tuple[str, ParsedFile]]:
     """What a version carries beside its files, by path: bytes, or mappings of tensors."""
-    from mvc.adapters.files.detect import opaque
-    from mvc.adapters.parsed import MemorySource
     from mvc.adapters.python.state import from_state
 
     for name, value in given.items():

@@ -22,8 +22,6 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
-from mvc.repo.lookup.availability import Dropped, dropped
-from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.statements.annotations import Annotation, Annotations, merged
 from mvc.repo.statements.live import Deployed, check_target, of_commit, on_target
@@ -58,7 +56,7 @@ class LogEntry(Struct, frozen=True):
     reset_point: bool | None = None
     forgotten_ns: int | None = None
     relations: tuple[Relation, ...] | None = None
-    dropped: Dropped | None = None
+    dropped: availability.Dropped | None = None
     storage: VersionStats | None = None
     annotations: tuple[Annotation, ...] = ()
     absent: bool = False
@@ -270,7 +268,7 @@ def log(
             relations=_relations_if_known(context, commit, incomplete)
             if options.relations
             else None,
-            dropped=dropped(context, commit.id) if commit.needs else None,
+            dropped=availability.dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
             annotations=annotations.of(commit.id),
         )
@@ -307,7 +305,7 @@ def in_range(context: Context, rev: Rev) -> Iterator[Commit]:
     return commits.ancestry(context.store.snapshot, starts, hidden=hidden)
 
 
-def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
+def _range(context: Context, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
     """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
@@ -315,7 +313,7 @@ def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None
     old, _, new = rev.partition("..")
     if new.startswith("."):
         raise WrongUsage("A...B is not understood", hint="write A..B: B without what A has")
-    hidden = Ancestors(context.store.snapshot, [resolve(context, old or "HEAD")])
+    hidden = commits.Ancestors(context.store.snapshot, [resolve(context, old or "HEAD")])
     return [resolve(context, new or "HEAD")], hidden
 
 
@@ -442,7 +440,7 @@ def _by_deployment(
 ) -> Iterator[Commit]:
     if since is not None and until is not None and until < since:
         return
-    ancestors = Ancestors(snapshot, starts)
+    ancestors = commits.Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
     with noting(incomplete):  # after an error the ancestors of ``starts`` are not known further
         for deployed in on_target(snapshot, target, until=until, incomplete=incomplete):
@@ -486,7 +484,7 @@ def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orph
     snapshot = context.fresh()
     every = (*refs.branches(context), *refs.tags(context), *refs.remote_refs(context))
     names = {ref.commit for ref in every}
-    reached = Ancestors(snapshot, names if to is None else names | {to})
+    reached = commits.Ancestors(snapshot, names if to is None else names | {to})
     found: dict[CommitId, int] = {}  # where each was published
     waiting = [tip]
     while waiting:
@@ -498,7 +496,7 @@ def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orph
     if not found:
         return None
     # A deployment that keeps one of them was recorded after the first was published.
-    kept = Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
+    kept = commits.Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
     return Orphans(tip, len(found), sum(id_ in kept for id_ in found))
 
 

@@ -23,7 +23,6 @@ from mvc.repo.context import Context
 from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, tip
 from mvc.repo.statements.live import of_commit
 from mvc.repo.statements.protection import refuse_protected
@@ -142,7 +141,7 @@ class _Line:
         self._previous: CommitId | None = None
         self._before: frozenset[str] = frozenset()
         tips = [] if self.start.commit is None else [self.start.commit]
-        self._there = Ancestors(context.store.snapshot, tips)
+        self._there = commits.Ancestors(context.store.snapshot, tips)
 
     def versions(self, fresh: bool) -> Iterator[Imported]:
         """Every checkpoint, once it is durable; in a ``fresh`` repository none is there already."""

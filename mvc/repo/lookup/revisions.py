@@ -16,7 +16,6 @@ from mvc.ids import CommitId
 from mvc.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, refs
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def resolve_ref(context: Context, rev: Rev) -> tuple[CommitId, str | None]:
 
 
 def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
-    if name == HEAD:
+    if name == refs.HEAD:
         at = refs.head(context)
         if at.commit is None:
             raise UnknownRevision(
@@ -102,7 +101,7 @@ def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
     for full in _candidates(name):
         value = context.store.ref(full)
         if isinstance(value, CommitId):
-            return value, full.removeprefix(BRANCH) if full.startswith(BRANCH) else None
+            return value, full.removeprefix(refs.BRANCH) if full.startswith(refs.BRANCH) else None
     if _DIGITS.fullmatch(name):
         return _by_digits(context, name), None
     raise _unknown(context, name)
@@ -110,9 +109,9 @@ def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
 
 def _candidates(name: str) -> list[str]:
     """Full names of the refs that a short name can mean, in the order of look-up."""
-    full = [name] if name.startswith((BRANCH, TAG, REMOTE)) else []
+    full = [name] if name.startswith((refs.BRANCH, refs.TAG, REMOTE)) else []
     remote = [REMOTE + name] if "/" in name else []
-    return [BRANCH + name, TAG + name, *remote, *full]
+    return [refs.BRANCH + name, refs.TAG + name, *remote, *full]
 
 
 def _by_digits(context: Context, digits: str) -> CommitId:
@@ -144,7 +143,7 @@ def _unknown(context: Context, name: str) -> UnknownRevision:
     named = [*refs.branches(context), *refs.tags(context), *refs.remote_refs(context)]
     from difflib import get_close_matches
 
-    close = get_close_matches(name, [HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
+    close = get_close_matches(name, [refs.HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
     return UnknownRevision(
         f"there is no version, branch or tag {printable(name[:100])}",
         hint=_hint(name, close),
@@ -163,13 +162,13 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     """The commit a ref pointed to at a moment; for HEAD on a branch, that branch's commit then."""
     snapshot = context.store.snapshot
     time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
-    logged = [HEAD] if name == HEAD else _candidates(name)
+    logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
         raise _unknown(context, name)
     value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, str):
-        full = BRANCH + value
+        full = refs.BRANCH + value
         value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, CommitId):
         return value

@@ -20,7 +20,6 @@ from mvc.model.statement import AnnotationStatement, Retraction, Statement
 from mvc.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
-from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
@@ -115,7 +114,7 @@ def _live_imports(context: Context, refs: Sequence[RefChange]) -> Iterator[Deplo
     """What is live of the versions that an import made, which no branch will lead to any more."""
     snapshot = context.store.snapshot
     old, new = (
-        Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
+        commits.Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
         for side in ([change.old for change in refs], [change.new for change in refs])
     )
     for commit, names in live_now(context).items():

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from mvc.errors import CannotSign, InvalidConfig, MvcError
 from mvc.ids import CommitId, StatementId
-from mvc.io.ssh_keygen import Checked, Signers, Trust, check
+from mvc.io.ssh_keygen import Checked, Signers, Trust, check, sign
 from mvc.model.canonical import encode_uint
 from mvc.model.hashing import digest
 from mvc.model.statement import Retraction, Signature
@@ -102,8 +102,6 @@ def signed(snapshot: Snapshot, entry: Entry, how: Signing | None) -> Entry:
 
 
 def _signatures(snapshot: Snapshot, entry: Entry, how: Signing) -> Iterator[Signature]:
-    from mvc.io.ssh_keygen import sign  # who signs nothing does without
-
     now = entry.time_ns
     for commit in entry.commits if how.versions else ():
         blob = sign(how.key, VERSIONS, signed_version(commit.id, now))

@@ -14,6 +14,7 @@ from msgspec import Struct
 from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
+from mvc.repo.content.compare import compare_files, renames
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
@@ -113,8 +114,6 @@ def status(context: Context) -> Status:
 
 
 def _change(context: Context, entry: FileEntry) -> FileChange:
-    from mvc.repo.content.compare import compare_files
-
     identity = context.store.fs.stat(context.root / entry.path)
     if identity is None:
         return FileChange(entry.path, "missing", not_written=is_python_state(entry))
@@ -142,8 +141,6 @@ def _renames(
     context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
 ) -> dict[str, str]:
     """The old path of each renamed file by the new one; hashes only files of the right size."""
-    from mvc.repo.content.compare import renames
-
     sizes = {entry.size for entry in missing}
     there = (entry_of(context, f.name) for f in found if f.identity.size in sizes)
     return renames(missing, there)
