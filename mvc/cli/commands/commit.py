@@ -41,6 +41,7 @@ from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
+from mvc.repo.worktree.identify import earlier
 from mvc.text import count, format_time, one_line, printable, stored_for
 
 if TYPE_CHECKING:
@@ -268,8 +269,8 @@ def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repository.manifest(done.id).by_path if changed else {}
-    earlier = session.repository.earlier
-    found = {path: earlier(entries[path], besides=done.id) for path in changed}
+    context = session.repository.context
+    found = {path: earlier(context, entries[path], besides=done.id) for path in changed}
     return {path: version for path, version in found.items() if version is not None}
 
 
