@@ -31,7 +31,7 @@ BUDGET = {
     "frameworks": 2_859,
     "io": 1_401,
     "lossy": 2_130,
-    "maintenance": 5_887,
+    "maintenance": 5_742,
     "model": 740,
     "models": 1_009,
     "pipelines": 405,

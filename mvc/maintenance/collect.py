@@ -105,7 +105,7 @@ class CollectionPlan(Struct, kw_only=True):
         for commit in entry.commits:
             manifest = found.contents.load(commit.manifest)
             needed |= {*manifests.objects(manifest), commit.manifest}
-        return all(reach.needs(id_) or id_ not in found.codings for id_ in needed)
+        return all(reach.needs(id_) or not found.rows_of(id_) for id_ in needed)
 
 
 # -- what is reachable ---------------------------------------------------------------------
@@ -217,7 +217,7 @@ def reachable(
     # Most were read with their entries; the others oldest first, each near its base.
     late = sorted(needed - contents.manifests.keys(), key=found.number)
     for id_ in late:
-        contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
+        contents.require(id_, [coding.step for coding in found.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
     for id_, paths in history.given_up(states).items():
         manifest = contents.load(id_)
@@ -239,7 +239,7 @@ def reachable(
         if named and not objects and commit_id in fresh:
             # Its manifest is gone (it was forgotten by rule first, and collected) or damaged:
             # its objects may be among those that no version needs.
-            objects = set(found.codings)
+            objects = set(map(found.id_of, np.flatnonzero(found.coded).tolist()))
         alone = {each for each in objects if not reach.needs(each)}
         reach.only_forgotten |= alone
         reach.banned |= alone if named else set()
@@ -249,7 +249,7 @@ def reachable(
 def _objects_of(found: StorageGraph, commit: CommitId) -> set[bytes]:
     """A version's blobs and its manifest; none if the manifest is not stored or damaged."""
     id_ = found.history.manifest(commit)
-    if id_ is not None and id_ in found.codings:
+    if id_ is not None and found.rows_of(id_):
         with suppress(DamagedData):
             return {*manifests.objects(found.contents.load(id_)), id_}
     return set()
@@ -298,7 +298,7 @@ def collect(
         quarantined=0,
         unquarantined=0,
     )
-    forgotten = (coding for id_ in reach.only_forgotten for coding in found.codings.get(id_, ()))
+    forgotten = (coding for id_ in reach.only_forgotten for coding in found.codings(id_))
     traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in forgotten)
     return CollectionPlan(
         graph=found,
@@ -315,7 +315,7 @@ def _leaving(found: StorageGraph, kept: KeptCodings) -> Flags:
     Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
     forgotten states: they go if the object has another coding, or no use.
     """
-    useless = ~found.sound & (kept.coded | ~kept.needed)[found.object]
+    useless = ~found.sound & (found.coded | ~kept.needed)[found.object]
     return (found.sound & ~kept.rows) | useless
 
 
@@ -354,8 +354,8 @@ def _packs_to_move(
     moved |= small if len(small) > _SCATTERED else set()
     if reach.purge:
         moved |= {n for n, use in packs.items() if use.garbage}
-    moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
-    given_up = (coding for id_ in reach.dropped for coding in found.codings.get(id_, ()))
+    moved |= {c.record.pack for id_ in reach.banned for c in found.codings(id_)}
+    given_up = (coding for id_ in reach.dropped for coding in found.codings(id_))
     return moved | {coding.record.pack for coding in given_up if leaves[coding.row]}
 
 
@@ -366,7 +366,7 @@ def _records_to_split(
     return {
         coding.place[:2]
         for id_ in reach.only_forgotten - kept.phantoms
-        for coding in found.codings.get(id_, ())
+        for coding in found.codings(id_)
         if coding.record.pack not in moved
     }
 
@@ -380,7 +380,7 @@ def _count_deleted(
     stays &= ~np.isin(packs, list(moved))
     for record in np.flatnonzero(stays).tolist() if split else ():
         stays[record] = (found.packs[record], found.offsets[record]) not in split
-    deleted = kept.coded & ~kept.needed
+    deleted = found.coded & ~kept.needed
     deleted[found.object[found.sound & stays[record_of]]] = False
     deleted[[found.number(id_) for id_ in kept.phantoms]] = False
     return int(deleted.sum())
@@ -390,8 +390,7 @@ def _count_deleted(
 
 
 class KeptCodings(Struct):
-    """``rows``: of the graph, those that stay. By object: ``needed``, and ``coded``: it has a
-    coding whose base is stored.
+    """``rows``: of the graph, those that stay. ``needed``: objects.
 
     ``add``: codings to make, of ``added_bytes`` as estimated. ``phantoms``: unneeded objects that
     stay.
@@ -399,7 +398,6 @@ class KeptCodings(Struct):
 
     rows: Flags
     needed: Flags
-    coded: Flags
     add: list[EncodeRequest]
     added_bytes: int
     phantoms: set[bytes]
@@ -417,11 +415,9 @@ def keep_codings(found: StorageGraph, reach: Reachable, estimate: Estimate) -> K
     needed = reach.blobs.objects.copy()
     manifests = found.numbers(b"".join(reach.manifests))
     needed[manifests[manifests >= 0]] = True
-    coded = np.zeros(len(found), np.bool_)
-    coded[found.object[found.sound]] = True
     stays = needed | found.shares_prefix
     rows = found.with_all(found.sound & stays[found.object], stays)
-    kept = KeptCodings(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
+    kept = KeptCodings(rows, needed, add=[], added_bytes=0, phantoms=set())
     work = _Reconnecting(found, reach, kept, stays)
     for lost in work.cut_off():
         work.reconnect(lost, [estimate(each.id, each.base) for each in lost])
@@ -504,7 +500,7 @@ class _Reconnecting:
 
     def _pieces(self, number: int) -> set[Piece]:
         id_ = self._graph.id_of(number)
-        return {(id_, coding.member.start) for coding in self._graph.codings[id_]}
+        return {(id_, coding.member.start) for coding in self._graph.codings(id_)}
 
     def _cut_off(self, id_: bytes) -> _CutOff:
         base, steps = self._way(id_) or (self._neighbour(id_), [])
@@ -590,7 +586,7 @@ class _Reconnecting:
         while waiting:
             at, steps = waiting.popleft()
             by_other: dict[bytes, dict[int, StoredCoding]] = {}  # one of each piece
-            for coding in (*found.codings.get(at, ()), *found.codings_from(at)):
+            for coding in (*found.codings(at), *found.codings_from(at)):
                 other = coding.base if coding.member.id == at else coding.member.id
                 if other is not None and other not in seen and not self._kept.rows[coding.row]:
                     by_other.setdefault(other, {}).setdefault(coding.member.start, coding)

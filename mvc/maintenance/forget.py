@@ -249,7 +249,7 @@ def _preview(
     dropped = found.history.given_up(commit.id for commit in chosen.commits)
     for commit in chosen.commits:
         with suppress(DamagedData):
-            if commit.manifest in found.codings:
+            if found.rows_of(commit.manifest):
                 manifest = found.contents.load(commit.manifest)
                 going.add(manifest, dropped.get(commit.manifest, ()))
     holders: dict[bytes, dict[CommitId, None]] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -157,7 +157,6 @@ class StorageGraph:
         self._entries = array("q")
         self._starts = array("Q")
         self._sizes = array("Q")
-        self._seconds = array("d")
         self._kinds = array("B")
         self._inputs, self._input_rows = bytearray(), array("q")
 
@@ -167,13 +166,11 @@ class StorageGraph:
         self,
         recorded: Recorded,
         records: Iterable[Placed],
-        seconds: Callable[[Member], float] = lambda _: 0.0,
         damaged: Collection[CodingPlace] = (),
     ) -> None:
-        """Adds an entry with its records; ``seconds``: what a payload takes to decode.
+        """Adds an entry with its records. Of ``damaged`` codings only the objects are known.
 
-        Readers seek deltas *from* an object only in its own and later entries. Of codings that are
-        ``damaged`` only the objects are known.
+        Readers seek deltas *from* an object only in its own and later entries.
         """
         position = len(self.entries)
         self.entries.add(recorded)
@@ -186,13 +183,13 @@ class StorageGraph:
             self.groups.append(header.group)
             for i, member in enumerate(header.members):
                 wrong = bool(damaged) and (pack, offset, i) in damaged
-                self._add(member, seconds(member), position, damaged=wrong)
+                self._add(member, position, damaged=wrong)
                 self.payloads.append(0 if header.group and i else member.stored)
                 self.forms.append(self.texts.setdefault(member.coding.text, len(self.texts)))
             self.rows.append(len(self.payloads))
         self._ends.append(len(self.packs))
 
-    def _add(self, member: Member, seconds: float, entry: int, *, damaged: bool) -> None:
+    def _add(self, member: Member, entry: int, *, damaged: bool) -> None:
         kind = _MANIFEST if member.kind == MANIFEST else 0
         if member.base:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
@@ -207,7 +204,6 @@ class StorageGraph:
         self._kinds.append(kind)
         self._starts.append(member.start)
         self._sizes.append(member.nbytes)
-        self._seconds.append(seconds)
 
     def settle(self) -> None:
         """Numbers objects and nodes. Nothing may be added afterwards."""
@@ -292,7 +288,7 @@ class StorageGraph:
 
     def price(self, seconds: NDArray[np.float64]) -> None:
         """Sets what each row takes to decode, and finds the cheapest paths."""
-        self._seconds = array("d", seconds.tobytes())
+        self._seconds = seconds
         self._paths = self._search(self.sound, seconds)
 
     def _place_of(self, keys: Integers) -> Integers:
@@ -361,10 +357,6 @@ class StorageGraph:
             left = left[places[left] < len(self._prefixes)]
         return found
 
-    def first_entry(self, number: int) -> int:
-        """The position of the operation that first published an object."""
-        return int(self.entry[self._first_rows[number]])
-
     def nodes(self, objects: Integers, starts: NDArray[np.uint64]) -> Integers:
         part = np.searchsorted(self._offsets, starts)
         known = (part < len(self._offsets)) & (objects >= 0)
@@ -389,7 +381,7 @@ class StorageGraph:
 
     @cached_property
     def _paths(self) -> tuple[NDArray[np.float64], Integers, Integers]:
-        return self._search(self.sound, column(self._seconds))
+        return self._search(self.sound, np.zeros(len(self.sound)))
 
     @property
     def costs(self) -> NDArray[np.float64]:
@@ -408,7 +400,10 @@ class StorageGraph:
 
     @cached_property
     def last_steps(self) -> tuple[Integers, Integers]:
-        """By node: the last row of the cheapest path, and the node before it; -1 for none."""
+        """By node: the last row of the cheapest path, and the node before it; -1 for none.
+
+        ``price`` comes first.
+        """
         rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
         rows[self.depths > 0] = -1
         leads = self.sound & self.delta
@@ -419,7 +414,7 @@ class StorageGraph:
             (forth, self.base_node[forth], self.node[forth]),
             (back, self.node[back], self.base_node[back]),
         ):
-            costs = self.costs[origins] + column(self._seconds)[chosen]
+            costs = self.costs[origins] + self._seconds[chosen]
             leads = (costs == self.costs[targets]) & np.isfinite(costs)
             leads &= self.depths[origins] + 1 == self.depths[targets]
             rows[targets[leads]], before[targets[leads]] = chosen[leads], origins[leads]
@@ -517,13 +512,12 @@ class StorageGraph:
 
     # -- codings ---------------------------------------------------------------------------
 
-    @property
-    def codings(self) -> Mapping[bytes, list[StoredCoding]]:
-        """The codings of every object whose base is stored; objects oldest first."""
-        return _Codings(self)
+    def codings(self, id_: bytes) -> list[StoredCoding]:
+        """The codings of an object, but not deltas whose base is lost; it may be unknown."""
+        return list(map(self.coding, self.rows_of(id_)))
 
     def all_codings(self) -> Iterator[StoredCoding]:
-        """As ``codings``, in the same order."""
+        """The codings of every object, oldest objects first."""
         return map(self.coding, self._by_object[0].tolist())
 
     def codings_from(self, base: bytes) -> list[StoredCoding]:
@@ -550,9 +544,16 @@ class StorageGraph:
         """By row of the graph: the position of its record in the columns."""
         return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
 
-    def rows_of(self, number: int) -> list[int]:
-        """The rows of an object's codings, but not of deltas whose base is lost."""
-        return _group(self._by_object, number)
+    def rows_of(self, id_: bytes) -> list[int]:
+        """The rows of ``codings``."""
+        return _group(self._by_object, self.number(id_))
+
+    @cached_property
+    def coded(self) -> Flags:
+        """By object: whether it has ``codings``."""
+        found: Flags = np.zeros(len(self), np.bool_)
+        found[self.object[self.sound]] = True
+        return found
 
     @cached_property
     def _by_object(self) -> _Groups:
@@ -586,7 +587,7 @@ class StorageGraph:
         number = self.number(id_)
         if number < 0:
             raise KeyError(id_)
-        return self.first_entry(number)
+        return int(self.entry[self._first_rows[number]])
 
 
 _Groups = tuple[Integers, Integers]
@@ -603,29 +604,6 @@ def _group(groups: _Groups, number: int) -> list[int]:
     rows, begins = groups
     found: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
     return found
-
-
-class _Codings(Mapping[bytes, list[StoredCoding]]):
-    def __init__(self, found: StorageGraph) -> None:
-        self._found = found
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __iter__(self) -> Iterator[bytes]:
-        graph = self._found
-        for number in np.unique(graph.object[graph.sound]).tolist():
-            yield graph.id_of(number)
-
-    def __contains__(self, id_: object) -> bool:
-        number = self._found.number(id_) if isinstance(id_, bytes) else -1
-        return bool(self._found.rows_of(number))
-
-    def __getitem__(self, id_: bytes) -> list[StoredCoding]:
-        rows = self._found.rows_of(self._found.number(id_))
-        if not rows:
-            raise KeyError(id_)
-        return [self._found.coding(row) for row in rows]
 
 
 class Contents:

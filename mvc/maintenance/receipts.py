@@ -55,29 +55,20 @@ def receipts(context: Context) -> list[Receipt]:
         if back := {*entry.says_of("stored")}:
             lacking -= back
             found = [_with_again(receipt, back, entry.time_ns) for receipt in found]
-        stones: dict[tuple[int, str, str], list[ForgottenState]] = {}
+        by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
         for each in entry.of(Tombstone):
             id_ = CommitId(each.subject)
             root = _root(context, id_) or each.root  # which a stranger may have said
             state = ForgottenState(id_, root, came=id_ not in lacking)
-            stones.setdefault((each.recorded_ns, each.author, each.reason), []).append(state)
-        for (time_ns, author, reason), states in stones.items():
-            receipt = Receipt(
-                recorded.sequence, time_ns, author=author, reason=reason, rules="",
-                states=tuple(states),
-            )  # fmt: skip
-            found.append(receipt)
-        ruled = entry.says_of("forgotten") if entry.operation == "forget" else ()
-        if ruled:
-            receipt = Receipt(
-                recorded.sequence, entry.time_ns, author=entry.author, reason=entry.reason,
-                rules=entry.note,
-                states=tuple(
-                    ForgottenState(id_, _root(context, id_), came=id_ not in lacking)
-                    for id_ in ruled
-                ),
-            )  # fmt: skip
-            found.append(receipt)
+            by_cause.setdefault((each.recorded_ns, each.author, each.reason, ""), []).append(state)
+        for id_ in entry.says_of("forgotten") if entry.operation == "forget" else ():
+            state = ForgottenState(id_, _root(context, id_), came=id_ not in lacking)
+            cause = (entry.time_ns, entry.author, entry.reason, entry.note)
+            by_cause.setdefault(cause, []).append(state)
+        found += (
+            Receipt(recorded.sequence, *cause, states=tuple(states))
+            for cause, states in by_cause.items()
+        )
     return found
 
 

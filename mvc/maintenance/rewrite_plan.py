@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -46,13 +46,8 @@ class ObjectSource(Recovers, Protocol):
     def manifest(self, id_: bytes) -> bytes: ...
 
 
-class JointRecord(Protocol):
-    """A record that takes the place of stored ones, as part of the entry ``entry_index``."""
-
-    @property
-    def entry_index(self) -> int: ...
-
-    def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]: ...
+Encoded: TypeAlias = Callable[[PackReader], tuple[bytes, Sequence[Bytes]]]
+"""Makes the head of a record and the parts of its body, of what is stored."""
 
 
 class EncodeRequest(Struct, frozen=True):
@@ -72,7 +67,7 @@ class RewritePlan(Struct):
     codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
     well although their packs stay, so that no entry names the dropped codings in them.
 
-    ``joint``: records to make of stored ones, which ``leave`` names.
+    ``joint``: by entry the records to make of stored ones, which ``leave`` names.
 
     ``edits``: the new entries by position in the graph, None to drop an entry. ``specs``:
     every blob to encode or to take as a base. ``source`` gives their bytes, by default the
@@ -86,7 +81,7 @@ class RewritePlan(Struct):
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
     source: ObjectSource | None = None
     records: set[tuple[int, int]] = field(default_factory=set)
-    joint: list[JointRecord] = field(default_factory=list)
+    joint: Mapping[int, Sequence[Encoded]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         changed = self.leave or self.add or self.packs or self.records or self.edits
@@ -148,8 +143,8 @@ def rewrite(
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as journal:
         writer = store.object_writer(journal.packs, policy)
-        encoder = _Encoder(writer, plan.source or store.recovery, plan.specs)
-        work = _Execution(graph, plan, journal, encoder)
+        source = plan.source or store.recovery
+        work = _Execution(graph, plan, journal, writer=writer, source=source)
         work.write(progress)
         for recorded in journal.meanwhile():
             if allows is not None and not allows(recorded, work.headers_of(recorded)):
@@ -165,28 +160,32 @@ class _Execution:
     """One execution of a plan."""
 
     def __init__(
-        self, found: StorageGraph, plan: RewritePlan, rewrite: Rewrite, encoder: _Encoder
+        self,
+        found: StorageGraph,
+        plan: RewritePlan,
+        rewrite: Rewrite,
+        *,
+        writer: ObjectWriter,
+        source: ObjectSource,
     ) -> None:
         self._old = found.pack_reader
         self._found = found
         self._plan = plan
         self._new = rewrite.packs
         self._rewrite = rewrite
-        self._encoder = encoder
+        self._writer = writer
+        self._source = source
         self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             place = request.entry_index
             place = found.entry_of(request.id) if place is None else place
             self._add.setdefault(place, []).append(request)
-        self._joint: dict[int, list[JointRecord]] = {}
-        for joint in plan.joint:
-            self._joint.setdefault(joint.entry_index, []).append(joint)
 
     def write(self, progress: Progress | None) -> None:
         """Writes the new form of all entries of the graph."""
         entries = self._found.entries
-        with closing(self._encoder):
+        with closing(self._writer):
             for entry_index, recorded in enumerate(entries):
                 self._raise_ends(recorded)
                 self._rewrite.keep(recorded, self._entry(entry_index, recorded))
@@ -237,9 +236,9 @@ class _Execution:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
         if requests:
-            self._encoder.encode(requests)
-        for joint in self._joint.get(entry_index, ()):
-            self._new.append(*joint.encode(self._old))
+            self._encode(requests)
+        for encoded in plan.joint.get(entry_index, ()):
+            self._new.append(*encoded(self._old))
         regions += self._new.cut()
         if entry is None:
             if not regions:
@@ -292,48 +291,32 @@ class _Execution:
             regions += self._new.cut()
         return replace(recorded.entry, regions=_joined(regions))
 
-
-class _Encoder:
-    """Writes new codings of objects that ``source`` gives; ``specs`` are those of blobs."""
-
-    def __init__(
-        self, writer: ObjectWriter, source: ObjectSource, specs: Mapping[bytes, TensorSpec]
-    ) -> None:
-        self._writer = writer
-        self._source = source
-        self._specs = specs
-
-    def encode(self, requests: list[EncodeRequest]) -> None:
+    def _encode(self, requests: Sequence[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.
 
         Raises DamagedData if an object cannot be recovered.
         """
+        specs = self._plan.specs
         for each in requests:
-            if each.id in self._specs:
-                spec = self._specs[each.id]
-                self._writer.put_again(each.id, spec, self._source, self._base(each))
+            if each.id in specs:
+                base = None
+                if each.base is not None and each.base in specs:
+                    base = (each.base, specs[each.base])
+                self._writer.put_again(each.id, specs[each.id], self._source, base)
         self._flush()
         for each in requests:
-            if each.id in self._specs:
+            if each.id in specs:
                 continue
-            data, base = self._source.manifest(each.id), None
+            data, old = self._source.manifest(each.id), None
             if each.base is not None:
                 with suppress(DamagedData):  # a lost base is replaced by a full record
-                    base = (each.base, self._source.manifest(each.base))
-            self._writer.put_bytes(MANIFEST, each.id, data, base)
+                    old = (each.base, self._source.manifest(each.base))
+            self._writer.put_bytes(MANIFEST, each.id, data, old)
             self._flush()
-
-    def _base(self, request: EncodeRequest) -> tuple[bytes, TensorSpec] | None:
-        if request.base is None or request.base not in self._specs:
-            return None
-        return request.base, self._specs[request.base]
 
     def _flush(self) -> None:
         self._writer.drain()
         self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _joined(regions: list[Region]) -> tuple[Region, ...]:

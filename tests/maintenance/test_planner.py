@@ -19,9 +19,8 @@ import mvc
 from mvc.errors import Unattainable
 from mvc.io.files import FileSystem
 from mvc.maintenance.repack.goal import Goal
-from mvc.maintenance.repack.plan import RepackPlan
+from mvc.maintenance.repack.plan import RepackPlan, RepackProblem
 from mvc.maintenance.repack.planner import planned
-from mvc.maintenance.repack.problem import RepackProblem
 from mvc.repo.config import set_value
 from mvc.store.writing.layout import Layout
 from tests.maintenance.old_planner.planner import chosen

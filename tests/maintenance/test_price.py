@@ -13,12 +13,11 @@ from msgspec.structs import replace
 import mvc
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.repack.contents import ContentPlan, history
 from mvc.maintenance.repack.goal import Goal, Proven
-from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.solve.graph import Nodes, Selected, Tree
-from mvc.maintenance.repack.solve.priced import Priced, Solver, Training
-from mvc.maintenance.repack.trials import attempt
+from mvc.maintenance.repack.plan import RepackProblem
+from mvc.maintenance.repack.problem import attempt
+from mvc.maintenance.repack.rules import ContentPlan, history
+from mvc.maintenance.repack.solve import Nodes, Priced, Selected, Solver, Training, Tree
 from mvc.repo.config import set_value
 from tests.maintenance.test_priced import Assigned, check
 

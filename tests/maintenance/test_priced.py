@@ -8,8 +8,15 @@ from itertools import product
 
 import pytest
 
-from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected
-from mvc.maintenance.repack.solve.priced import Priced, PricedLayout, Solver, Training
+from mvc.maintenance.repack.solve import (
+    Edge,
+    Nodes,
+    Priced,
+    PricedLayout,
+    Selected,
+    Solver,
+    Training,
+)
 
 KINDS = ("full", "update", "delta", "recipe")
 

@@ -11,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mvc.maintenance.repack import solve
 from mvc.maintenance.repack.goal import Goal, plain
 from mvc.maintenance.repack.plan import CurvePoint
 from mvc.maintenance.repack.planner import front
-from mvc.maintenance.repack.solve import graph
-from mvc.maintenance.repack.solve.bundles import Bundles
-from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected
-from mvc.maintenance.repack.solve.priced import BYTES_ALONE, Priced, PricedLayout, Solver
+from mvc.maintenance.repack.solve import (
+    BYTES_ALONE,
+    Bundles,
+    Edge,
+    Nodes,
+    Priced,
+    PricedLayout,
+    Selected,
+    Solver,
+)
 
 
 def alone(contents: Nodes) -> Priced:
@@ -156,7 +163,7 @@ def test_a_chain_in_parts_is_laid_out_nearly_as_well(seed: int, count: int, shar
     free = solver.cheapest()
     assert free is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "MOST", 10)
+        patch.setattr(solve, "MOST", 10)
         parts = Nodes(whole.contents.full_bytes, whole.contents.full_ns, whole.contents.edges)
         assert len(parts.trees) == max(1, -(-count // 10)) or count % 10
         cut = Solver(replace(whole, contents=parts))

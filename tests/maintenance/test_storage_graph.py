@@ -2,6 +2,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mvc.maintenance.graph import StorageGraph
@@ -31,26 +32,33 @@ class Entries(list[Any]):
     add = list.append
 
 
-def empty() -> StorageGraph:
-    journal = SimpleNamespace(entry_list=Entries)
-    return StorageGraph(SimpleNamespace(generation=0, journal=journal, packs=None))
+class Priced(StorageGraph):
+    def __init__(self) -> None:
+        journal = SimpleNamespace(entry_list=Entries)
+        super().__init__(SimpleNamespace(generation=0, journal=journal, packs=None))
+        self.prices: list[float] = []
+
+    def settle(self) -> None:
+        super().settle()
+        self.price(np.array(self.prices))
 
 
-def add(found: StorageGraph, member: Member, seconds: float, *, damaged: bool = False) -> None:
+def add(found: Priced, member: Member, seconds: float, *, damaged: bool = False) -> None:
     """As an operation of its own."""
     number = len(found.entries)
     recorded = Recorded(Entry("x", 1), number, number, GENESIS, copies=2, check=b"")
     record = 1, number, RecordHeader((member,), False, 0, 5)
-    found.add(recorded, [record], lambda _: seconds, {(1, number, 0)} if damaged else ())
+    found.add(recorded, [record], {(1, number, 0)} if damaged else ())
+    found.prices.append(seconds)
 
 
-def named(found: StorageGraph, id_: bytes) -> None:
+def named(found: Priced, id_: bytes) -> None:
     """A damaged payload: the object is known, and no more."""
     add(found, member(id_.rstrip(b"\0").decode()), 0, damaged=True)
 
 
-def graph(*members: Member, seconds: float = 1.0) -> StorageGraph:
-    found = empty()
+def graph(*members: Member, seconds: float = 1.0) -> Priced:
+    found = Priced()
     for m in members:
         add(found, m, seconds)
     found.settle()
@@ -83,7 +91,7 @@ def test_pieces_are_apart() -> None:
 
 
 def test_what_is_only_named_is_not_reached() -> None:
-    found = empty()
+    found = Priced()
     named(found, oid("lost"))
     add(found, member("child", "lost"), 1.0)
     found.settle()
@@ -94,7 +102,7 @@ def test_what_is_only_named_is_not_reached() -> None:
 
 def test_a_path_begins_with_one_full_record() -> None:
     """The cheapest one; of equal ones the first. The walk may go on to it later than to another."""
-    found = empty()
+    found = Priced()
     rows = [("far", "", 5.0), ("near", "", 3.0), ("near", "", 2.0), ("near", "", 2.0)]
     rows += [("x", "far", 1.0), ("y", "near", 2.0), ("x", "y", 1.0), ("z", "x", 1.0)]
     for name, base, seconds in [*rows, ("lost", "gone", 1.0)]:
@@ -109,7 +117,7 @@ def test_costs_are_the_cheapest() -> None:
     """Against Bellman-Ford on random graphs."""
     rng = random.Random(2)
     for _ in range(50):
-        found = empty()
+        found = Priced()
         costs = {f"n{i}": float("inf") for i in range(12)}
         edges = []
         for i in range(12):
@@ -168,7 +176,7 @@ def test_any_predictions_are_reached_when_they_can_be() -> None:
                     predicted += bool(row.inputs)
                 if row.id[:8] in reached and row.base and not row.inputs:
                     reached.add(row.base)
-        found, grown = empty(), Reachability()
+        found, grown = Priced(), Reachability()
         ids = {oid(f"n{name}")[:8]: oid(f"n{name}") for name in names}
         for id_ in ids.values():
             named(found, id_)

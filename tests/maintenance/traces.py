@@ -21,7 +21,7 @@ def traces(history: History, ids: set[bytes], *, files: bool = True) -> list[str
     """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
     store = history.repo.context.store
     found = read_records(store.snapshot)
-    left = [f"stored {i.hex()[:10]}" for i in ids & found.codings.keys()]
+    left = [f"stored {i.hex()[:10]}" for i in ids if found.rows_of(i)]
     heads = {i[:BASE_BYTES] for i in ids}
     for record, _, member in found.all_members():
         if member.id in ids:

@@ -551,7 +551,7 @@ def test_a_state_that_was_forgotten_by_name_does_not_come_back(world: World) -> 
     world.receiver.storage.gc(grace="0")
     from mvc.maintenance.graph import read_records
 
-    held = read_records(world.receiver.context.fresh()).codings.keys()
+    held = {each.member.id for each in read_records(world.receiver.context.fresh()).all_codings()}
     assert not held & (contents - others)
     assert_clean(world.receiver)
 

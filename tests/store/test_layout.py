@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.maintenance.repack.solve.graph import Edge, Nodes
-from mvc.maintenance.repack.solve.graph import Selected as Plan
-from mvc.maintenance.repack.solve.priced import Priced, Solver
+from mvc.maintenance.repack.solve import Edge, Nodes, Priced, Solver
+from mvc.maintenance.repack.solve import Selected as Plan
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 

@@ -26,7 +26,7 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.ids import CommitId
-from mvc.maintenance.repack.metrics import LayoutMetrics
+from mvc.maintenance.repack.plan import LayoutMetrics
 from mvc.maintenance.repack.repack import Repacked
 from mvc.text import count, listed, seconds, size
 

@@ -26,7 +26,7 @@ from mvc.model.commit import Commit
 from mvc.names import attached_path, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.availability import dropped, dropped_paths, given_up
+from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.format import FORMAT, read_features
 from mvc.store.index import keys
@@ -99,12 +99,13 @@ def _look(
         checked.add(packs.entry(recorded), "packs")
     packs.rest()
     packs.objects.settle()
-    kept = [commit for id_, commit in commits.items() if id_ not in journal.forgotten]
-    without = dropped_paths(journal.weights)
+    history = packs.objects.history
+    kept = [commit for id_, commit in commits.items() if id_ not in history.forgotten]
+    without = history.dropped
     suspects = {id_ for p in packs.problems if p.kind == "payload" for id_ in p.ids}
     objects = ObjectCheck(store.recovery, packs.objects, suspects, full=full, tell=checked.add)
     versions = VersionCheck(objects, ManifestStream(store))
-    versions.check(kept, given_up(without, ((commit.id, commit.manifest) for commit in kept)))
+    versions.check(kept, history.given_up(commit.id for commit in kept))
     problems = [
         *_of_format(snapshot),
         *journal.problems,
@@ -120,7 +121,6 @@ def _look(
             *journal.notes,
             *packs.notes,
             *_retrainable(context, kept, without),
-            *_collected(without, commits),
             *_leftovers(snapshot.fs, snapshot.folder),
         ),
         full=full,
@@ -129,8 +129,8 @@ def _look(
         records=packs.records,
         objects=len(packs.objects),
         checked_bytes=journal.end.offset + checked.done,
-        forgotten=len((journal.forgotten - journal.absent) & commits.keys()),
-        absent=len(journal.absent & commits.keys()),
+        forgotten=len((history.forgotten.keys() - history.absent) & commits.keys()),
+        absent=len(history.absent & commits.keys()),
         lost=(*lost, *journal.lost),
     )
     return report, journal
@@ -231,14 +231,6 @@ def _retrainable(
             yield f"{each.commit.short} has no weights at {printable(each.path)}: {each}"
     if len(found) > _NOTED:
         yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
-
-
-def _collected(without: Iterable[CommitId], commits: Container[bytes]) -> Iterator[str]:
-    """A note about marks of versions that a gc has deleted; earlier ones left the marks."""
-    gone = [id_ for id_ in without if id_ not in commits]
-    if gone:
-        what = "a version that is" if len(gone) == 1 else f"{len(gone)} versions that are"
-        yield f"the journal says that {what} not there gave up weights, first {gone[0].short}"
 
 
 def _leftovers(fs: FileSystem, folder: Path) -> Iterator[str]:

@@ -11,7 +11,6 @@ from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId, StatementId
 from mvc.maintenance.report import Problem
 from mvc.model.statement import Statement, Tombstone
-from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
 
@@ -31,10 +30,8 @@ _BROKEN = (
 class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
-    ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten and is
-    not here again, which is no damage; ``absent``: those of them whose state never came.
+    ``last``: the last entry of the check.
     ``lost``: commits that sound entries name and no sound entry holds.
-    ``weights``: marks of versions whose weights were given up or stored again.
     ``relinks``: the right predecessors, by the number of an entry, of statements (by position)
     that name others, as the order of the journal proves.
     """
@@ -44,9 +41,6 @@ class JournalCheck(Struct, dict=True):
     notes: list[str] = field(default_factory=list)
     count: int = 0
     last: Recorded | None = None
-    forgotten: set[CommitId] = field(default_factory=set)
-    absent: set[CommitId] = field(default_factory=set)
-    weights: list[StateMark] = field(default_factory=list)
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     relinks: Relinks = field(default_factory=dict)
@@ -55,7 +49,6 @@ class JournalCheck(Struct, dict=True):
         self.end = self.snapshot.position
         self._lost_end = [gap for gap in self.snapshot.gaps if gap.start.offset >= self.end.offset]
         self._references = _References()
-        self._named = set[CommitId]()  # of the forgotten
 
     def entries(self) -> Iterator[Recorded]:
         """Every entry that can be read, each checked on the way."""
@@ -106,14 +99,6 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        entry = recorded.entry
-        self.forgotten |= entry.forgets
-        self._named |= {CommitId(each.subject) for each in entry.of(Tombstone)}
-        back = {*entry.says_of("stored")} - self._named
-        self.forgotten -= back
-        self.absent |= {*entry.says_of("absent")}
-        self.absent -= {*back, *self._named, *entry.says_of("forgotten")}
-        self.weights += (mark for mark in entry.states if mark.path)
         # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)

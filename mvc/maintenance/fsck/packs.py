@@ -8,7 +8,6 @@ from mvc.errors import IoFailed, MvcError
 from mvc.maintenance.graph import CodingPlace, StorageGraph
 from mvc.maintenance.records import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.maintenance.report import Problem
-from mvc.store.graph.search import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, Placed, pack_numbers, pack_path
@@ -28,7 +27,6 @@ class PackCheck(Struct):
     notes: list[str] = field(default_factory=list)
     records: int = 0
     found_keys: dict[int, set[bytes]] = field(default_factory=dict)
-    _speed: Speed = field(default_factory=Speed)
     _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
     _missing: dict[int, int] = field(default_factory=dict)  # bytes of records by pack
@@ -64,7 +62,7 @@ class PackCheck(Struct):
             checked += max(0, min(region.length, size - region.start))
         if whole:
             self.found_keys[recorded.offset] = found
-        self.objects.add(recorded, records, self._speed.seconds, damaged)
+        self.objects.add(recorded, records, damaged)
         return checked
 
     def _damaged_codings(self, record: Placed) -> set[CodingPlace]:

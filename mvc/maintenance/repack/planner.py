@@ -16,7 +16,18 @@ from msgspec.structs import replace
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.maintenance.repack import rules
-from mvc.maintenance.repack.contents import (
+from mvc.maintenance.repack.goal import plain
+from mvc.maintenance.repack.plan import (
+    CurvePoint,
+    LayoutMetrics,
+    RepackCurve,
+    RepackPlan,
+    RepackProblem,
+    Selection,
+    layout_metrics,
+)
+from mvc.maintenance.repack.problem import attempt
+from mvc.maintenance.repack.rules import (
     ContentPlan,
     Group,
     Shape,
@@ -24,14 +35,7 @@ from mvc.maintenance.repack.contents import (
     deltas,
     history,
 )
-from mvc.maintenance.repack.goal import plain
-from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
-from mvc.maintenance.repack.plan import CurvePoint, RepackCurve, RepackPlan
-from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.graph import Selected
-from mvc.maintenance.repack.solve.priced import ENDLESS
-from mvc.maintenance.repack.trials import attempt
+from mvc.maintenance.repack.solve import ENDLESS, Selected
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
@@ -62,18 +66,19 @@ def planned(problem: RepackProblem) -> RepackPlan:
     if goal.remove:
         return _removed(problem)
     if goal.layout is not None:
-        plan = _skipping(problem, goal.layout)
+        layout = goal.layout
+        plan = problem.plan_of(problem.selected(lambda: rules.skipping(costs, layout)))
         a, b = plan.before, plan.after
         kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * ALIKE
         return problem.unchanged() if kept else plan
-    step = goal.super_step
+    step, interval = goal.super_step, goal.interval
     if goal.add:
         chosen = problem.selected(lambda: rules.with_reset_points(costs, goal.add))
     elif step is not None:
         chosen = problem.selected(lambda: rules.with_steps(costs, step))
     else:
-        assert goal.interval is not None
-        return _at_interval(problem, goal.interval)
+        assert interval is not None
+        chosen = problem.selected(lambda: rules.at_interval(costs, interval))
     return problem.plan_of(chosen)
 
 
@@ -107,33 +112,26 @@ def _removed(problem: RepackProblem) -> RepackPlan:
 # -- proposals ---------------------------------------------------------------------------------
 
 
-def _shapes(problem: RepackProblem) -> Iterator[Shape]:
-    """What the solver chooses from: a chain, skip deltas, and what is stored."""
+def _shapes(problem: RepackProblem) -> list[Shape]:
+    """What the solver chooses from: a chain, skip deltas, and what is stored.
+
+    Some codings of each kind are tried before, so that plans need no trials of their own.
+    """
     costs, progress = problem.costs, problem.progress
     step = layout_of(problem.survey.context.config).step or _STEP
     attempt(costs, (o for id_ in problem.survey.first for o in costs.alone(id_)), progress)
     attempt(costs, deltas(history(costs)), progress)
-    chain, stored = history(costs), as_stored(costs)
-    yield chain
     attempt(costs, deltas(rules.skips(costs, step)), progress)
-    yield rules.skips(costs, step)
-    if any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items()):
-        yield stored
-
-
-def _skipping(problem: RepackProblem, layout: SkipLayout) -> RepackPlan:
-    return problem.plan_of(problem.selected(lambda: rules.skipping(problem.costs, layout)))
-
-
-def _at_interval(problem: RepackProblem, interval: int) -> RepackPlan:
-    return problem.plan_of(problem.selected(lambda: rules.at_interval(problem.costs, interval)))
+    chain, stored = history(costs), as_stored(costs)
+    others = any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items())
+    return [chain, rules.skips(costs, step), *([stored] if others else [])]
 
 
 def _skips(problem: RepackProblem) -> Iterator[RepackPlan]:
     """Plans with skip deltas, of fewer and fewer versions between reset points."""
     step = layout_of(problem.survey.context.config).step or _STEP
     for interval in (SKIP_ENDLESS, step**3, step**2, step):
-        yield _skipping(problem, SkipLayout(interval, step))
+        yield problem.plan_of(rules.skipping(problem.costs, SkipLayout(interval, step)))
 
 
 def _proposals(
@@ -147,11 +145,12 @@ def _proposals(
     A group is kept whole. So those that the best plan of a shape keeps count for nothing in the
     next search, and in the one after that what is used of them pays for all.
     """
+    shapes = _shapes(problem)
     yield problem.unchanged()
     yield from _skips(problem)
     for interval in _INTERVALS:
-        yield _at_interval(problem, interval)
-    for shape in _shapes(problem):
+        yield problem.plan_of(rules.at_interval(problem.costs, interval))
+    for shape in shapes:
         factors, again = dict[Group, float](), problem.costs.candidates.groups
         best: tuple[float, Selection] | None = None
         for turn in range(_AGAIN + 1 if again else 1):
@@ -183,14 +182,6 @@ def _best(plans: Iterable[RepackPlan], rank: _Rank) -> RepackPlan | None:
     return min(ranked, key=lambda each: each[0])[1] if ranked else None
 
 
-def _realised(
-    problem: RepackProblem, graph: ContentPlan, layout: Selected
-) -> tuple[RepackPlan, Selection]:
-    """The plan for a layout, after trials of its new codings."""
-    chosen = problem.selected(lambda: graph.selection(layout))
-    return problem.plan_of(chosen), chosen
-
-
 # -- goals for the solver ----------------------------------------------------------------------
 
 
@@ -218,7 +209,8 @@ def _near(problem: RepackProblem, graph: ContentPlan, bound: float | None) -> _T
             return
         again = found.layout in known
         if not again:
-            plan, chosen = _realised(problem, graph, found.layout)
+            chosen = graph.selection(found.layout)
+            plan = problem.plan_of(chosen)
             known[found.layout] = plan.after.worst_seconds
             yield plan, chosen
         if bound is None:
@@ -269,7 +261,8 @@ def _of_size(problem: RepackProblem, graph: ContentPlan, size: int) -> _Tried:
     low, bound, high = graph.solver.shortest, smallest.worst, smallest.worst
     for _ in range(_ROUNDS):
         if found.layout not in sizes:
-            plan, chosen = _realised(problem, graph, found.layout)
+            chosen = graph.selection(found.layout)
+            plan = problem.plan_of(chosen)
             sizes[found.layout] = plan.after.bytes
             yield plan, chosen
         if sizes[found.layout] > size:
@@ -287,7 +280,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     goal, versions = problem.goal, problem.survey.versions
     old, rest, saved, gone = price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
     if goal.proven:
-        graph = ContentPlan(problem.costs, next(_shapes(problem)), weight, goal.proven)
+        graph = ContentPlan(problem.costs, _shapes(problem)[0], weight, goal.proven)
         best = graph.solver.cheapest(ENDLESS if goal.bound is None else round(1e9 * goal.bound))
         numbers = [] if best is None else sorted(best.given_up)
         gone = [versions[i].commit for i in numbers]

@@ -12,10 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.maintenance.repack.goal import Goal
-from mvc.maintenance.repack.metrics import LayoutMetrics
-from mvc.maintenance.repack.plan import RepackCurve, RepackPlan
+from mvc.maintenance.repack.plan import LayoutMetrics, RepackCurve, RepackPlan, RepackProblem
 from mvc.maintenance.repack.planner import ALIKE, curve, planned
-from mvc.maintenance.repack.problem import RepackProblem
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.repo.context import Context
@@ -94,7 +92,7 @@ def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> Re
     left = {pack for pack, _, _ in made.leave}
     rewrite = replace(
         rewrite, leave=rewrite.leave | made.leave, add=[*rewrite.add, *made.shortcuts],
-        packs=rewrite.packs | left, joint=list(made.joint),
+        packs=rewrite.packs | left, joint=made.by_entry,
     )  # fmt: skip
     after = replace(plan.after, bytes=plan.after.bytes - made.saved)
     joined = sum(len(each.chains) * len(each.chains[0]) for each in made.joint)

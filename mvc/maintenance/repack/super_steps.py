@@ -20,8 +20,9 @@ from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.lossy.lc.payload import encode_joint, encode_steps
 from mvc.lossy.lc.step import Addition
 from mvc.maintenance.graph import CodingPlace, StoredRecord, read_records
-from mvc.maintenance.repack.survey import Survey, survey
+from mvc.maintenance.repack.problem import Survey, survey
 from mvc.maintenance.rewrite_plan import (
+    Encoded,
     EncodeRequest,
     RewritePlan,
     encoding_policy,
@@ -142,6 +143,14 @@ class SuperSteps(Struct):
     def __bool__(self) -> bool:
         return bool(self.joint or self.shortcuts)
 
+    @property
+    def by_entry(self) -> dict[int, list[Encoded]]:
+        """How to make the records, by the entry that they belong to."""
+        found: dict[int, list[Encoded]] = {}
+        for each in self.joint:
+            found.setdefault(each.entry_index, []).append(each.encode)
+        return found
+
 
 def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
     """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
@@ -157,7 +166,7 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
             return None
         plan = RewritePlan(
             made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=found.specs,
-            joint=list(made.joint),
+            joint=made.by_entry,
         )  # fmt: skip
         note, author = f"super-step {step}", context.author
         policy = encoding_policy(context.config)
@@ -302,7 +311,7 @@ class _Planner:
 
     def _is_short(self, id_: bytes) -> bool:
         """Whether an object is stored in another way than by steps."""
-        return any(not is_step(coding.member) for coding in self._found.codings.get(id_, ()))
+        return any(not is_step(coding.member) for coding in self._found.codings(id_))
 
     def _saved_before(self, end: int) -> int:
         """Bytes that joining a run saved in an earlier repack; ``end`` is its last version."""

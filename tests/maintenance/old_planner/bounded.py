@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from mvc.errors import Unattainable
-from mvc.maintenance.repack.solve.graph import Selected, Tree
+from mvc.maintenance.repack.solve import Selected, Tree
 from tests.maintenance.old_planner.exact import MOST, cheapest_chain, cheapest_tree
 from tests.maintenance.old_planner.layouts import evenly_within
 from tests.maintenance.old_planner.model import Versions, is_chain

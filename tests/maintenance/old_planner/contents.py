@@ -1,4 +1,4 @@
-"""The contents of a repository as a planning graph, for the lowest price (``solve.priced``).
+"""The contents of a repository as a planning graph, for the lowest price (``solve``).
 
 A content's base is the one of its first version's parent, as for commits. Processor seconds of
 decoding count as the share that passes where a version is decoded by several threads.
@@ -6,12 +6,10 @@ decoding count as the share that passes where a version is decoded by several th
 
 from __future__ import annotations
 
-from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.completion import completed
-from mvc.maintenance.repack.contents import of_others, trainings
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected
-from mvc.maintenance.repack.solve.priced import ENDLESS, Priced
+from mvc.maintenance.repack.plan import Selection, completed
+from mvc.maintenance.repack.problem import Candidate
+from mvc.maintenance.repack.rules import of_others, trainings
+from mvc.maintenance.repack.solve import ENDLESS, Edge, Nodes, Priced, Selected
 from tests.maintenance.old_planner.layout_codings import add_delta, directions
 from tests.maintenance.old_planner.problem import RepackProblem
 from tests.maintenance.old_planner.trials import try_missing

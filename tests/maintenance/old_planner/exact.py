@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.maintenance.repack.solve.graph import Edge, Nodes, Selected, Tree
+from mvc.maintenance.repack.solve import Edge, Nodes, Selected, Tree
 
 MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60

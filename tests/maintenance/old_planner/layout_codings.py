@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mvc.ids import CommitId
-from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.completion import completed
-from mvc.maintenance.repack.contents import of_others
-from mvc.maintenance.repack.costs import Costs
-from mvc.maintenance.repack.rules import chains
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.graph import Edge, Selected
+from mvc.maintenance.repack.plan import Selection, completed
+from mvc.maintenance.repack.problem import Candidate, Costs
+from mvc.maintenance.repack.rules import chains, of_others
+from mvc.maintenance.repack.solve import Edge, Selected
 from mvc.store.writing.layout import Layout as SkipLayout
 from tests.maintenance.old_planner.model import Versions
 

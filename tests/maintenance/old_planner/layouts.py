@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
 
-from mvc.maintenance.repack.solve.graph import Selected
+from mvc.maintenance.repack.solve import Selected
 from tests.maintenance.old_planner.model import Versions
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from mvc.maintenance.repack.solve import graph
-from mvc.maintenance.repack.solve.graph import Nodes, Selected, Tree
+from mvc.maintenance.repack import solve
+from mvc.maintenance.repack.solve import Nodes, Selected, Tree
 
 
-class Edge(graph.Edge, frozen=True):
+class Edge(solve.Edge, frozen=True):
     """The delta from version ``a`` to ``b``, its child or, where ``long``, a later version."""
 
     long: bool = False

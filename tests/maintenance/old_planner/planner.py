@@ -21,12 +21,10 @@ from msgspec.structs import replace
 
 from mvc.errors import Unattainable
 from mvc.maintenance.repack.goal import plain
-from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
-from mvc.maintenance.repack.plan import RepackPlan
+from mvc.maintenance.repack.plan import LayoutMetrics, RepackPlan, Selection, layout_metrics
 from mvc.maintenance.repack.planner import price
 from mvc.maintenance.repack.rules import drop_full, numbers_of
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.graph import Selected
+from mvc.maintenance.repack.solve import Selected
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mvc.maintenance.repack.solve.graph import Selected
-from mvc.maintenance.repack.solve.priced import ENDLESS, Priced, PricedLayout
+from mvc.maintenance.repack.solve import ENDLESS, Priced, PricedLayout, Selected
 from tests.maintenance.old_planner.exact import cheapest_tree
 
 _ROUNDS = 40  # in which recoveries become dearer or cheaper

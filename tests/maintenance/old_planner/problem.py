@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mvc.ids import CommitId
-from mvc.maintenance.repack import problem
-from mvc.maintenance.repack.completion import completed
-from mvc.maintenance.repack.costs import Costs
+from mvc.maintenance.repack import plan
 from mvc.maintenance.repack.goal import Goal
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.sizes import Sizes
-from mvc.maintenance.repack.solve.graph import Selected
+from mvc.maintenance.repack.plan import Selection, completed
+from mvc.maintenance.repack.problem import Costs, Sizes
+from mvc.maintenance.repack.solve import Selected
 from mvc.repo.context import Context
 from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
@@ -30,7 +28,7 @@ from tests.maintenance.old_planner.version_graph import (
 )
 
 
-class RepackProblem(problem.RepackProblem):
+class RepackProblem(plan.RepackProblem):
     """What is known of sizes at first is only what the planner of versions asked for."""
 
     def __init__(

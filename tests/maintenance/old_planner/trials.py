@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.costs import Costs
-from mvc.maintenance.repack.trials import most_tried, spread
+from mvc.maintenance.repack.problem import Candidate, Costs, most_tried, spread
 from tests.maintenance.old_planner.version_graph import Stride, parents, stored_strides
 
 

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.costs import Costs
-from mvc.maintenance.repack.solve import graph
-from mvc.maintenance.repack.solve.graph import Selected
-from mvc.maintenance.repack.survey import Survey
+from mvc.maintenance.repack import solve
+from mvc.maintenance.repack.problem import Candidate, Costs, Survey
+from mvc.maintenance.repack.solve import Selected
 from tests.maintenance.old_planner.model import Edge, Versions
 
 _LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
@@ -93,7 +91,7 @@ def _edge(costs: Costs, stride: Stride, *, long: bool) -> Edge:
     )
 
 
-def _is_stored(costs: Costs, edge: graph.Edge) -> bool:
+def _is_stored(costs: Costs, edge: solve.Edge) -> bool:
     made = costs.between(edge.a, edge.b).values()
     every = [candidate for candidates in made for candidate in candidates]
     if any(candidate.place is None for candidate in every):

@@ -43,7 +43,7 @@ def ids_of(repo: Repository, history: History) -> list[ManifestId]:
 
 
 def steps(found: StorageGraph, id_: bytes) -> list[manifest_stream.Step]:
-    return [coding.step for coding in found.codings[id_]]
+    return [coding.step for coding in found.codings(id_)]
 
 
 @pytest.mark.parametrize(
