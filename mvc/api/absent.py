@@ -93,15 +93,14 @@ def _fetch_from(context: Context, lazy: Sequence[Remote], version: CommitId) -> 
     """Fetches a state from the first of these remotes that has it; raises the first one's error."""
     from mvc.remote.fetch import fetch_states
 
-    failed: MvcError | None = None
+    failed: list[MvcError] = []
     for remote in lazy:
         try:
             fetch_states(context, remote, [version])
             return
         except (RemoteUnreachable, StateForgotten) as error:
-            failed = failed or error
-    assert failed is not None
-    raise failed
+            failed.append(error)
+    raise failed[0]
 
 
 def way_to(context: Context, version: CommitId) -> str | None:

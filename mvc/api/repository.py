@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, overload
@@ -92,7 +92,7 @@ class Repository(Unpicklable):
                 hint="mvc.Repository.open(PATH) opens one, mvc.Repository.init(PATH) makes one",
             )
         self.context = context
-        self._closing: list[Callable[[], object]] = []
+        self._closing: dict[Callable[[], object], None] = {}
 
     # -- opening -------------------------------------------------------------------------
 
@@ -242,20 +242,15 @@ class Repository(Unpicklable):
             after.callback(self.context.caches.clear)
             for act in self._closing:  # may commit
                 after.callback(act)
-            self._closing = []
+            self._closing = {}
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Has ``close`` call ``act`` first, so that what still writes can end.
 
         What is returned takes that back.
         """
-        self._closing.append(act)
-
-        def take_back() -> None:
-            with suppress(ValueError):  # close is calling it
-                self._closing.remove(act)
-
-        return take_back
+        self._closing[act] = None
+        return partial(self._closing.pop, act, None)
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""

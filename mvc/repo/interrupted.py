@@ -23,6 +23,10 @@ from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
 from mvc.names import check_ref
 from mvc.repo.context import PLANS, Context
+from mvc.repo.lookup.manifests import of_commit
+from mvc.repo.lookup.refs import BRANCH, HEAD
+from mvc.repo.refs import advance_branch, move_head
+from mvc.repo.worktree.worktree import entry_at
 from mvc.store.journal.entries import RefValue
 
 _FROM, _TO, _MADE, _MOVED = "from", "to", "made", "moves"
@@ -53,35 +57,26 @@ def _read(text: str) -> RefValue:
     return CommitId(bytes.fromhex(text)) if text else None
 
 
-def _move_branch(context: Context, said: Mapping[str, str]) -> None:
-    """Moves a branch as a plan says, unless it has moved since. Raises ValueError for nonsense."""
-    from mvc.repo.refs import advance_branch
+def _move(context: Context, said: Mapping[str, str]) -> None:
+    """Moves HEAD, or a branch, as a plan says, unless it has moved since.
 
-    old, new = _read(said.get(_FROM, "")), _read(said.get(_TO, ""))
-    if isinstance(new, CommitId) and not isinstance(old, str) and context.store.has_commit(new):
-        with suppress(InvalidName, RefConflict):
-            advance_branch(context, check_ref("branch", said[_MOVED]), old, new)
-
-
-def _move_head(context: Context, said: Mapping[str, str]) -> None:
-    """Moves HEAD as a plan says, unless it has moved since. Raises ValueError for nonsense."""
-    from mvc.repo.lookup.refs import BRANCH, HEAD
-    from mvc.repo.refs import move_head
-
-    if _MOVED in said:
-        _move_branch(context, said)
-        return
+    Raises ValueError for nonsense.
+    """
     old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
-    store = context.store
+    branch, store = said.get(_MOVED), context.store
     context.fresh()
-    if new is None or new == old or store.ref(HEAD) != old or isinstance(made, str):
+    moved = HEAD if branch is None else BRANCH + branch
+    if new is None or new == old or store.ref(moved) != old or isinstance(made, str):
         return
     tip = made or (store.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.has_commit(tip):
         return
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
-        move_head(context, new, made)
-        context.finished_head = True
+        if branch is None:
+            move_head(context, new, made)
+            context.finished_head = True
+        elif isinstance(new, CommitId) and not isinstance(old, str):
+            advance_branch(context, check_ref("branch", branch), old, new)
 
 
 def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
@@ -89,8 +84,6 @@ def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
 
     Nothing for a version that is unknown, forgotten or damaged.
     """
-    from mvc.repo.lookup.manifests import of_commit
-
     snapshot = context.fresh()
     with suppress(MvcError, ValueError):
         ids = (
@@ -108,8 +101,6 @@ def finish_checkouts(context: Context) -> None:
     """Completes or takes back checkouts whose process was killed, and notes that in ``context``."""
 
     def check(path: Path, name: str) -> str:
-        from mvc.repo.worktree.worktree import entry_at
-
         return entry_at(context, path, name).content_id.hex()
 
     @cache
@@ -123,7 +114,7 @@ def finish_checkouts(context: Context) -> None:
             context.root,
             lambda version, check: sizes(version).get(check),
             check,
-            partial(_move_head, context),
+            partial(_move, context),
         )
         for done in finish_interrupted(store.fs, plans, finish):
             context.finished += done.replaced

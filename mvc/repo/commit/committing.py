@@ -102,7 +102,7 @@ def _lossy(context: Context, request: CommitRequest, text: str | None) -> LossyC
     if options.produced_by is None and makes:
         from mvc.repo.commit.lossy_commit import LossyCommit
 
-        return LossyCommit.of(context, str(text), request, options.exact)
+        return LossyCommit.of(context, str(text), request)
     if options.exact:
         raise WrongUsage("exact is for lossy pipelines")
     return None

@@ -47,27 +47,22 @@ from mvc.repo.lookup.refs import tip
 class LossyCommit(Struct):
     """One lossy commit: replaces the weights of its changes by production weights.
 
-    ``text`` is the pipeline as it was named. ``exact``: tensors that stay as they are. The weights
-    are reduced against those of ``branch``; None means HEAD.
+    ``text`` is the pipeline as it was named. The weights are reduced against those of the branch
+    of ``request``, but for the tensors that it names as exact.
     """
 
     context: Context
     text: str
     pipeline: Pipeline
-    exact: frozenset[str]
-    loss: float | None
-    branch: str | None
+    request: CommitRequest
     _unknown: set[str] = field(default_factory=set)
     _unseen: set[str] = field(default_factory=set)
     _given_back: bool = False
     _made: dict[str, ReplacedFile] = field(default_factory=dict)
     _read: dict[str, FileIdentity | None] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._unknown = set(self.exact)
-
     @classmethod
-    def of(cls, context: Context, text: str, request: CommitRequest, exact: Sequence[str]) -> Self:
+    def of(cls, context: Context, text: str, request: CommitRequest) -> Self:
         """A commit by the lossy pipeline ``text``, of the request or else of the settings.
 
         Raises WrongUsage if the pipeline has a save decision.
@@ -84,10 +79,7 @@ class LossyCommit(Struct):
                 "saves",
                 hint=f"use mvc.Recorder, which decides, or leave out stage and bound: {rest}",
             )
-        return cls(
-            context, text, pipeline, frozenset(exact), loss=request.metrics.get("loss"),
-            branch=request.options.branch,
-        )  # fmt: skip
+        return cls(context, text, pipeline, request)
 
     def check_places(
         self, changes: Sequence[Change], output: Path | None, *, in_place: bool
@@ -117,6 +109,7 @@ class LossyCommit(Struct):
     def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
         """The same paths with production weights; ``given_back``: ``state`` will be called."""
         self._given_back = given_back
+        self._unknown = set(self.request.options.exact)
         self._unseen = {change.path for change in changes if change.open is not None}
         return [
             change
@@ -142,7 +135,7 @@ class LossyCommit(Struct):
                 f"there is no tensor {sorted(self._unknown)[0]} to be kept exactly",
                 hint="'mvc ls' lists the names",
             )
-        at = tip(self.context, self.branch)
+        at = tip(self.context, self.request.options.branch)
         entry = manifests.of_commit(self.context, at.commit).by_path.get(path)
         held: dict[BlobId, memoryview] = {}
         last = self.context.caches.in_use.get(path)
@@ -150,8 +143,9 @@ class LossyCommit(Struct):
             for tensor in entry.tensors:
                 if (data := last.content(tensor.key, tensor.id, tensor.spec)) is not None:
                     held[tensor.id] = data
-        reducer = Reducer(self.pipeline, self.exact)
-        return reduced(self.context, reducer, parsed, entry, held=held, loss=self.loss)
+        reducer = Reducer(self.pipeline, frozenset(self.request.options.exact))
+        loss = self.request.metrics.get("loss")
+        return reduced(self.context, reducer, parsed, entry, held=held, loss=loss)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
     return islice((_operation(snapshot, recorded) for recorded in snapshot.newest_first()), limit)
 
 
-def find(snapshot: Snapshot, number: int) -> Operation:
+def find(snapshot: Snapshot, number: int) -> Recorded:
     """The operation with this number. Raises UnknownOperation."""
     recorded = snapshot.by_sequence(number) if 0 <= number < snapshot.position.sequence else None
     if recorded is None:
@@ -60,7 +60,7 @@ def find(snapshot: Snapshot, number: int) -> Operation:
             f"there is no operation {number}",
             hint="'mvc undo --list' lists the operations",
         )
-    return _operation(snapshot, recorded)
+    return recorded
 
 
 def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:

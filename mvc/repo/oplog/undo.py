@@ -139,18 +139,16 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
         if final is not None:
             raise _cannot(context, final)
         raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
-    operation = find(snapshot, number)
-    found = snapshot.by_sequence(number)
-    assert found is not None
-    if operation.undone_by is not None:
+    found = find(snapshot, number)
+    if (undone := undone_by(snapshot, number)) is not None:
         raise RefConflict(
-            f"operation {number} is undone already, by operation {operation.undone_by}",
-            hint=f"'mvc undo {operation.undone_by}' does it again",
+            f"operation {number} is undone already, by operation {undone}",
+            hint=f"'mvc undo {undone}' does it again",
         )
     revert = _Revert(context, found)
     if not revert.moves:
         raise _cannot(context, found)
-    return operation, revert
+    return Operation(number, found.entry, None), revert
 
 
 def _is_final(context: Context, recorded: Recorded) -> bool:

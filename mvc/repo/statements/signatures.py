@@ -26,7 +26,7 @@ from mvc.model.canonical import encode_uint
 from mvc.model.hashing import digest
 from mvc.model.statement import Retraction, Signature
 from mvc.names import printable
-from mvc.repo.config import Config, user_path
+from mvc.repo.config import user_path
 from mvc.repo.context import Context
 from mvc.repo.statements.live import (
     Deployed,
@@ -73,21 +73,18 @@ def signing(
     deployments = deployment and bool(asked or settings.get("sign.deployments"))
     if not (versions or deployments):
         return None
-    return Signing(_key_file(context, settings), versions, deployments)
+    return Signing(_key_file(context), versions, deployments)
 
 
-def _key_file(context: Context, settings: Config) -> Path:
-    text = str(settings.get(_KEY))
-    if not text:
+def _key_file(context: Context) -> Path:
+    try:
+        file = _named_file(context, _KEY)
+    except InvalidConfig as error:
+        raise CannotSign(error.message, hint=error.hint) from error
+    if file is None:
         raise CannotSign(
             f"there is no key to sign with: the setting {_KEY} is empty",
             hint=f"name yours: 'mvc config --user {_KEY} ~/.ssh/id_ed25519'",
-        )
-    file = user_path(_KEY, text)
-    if context.store.fs.stat(file) is None:
-        raise CannotSign(
-            f"the key to sign with is not there: {printable(str(file))}",
-            hint=f"the setting {_KEY} names it, and 'ssh-keygen -t ed25519' makes one",
         )
     return file
 
@@ -210,7 +207,7 @@ class _Court:
 
     def __init__(self, context: Context) -> None:
         self._snapshot: Snapshot = context.fresh()
-        self.signers = Signers(_list(context, _ALLOWED), _list(context, _REVOKED))
+        self.signers = Signers(_named_file(context, _ALLOWED), _named_file(context, _REVOKED))
         self._versions: dict[CommitId, Checked] = {}
 
     def version(self, commit: CommitId) -> Checked:
@@ -323,7 +320,7 @@ def _from(line: list[Deployed], since: int | None) -> list[int]:
     return [n for n, d in enumerate(line) if n >= first or d.time_ns >= since]
 
 
-def _list(context: Context, name: str) -> Path | None:
+def _named_file(context: Context, name: str) -> Path | None:
     """The file that a setting names; None if it names none. Raises InvalidConfig."""
     text = str(context.own_settings().get(name))
     if not text:

@@ -55,7 +55,8 @@ def test_an_undo_that_was_undone_does_not_hold(context: Context) -> None:
 def test_one_by_its_number(context: Context) -> None:
     commit(context)
     undo(context)
-    assert oplog.find(context.store.snapshot, 1).undone_by == 2
+    assert oplog.find(context.store.snapshot, 1).sequence == 1
+    assert oplog.undone_by(context.store.snapshot, 1) == 2
     for number in (3, 1 << 40, 1 << 70, -1):
         with pytest.raises(UnknownOperation, match=str(number)):
             oplog.find(context.store.snapshot, number)
