@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import closing
-from pathlib import Path
 
 from mlflow.tracking.context.abstract_context import RunContextProvider
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.config import KEYS, Config, load_config, user_file
+from mvc.repo.config import KEYS, load_config, user_file
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
@@ -35,7 +34,10 @@ class VersionTags(RunContextProvider):
             here = fs.cwd()
             for root in (here, *here.parents):
                 if fs.stat(root / FOLDER) is not None:
-                    return bool(_settings(root / FOLDER / CONFIG).get(_ASKED.name))
+                    # With the user's own and, of the environment, the variable of this setting.
+                    given = {k: v for k, v in os.environ.items() if k == _ASKED.variable}
+                    file, own = root / FOLDER / CONFIG, user_file(os.environ)
+                    return bool(load_config(fs, file, own, given, flags={}).get(_ASKED.name))
         except MvcError as error:
             _log.warning("mvc gives no tags: %s", error)
         return False
@@ -54,9 +56,3 @@ class VersionTags(RunContextProvider):
             _log.warning("mvc gives no tags: %s", error)
             return {}
         return found
-
-
-def _settings(file: Path) -> Config:
-    """With the user's own and, of the environment, the variable of this one setting."""
-    given = {name: value for name, value in os.environ.items() if name == _ASKED.variable}
-    return load_config(FileSystem(), file, user_file(os.environ), given, flags={})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from mvc.api import Deployed
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -37,25 +36,6 @@ class FirstChange(Struct, frozen=True):
     evaluated: int
 
 
-def _first_change(
-    versions: Iterable[tuple[Commit | Deployed, Any]], predict: Predict, sample: Any
-) -> tuple[FirstChange | None, int]:
-    """The first change of the label along versions and their states; how many were evaluated."""
-    before: Any = None
-    previous: CommitId | None = None
-    count = 0
-    for count, (version, state) in enumerate(versions, start=1):
-        label = predict(state, sample)
-        label = label.item() if hasattr(label, "item") else label
-        commit = version.id if isinstance(version, Commit) else version.commit
-        if previous is not None and label != before:
-            return FirstChange(
-                commit, version.time_ns, before, label, previous=previous, evaluated=count
-            ), count
-        before, previous = label, commit
-    return None, count
-
-
 def first_change(
     repo: Repository,
     predict: Predict,
@@ -76,8 +56,19 @@ def first_change(
     if target is not None and since is not None:
         with suppress(NoDeployment):  # nothing was live then
             since = repo.live(target, at=since).since_ns
-    change, evaluated = _first_change(repo.iter_versions(since, until, target), predict, sample)
-    if not evaluated:
+    before: Any = None
+    previous: CommitId | None = None
+    count = 0
+    for count, (version, state) in enumerate(repo.iter_versions(since, until, target), start=1):
+        label = predict(state, sample)
+        label = label.item() if hasattr(label, "item") else label
+        commit = version.id if isinstance(version, Commit) else version.commit
+        if previous is not None and label != before:
+            return FirstChange(
+                commit, version.time_ns, before, label, previous=previous, evaluated=count
+            )
+        before, previous = label, commit
+    if not count:
         kind = UnknownRevision if target is None else NoDeployment
         raise kind("there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'")
-    return change
+    return None

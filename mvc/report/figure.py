@@ -69,9 +69,7 @@ class Line(Struct, frozen=True):
     best: BestVersion | None = None
     links: Collection[CommitId] = ()
 
-    @property
-    def height(self) -> int:
-        return _PANEL
+    height = _PANEL
 
     def range(self) -> tuple[float, float]:
         """The lowest and the highest finite value; 0 if there is none."""
@@ -115,9 +113,7 @@ class Bars(Struct, frozen=True):
     kinds: Mapping[str, Sequence[Point]]
     unit: Callable[[float], str] = number
 
-    @property
-    def height(self) -> int:
-        return _PANEL
+    height = _PANEL
 
     def _sums(self, axis: Axis, count: int) -> tuple[list[list[float]], float]:
         """For each part of the axis the sums of all kinds; and the highest total."""
@@ -192,9 +188,7 @@ class Legend(Struct, frozen=True):
 
     names: Sequence[str]
 
-    @property
-    def height(self) -> int:
-        return _LANE
+    height = _LANE
 
     def svg(self, _axis: Axis, top: int) -> str:
         drawn, x = [], float(_LEFT)

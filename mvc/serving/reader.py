@@ -11,11 +11,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from mvc.adapters.served_version import ServedVersion, decode
-from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
+from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.names import check_ref, printable
-from mvc.remote.replica import noted
+from mvc.names import check_ref
+from mvc.remote.replica import noted, refuse_unfit
 from mvc.repo.statements.live import Deployed
 from mvc.serving.follower import Follower
 from mvc.types import PathName
@@ -38,8 +38,7 @@ class FileReader:
     ``production`` is the version that this process serves, None before the first swap.
     ``target`` is the deployment target whose record ``swap(repo)`` follows, ``name`` the path of
     the weights in its versions, where these have several models. The file may be written later.
-    Raises InvalidName for a ``target`` that cannot be one, IoFailed where the file's folder
-    does not exist.
+    Raises InvalidName for a ``target`` that cannot be one, and as ``refuse_unfit``.
     """
 
     def __init__(
@@ -57,12 +56,7 @@ class FileReader:
         self._target = target
         self._name = name
         self._fs = fs or FileSystem()
-        folder = self._fs.stat(self._path.parent)
-        if folder is None or not folder.is_dir:
-            raise IoFailed(
-                f"there is no folder for {printable(str(path))}",
-                hint="name the path that the FileSink or the follower writes to",
-            )
+        refuse_unfit(self._fs, self._path)
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
         self._repo: Repository | None = None

@@ -87,7 +87,6 @@ def resume(
     CannotResume with the reason, before anything is changed. A Recorder of the model, open or to
     come, goes on counting from the version, and names it.
     """
-    check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev, at=at, target=target)
     resumed = set_back(
         repo, model, optimizer, scheduler=scheduler, scaler=scaler, rev=commit, name=path
@@ -275,26 +274,14 @@ def check_model(
 ) -> None:
     """Raises CannotResume for a model with other names, shapes, dtypes or ties."""
     here = model.state_dict()
-    for key in [*here, *weights]:
-        if key not in weights or key not in here:
-            one, other = ("no ", "has") if key in here else ("", "does not have")
-            raise CannotResume(
-                f"the version has {one}{key}, which the model {other}",
-                hint=_names_hint(here, weights),
-            )
-        mine, theirs = here[key], weights[key]
-        if not isinstance(mine, torch.Tensor):
-            continue
-        if not isinstance(theirs, torch.Tensor):
-            raise CannotResume(f"{key} is no tensor in the version")
-        if mine.is_meta:
+    if wrong := _misfits(here, weights):
+        raise CannotResume(
+            f"the version does not fit the model: {_first(wrong)}", hint=_names_hint(here, weights)
+        )
+    for key, mine in here.items():
+        if isinstance(mine, torch.Tensor) and mine.is_meta:
             raise CannotResume(
                 f"{key} of the model has no data (device meta)", hint="model.to_empty(device=...)"
-            )
-        if _kind(mine) != _kind(theirs):
-            raise CannotResume(
-                f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model",
-                hint="make the model as it was when the version was recorded",
             )
     tied = parts.tied_names(model)
     if kept["tied"] != tied:
@@ -379,18 +366,9 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
         )
     missing = tuple(key for key in here if key not in state)
     unexpected = tuple(key for key in state if key not in here)
-    wrong = [
-        f"{key}: {_kind(state[key])} in the version, {_kind(mine)} in the model"
-        for key, mine in here.items()
-        if key in state and isinstance(mine, torch.Tensor) and _kind(state[key]) != _kind(mine)
-    ]
-    if strict:
-        wrong += [f"{key}: the version lacks it" for key in missing]
-        wrong += [f"{key}: the model lacks it" for key in unexpected]
-    if wrong:
-        more = f"; and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+    if wrong := _misfits(here, state, strict=strict):
         raise DoesNotFit(
-            f"the version does not fit the model: {'; '.join(wrong[:_SHOWN])}{more}",
+            f"the version does not fit the model: {_first(wrong)}",
             hint="make the model as it was when the version was committed; strict=False loads "
             "what both have, if shapes and dtypes agree",
         )
@@ -401,3 +379,23 @@ def load_state(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Lo
     }
     model.load_state_dict(fitting, strict=False)
     return Loaded(missing, unexpected)
+
+
+def _misfits(
+    here: Mapping[str, Any], there: Mapping[str, Any], *, strict: bool = True
+) -> list[str]:
+    """What of a version's state is otherwise in a model's; with ``strict`` names, too."""
+    wrong = [
+        f"{key}: {_kind(there[key])} in the version, {_kind(mine)} in the model"
+        for key, mine in here.items()
+        if key in there and isinstance(mine, torch.Tensor) and _kind(there[key]) != _kind(mine)
+    ]
+    if strict:
+        wrong += [f"{key}: the version lacks it" for key in here if key not in there]
+        wrong += [f"{key}: the model lacks it" for key in there if key not in here]
+    return wrong
+
+
+def _first(wrong: list[str]) -> str:
+    more = f"; and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+    return f"{'; '.join(wrong[:_SHOWN])}{more}"
