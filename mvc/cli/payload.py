@@ -31,8 +31,8 @@ OWN_FIELDS = {
     "records objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
-    "replaces=deployment.replaces author=who sent_by=deployment.sent_by reason=why message metrics "
-    "params annotations",
+    "replaces=deployment.replaces author=deployment.author sent_by=deployment.sent_by "
+    "reason=deployment.reason message metrics params annotations",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
     "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",

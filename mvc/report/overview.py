@@ -92,7 +92,13 @@ def overview(context: Context, view: Excerpt) -> Overview:
     last = now if view.until is None else max(first, min(view.until, now))
     for each in live_between(context, first, last):
         end = now if each.until_ns is None else min(each.until_ns, now)
-        span = Span(each.commit, each.since_ns, end, author=each.who, reason=each.why)
+        span = Span(
+            each.commit,
+            each.since_ns,
+            end,
+            author=each.deployment.author,
+            reason=each.deployment.reason,
+        )
         spans.setdefault(each.target, []).append(span)
     there = history.reachable()
     reached = [commit for id_, commit in known.items() if history.numbers[id_] in there]

@@ -178,7 +178,7 @@ def test_deployments_follow_a_version_that_is_there(team: Team) -> None:
     assert not team.ada.push().is_news
     team.bob.fetch()
     assert team.bob.live("prod").commit == team.ids[0]
-    assert team.bob.live("prod").why == "tested"
+    assert team.bob.live("prod").deployment.reason == "tested"
     team.bob.retract("HEAD", "prod")
     team.bob.push()
     team.ada.fetch()

@@ -88,9 +88,9 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("message", one_line(live.message)),
         ("metrics", measured(live.metrics)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
-        ("who", who(live.who, live.deployment.sent_by)),
+        ("who", who(live.deployment.author, live.deployment.sent_by)),
         ("signed", signed_line(session, live.deployment)),
-        ("why", one_line(live.why)),
+        ("why", one_line(live.deployment.reason)),
     ]
     return [f"{name:8} {value}" for name, value in facts if value]
 
@@ -101,8 +101,8 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
         str(live.commit) if session.verbose else live.commit.short,
         format_time(live.since_ns),
         _until(session, live, is_now),
-        who(live.who, live.deployment.sent_by),
-        one_line(live.why),
+        who(live.deployment.author, live.deployment.sent_by),
+        one_line(live.deployment.reason),
         measured(live.metrics),
         one_line(live.message),
     )

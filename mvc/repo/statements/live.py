@@ -476,15 +476,6 @@ class Live(Struct, frozen=True):
         """The version's params and those of its annotations, in the same way."""
         return merged(self.version, self.annotations)[1]
 
-    @property
-    def who(self) -> str:
-        """Who deployed it; empty where that is not on record."""
-        return self.deployment.author
-
-    @property
-    def why(self) -> str:
-        return self.deployment.reason
-
     def _repr_html_(self) -> str:
         return LiveVersions([self])._repr_html_()
 
@@ -507,8 +498,8 @@ def _live_row(live: Live) -> Sequence[str]:
         "" if live.until_ns is None else format_time(live.until_ns),
         live.message.strip().partition("\n")[0],
         measured(live.metrics),
-        live.who,
-        live.why,
+        live.deployment.author,
+        live.deployment.reason,
     )
 
 

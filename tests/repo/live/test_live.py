@@ -54,7 +54,7 @@ def test_what_it_says(repo: Repository, clock: FixedClock) -> None:
     assert (live.since_ns, live.until_ns) == (START + SECOND, START + 2 * SECOND)
     assert live.since == datetime.fromtimestamp(live.since_ns / 1e9).astimezone()
     assert live.until is not None and live.until > live.since
-    assert live.why == "to a" and live.who == live.version.author
+    assert live.deployment.reason == "to a" and live.deployment.author == live.version.author
     assert repo.live("prod").until is None
     assert repo.find(live) == made["a"] and "to a" in live._repr_html_()
     assert repo.live() == (repo.live("prod"),)
