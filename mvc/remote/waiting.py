@@ -7,6 +7,7 @@ allowance of seconds for all of its tries together, and only useful bytes give a
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ class Allowance:
     def __init__(self, seconds: float) -> None:
         self.spent = 0.0
         self._seconds, self._since = seconds, 0.0
+        self._unsent = math.inf
 
     @property
     def left(self) -> float:
@@ -62,11 +64,15 @@ class Allowance:
             raise TimeoutError("the server brought nothing for too long")
 
     def pieces(self, body: Bytes) -> Iterator[memoryview]:
-        """A body to send."""
-        for at in range(0, len(body), PIECE):
+        """A body to send. What an earlier try has sent is of no use again."""
+        left = memoryview(body)
+        self._unsent = min(self._unsent, len(left))
+        while left:
             self.check()
-            yield memoryview(body)[at : at + PIECE]
-            self.earn(PIECE)
+            yield left[:PIECE]
+            left = left[PIECE:]
+            self.earn(max(0, self._unsent - len(left)))
+            self._unsent = min(self._unsent, len(left))
 
     def _count(self) -> None:
         now = time.monotonic()
