@@ -37,7 +37,7 @@ BUDGET = {
     "pipelines": 405,
     "probing": 841,
     "recipes": 1_823,
-    "remote": 5_779,
+    "remote": 5_785,
     "repo": 6_698,
     "report": 703,
     "server": 1_303,
