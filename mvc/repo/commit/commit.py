@@ -109,9 +109,13 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             files = _store_files(context, request, parent, writer)
             draft = _draft(context, request, files, at, objects=objects)
             if not request.options.allow_empty and draft.manifest.id == parent.id:
+                reduced = request.options.produced_by is not None
                 raise NothingToCommit(
-                    "nothing to commit: no tracked path differs from HEAD",
-                    hint=(f"'mvc deploy HEAD {request.deploy}' deploys HEAD; " if deploys else "")
+                    "nothing to commit: the production weights are those that HEAD has"
+                    if reduced
+                    else "nothing to commit: no tracked path differs from HEAD",
+                    hint=("'mvc checkout HEAD PATH -o FILE' writes them; " if reduced else "")
+                    + (f"'mvc deploy HEAD {request.deploy}' deploys HEAD; " if deploys else "")
                     + "to record a version all the same, add --allow-empty",
                 )
             if graph.was_rewritten(generation):

@@ -83,8 +83,7 @@ def commit_files(
     if written:
         lossy.check_places(changes, output, in_place=read.in_place)
     changes = [*lossy.changes(changes, given_back=False), *further]
-    with lossy.explained():
-        done = _publish(context, request.made_by(lossy.text), changes)
+    done = _publish(context, request.made_by(lossy.text), changes)
     if written:
         lossy.write(done, output)
     return done

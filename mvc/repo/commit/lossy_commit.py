@@ -21,7 +21,6 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import (
     IoFailed,
     MvcError,
-    NothingToCommit,
     SourceChanged,
     UnknownPath,
     WouldOverwrite,
@@ -146,18 +145,6 @@ class LossyCommit(Struct):
         reducer = Reducer(self.pipeline, frozenset(self.request.options.exact))
         loss = self.request.metrics.get("loss")
         return reduced(self.context, reducer, parsed, entry, held=held, loss=loss)
-
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Replaces a NothingToCommit by one that speaks of production weights."""
-        try:
-            yield
-        except NothingToCommit as error:
-            raise NothingToCommit(
-                "nothing to commit: the production weights are those that HEAD has",
-                hint="'mvc checkout HEAD PATH -o FILE' writes them; to record a version all the "
-                "same, add --allow-empty",
-            ) from error
 
     def state(self, entry: FileEntry) -> Any:
         """The production weights of a Python state, nested like the given state."""
