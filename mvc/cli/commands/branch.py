@@ -12,15 +12,13 @@ from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 
 class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", completes="BRANCH")
-    delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d")
+    delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d", takes="names force")
     move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
     force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")
 
 
 @verb("mvc branch experiment HEAD~3", _BranchOptions)
 def command(session: Session, args: _BranchOptions) -> None:
-    if args.delete and args.move:
-        raise click.UsageError("delete or rename, not both")
     if args.delete:
         delete = partial(session.repository.delete_branch, force=args.force)
         delete_refs(session, "branch", args.names, delete)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
@@ -26,7 +24,7 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     target: str | None = argument("[TARGET]")
     at: str | None = option("TIME", "What was live at TIME, not now.")
     between: tuple[str, str] | None = option(
-        "A B", "Everything that was live from A to B.", nargs=2
+        "A B", "Everything that was live from A to B.", nargs=2, takes="target remote"
     )
     nodes: bool = flag("What each node reports that it serves.", takes="target remote")
     remote: str | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
@@ -34,8 +32,6 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)
 def command(session: Session, args: _LiveOptions) -> None:
-    if args.between is not None and args.at is not None:
-        raise click.UsageError("--between does not go with --at")
     if args.remote is None:
         _tell(session, args)
         return

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-import click
 from msgspec import Struct
 
 from mvc.cli.commits import (
@@ -36,7 +35,10 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     limit: int | None = LIMIT
     every: bool = flag("The versions of all branches and tags, not only of REV.", "--all")
     oneline: bool = flag("One line a version.")
-    graph: bool = flag("Draw how versions follow each other.")
+    graph: bool = flag(
+        "Draw how versions follow each other.",
+        takes="rev paths limit every oneline where grep target since until",
+    )
     as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
     where: str | None = option("CONDITION", "Only those: 'auc > 0.9 and lr < 1e-3'.")
     grep: str | None = option("REGEX", "Only those with it in message, notes, run or params.")
@@ -52,8 +54,6 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
 def command(session: Session, args: _LogOptions) -> None:
-    if args.graph and (args.as_table or args.sort is not None):
-        raise click.UsageError("--graph goes with neither --metrics nor --sort")
     rev, paths = _rev_and_paths(session, args.rev, args.paths)
     incomplete: list[DamagedData] = []
     entries = session.repository.log(

@@ -21,7 +21,12 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
     reason: str | None = reason()
     sign: bool | None = sign()
-    steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
+    steps: int | None = option(
+        "N",
+        "Go N versions back.",
+        type=click.IntRange(min=1),
+        takes="target reason sign anyway push remote",
+    )
     anyway: bool = flag("Also if the target is protected (deploy.protect).")
     push: bool = flag("Send it to the remote first; record nothing if it is refused.")
     remote: str | None = option("REMOTE", "Go by the record of REMOTE, and send it there.")
@@ -29,8 +34,6 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc rollback prod", _RollbackOptions)
 def command(session: Session, args: _RollbackOptions) -> None:
-    if args.rev is not None and args.steps is not None:
-        raise click.UsageError("--to and --steps: one of the two")
     done = session.repository.rollback(
         args.target,
         args.rev,
