@@ -25,7 +25,7 @@ BUDGET = {
     ".": 868,
     "adapters": 2_059,
     "api": 762,
-    "cli": 4_166,
+    "cli": 4_156,
     "codecs": 1_502,
     "distributed": 2_912,
     "frameworks": 2_857,
