@@ -195,14 +195,10 @@ def _shown(value: Any) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal in type and bits, containers item by item."""
+    """Whether two values are equal in type and bits, also inside of containers."""
     if type(a) is not type(b):
         return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict):
-        return _same(list(a.items()), list(b.items()))
-    if isinstance(a, _PLAIN):
+    if isinstance(a, (list, tuple, dict, *_PLAIN)):
         return repr(a) == repr(b)
     try:
         return a is b or bool(a == b)

@@ -161,7 +161,6 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     result is another one.
     """
     need_torch("training a version again")
-    context.fresh()
     order = [commit] if options.start is not None else _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
     _refuse_untrusted(recipes, options.trusted)

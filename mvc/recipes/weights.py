@@ -133,7 +133,6 @@ def readable(
 
     Yields None if its weights are stored. Raises as ``made_again`` does.
     """
-    context.fresh()
     gone = availability.dropped(context, commit)
     if gone is None or availability.is_stored(context, needed_file(context, commit, gone.path)):
         yield None
@@ -251,7 +250,6 @@ def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> N
 
     Nothing is done if it has them. Raises as ``made_again`` does.
     """
-    context.fresh()
     gone = availability.dropped(context, commit)
     if gone is None:
         return
