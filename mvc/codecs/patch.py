@@ -15,64 +15,60 @@ import zstandard
 
 from mvc.codecs.compressors import decompress_after
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import WrongUsage
 from mvc.limits import MIB
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
-_MAX_EXTRA = MIB
-_MAX_LEVEL = 19
+_LEVEL = 3  # zstd's
 # The tables of a level hold the places of a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
 
 
-def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: int = 3) -> bytes:
+def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
     """What leads from ``base`` (and ``extra``, up to 1 MiB that both sides know) to ``new``.
 
-    ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
+    An empty base makes it plain compression.
     """
-    if len(extra) > _MAX_EXTRA or not 1 <= level <= _MAX_LEVEL:
-        raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
     parts = []
     for start in range(0, len(new), BLOCK):
         block = new[start : start + BLOCK]
         words = _dictionary(start, len(new), base, extra)
-        frame = _compressor(level, len(block), words).compress(block)
+        frame = _compressor(len(block), words).compress(block)
         parts += [varint(len(frame)), frame]
     return b"".join(parts)
 
 
 class _PlainCompressors(threading.local):
-    """Compressors without a dictionary: by level and by the bits of the size; one thread's."""
+    """Compressors without a dictionary: by the bits of the size; one thread's."""
 
     def __init__(self) -> None:
-        self.by_size: dict[tuple[int, int], zstandard.ZstdCompressor] = {}
+        self.by_size: dict[int, zstandard.ZstdCompressor] = {}
 
 
 _plain = _PlainCompressors()
 
 
-def _compressor(level: int, length: int, words: bytes) -> zstandard.ZstdCompressor:
+def _compressor(length: int, words: bytes) -> zstandard.ZstdCompressor:
     """What compresses a block of ``length`` bytes after the dictionary ``words``."""
     size = length + len(words)
     if words or size > _LARGE_SIZE:
         dictionary = zstandard.ZstdCompressionDict(words, zstandard.DICT_TYPE_RAWCONTENT)
-        parameters = _parameters(level, size)
+        parameters = _parameters(size)
         return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
     # Of small blocks most of the time went into making their compressor. zstd rounds the size up
     # to a power of two, so that one serves all sizes below it.
     bits = (size - 1).bit_length()
-    found = _plain.by_size.get((level, bits))
+    found = _plain.by_size.get(bits)
     if found is None:
-        found = zstandard.ZstdCompressor(compression_params=_parameters(level, 1 << bits))
-        _plain.by_size[level, bits] = found
+        found = zstandard.ZstdCompressor(compression_params=_parameters(1 << bits))
+        _plain.by_size[bits] = found
     return found
 
 
-def _parameters(level: int, size: int) -> zstandard.ZstdCompressionParameters:
+def _parameters(size: int) -> zstandard.ZstdCompressionParameters:
     return zstandard.ZstdCompressionParameters.from_level(
-        level,
+        _LEVEL,
         source_size=size,
         write_checksum=False,
         write_dict_id=False,

@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import DamagedData
 from mvc.types import Bytes
 
 _SMALLEST_CHUNK = 6  # log2: 64 bytes, a multiple of every width
 _LARGEST_CHUNK = 40
 
 
-def pack_chunks(chunks: Sequence[Bytes], nbytes: int, width: int, chunk_size: int) -> list[Bytes]:
+def pack_chunks(chunks: Sequence[Bytes], width: int, chunk_size: int) -> list[Bytes]:
     """Header and table, then ``chunks`` themselves: parts to be written one after the other.
 
-    ``nbytes`` is the length of the raw tensor, ``chunk_size`` the raw bytes of
-    all chunks but the last: a power of two, at least 64.
+    ``chunk_size``: the raw bytes of all chunks but the last, a power of two, at least 64.
     """
-    exponent = chunk_size.bit_length() - 1
-    if chunk_size != 1 << exponent or not _SMALLEST_CHUNK <= exponent <= _LARGEST_CHUNK:
-        raise WrongUsage(f"a chunk holds a power of two of bytes, at least 64, not {chunk_size}")
-    if width not in (1, 2, 4, 8):
-        raise WrongUsage(f"an element has 1, 2, 4 or 8 bytes, not {width}")
-    if len(chunks) != -(-nbytes // chunk_size):
-        raise WrongUsage(f"{len(chunks)} chunks of {chunk_size} do not make {nbytes} bytes")
-    head = bytes((exponent << 2 | width.bit_length() - 1,))
+    head = bytes((chunk_size.bit_length() - 1 << 2 | width.bit_length() - 1,))
     return [head + b"".join(varint(len(c)) for c in chunks[:-1]), *chunks]
 
 

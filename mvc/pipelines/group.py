@@ -15,7 +15,7 @@ import numpy as np
 from mvc.codecs.stages import BLOCK
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, difference, unzigzag, word_type, words_of, zigzag
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import DamagedData
 from mvc.pipelines.pipeline import Pipeline
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
@@ -27,7 +27,6 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
     A member is its new bytes, its base of equal length (None if and only if the
     pipeline has no operator) and the width of its elements.
     """
-    _check_scope(pipeline)
     widths = [width for _, _, width in members]
     runs = ((len(list(run)), width) for width, run in groupby(widths))
     parts: list[bytes | memoryview] = [
@@ -48,7 +47,6 @@ def decode_group(
     A delta is applied with ``words.combine``. ``sizes`` are the members' raw lengths. Raises
     DamagedData.
     """
-    _check_scope(pipeline)
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
     counts = dict.fromkeys(sorted(widths), 0)
@@ -66,26 +64,18 @@ def decode_group(
     return out
 
 
-def _check_scope(pipeline: Pipeline) -> None:
-    if pipeline.scope != "group":
-        raise WrongUsage(f"pipeline {pipeline.text} codes tensors one by one, not groups")
-
-
 def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
     """The words to be coded of one width's members, member after member."""
     joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
     at = 0
     for new, base, _ in members:
-        old = new if base is None else base
-        if (base is None) != (pipeline.operator == "none") or len(old) != len(new):
-            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
         words = words_of(new, width)
         part = joined[at : at + len(words)]
         at += len(words)
         if base is None:
             part[:] = words
         else:
-            difference(pipeline.operator, words, words_of(old, width), part)
+            difference(pipeline.operator, words, words_of(base, width), part)
     if pipeline.folded:
         for start in range(0, len(joined), BLOCK):
             zigzag(joined[start : start + BLOCK])

@@ -165,10 +165,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
         On DamagedData ``state`` is unchanged.
         """
-        if self.operator == "none":
-            raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
-        if self.forward_only:
-            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
+        if self.operator not in {"sub", "xor"}:
+            raise WrongUsage(f"pipeline {self.text} codes no deltas chunk by chunk")
         target = words_of(state, width)
         words, marks, at, tail = self._decode(
             Cursor(data), len(state), target, None, reverse=reverse
@@ -215,14 +213,10 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         end = words.nbytes
         if self.lossy or self.decisions:
             raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
-        if self.forward_only:
-            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
-        if self.operator == "none":
-            if base is not None:
-                raise WrongUsage(f"pipeline {self.text} takes no base")
+        if self.operator == "none" and base is None:
             return words, new[end:]
-        if base is None or len(base) != len(new):
-            raise WrongUsage(f"pipeline {self.text} takes a base of {len(new)} bytes")
+        if self.operator in {"none", "add"} or base is None or len(base) != len(new):
+            raise WrongUsage(f"pipeline {self.text} codes no chunk of {len(new)} bytes so")
         out = scratch_words("delta", len(words), width)
         difference(self.operator, words, words_of(base, width), out)
         tail = np.empty(len(new) - end, np.uint8)

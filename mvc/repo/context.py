@@ -17,7 +17,6 @@ from mvc.repo.config import AUTHOR, Config, own_config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.base_cache import BaseCaches
-from mvc.store.writing.known_rules import KnownRules
 
 PLANS = "checkouts"
 """The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
@@ -43,7 +42,6 @@ class Context(Struct):
     left_alone: tuple[Path, ...] = ()
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
-    rules: KnownRules = field(default_factory=KnownRules)
     own: Config | None = None
 
     @property

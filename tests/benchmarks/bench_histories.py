@@ -236,7 +236,7 @@ class _Writer:
             under, old = (b"", None) if base is None else base.parts[i]
             against = None if old is None else memoryview(old)
             chunk = pipeline.encode_chunk(memoryview(data), against, 4)
-            payload = b"".join(pack_chunks([chunk], len(data), 4, CHUNK))
+            payload = b"".join(pack_chunks([chunk], 4, CHUNK))
             add(BLOB, id_, len(data), pipeline.text, under, payload)
         old = b"" if base is None else base.manifest.encoded
         patch = encode_patch(

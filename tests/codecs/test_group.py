@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from mvc.codecs.streams import encode_stream
 from mvc.codecs.words import combine
-from mvc.errors import WrongUsage
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import GROUP_PIPELINES, pairs
@@ -76,13 +75,3 @@ def test_planes_longer_than_a_segment():
     pipeline = Pipeline.parse("vsol").full()
     data = b"".join(encode_group(pipeline, [(memoryview(tensor), None, 4)]))
     assert decode_group(pipeline, memoryview(data), [len(tensor)]) == [(tensor, 4)]
-
-
-def test_misuse_is_refused():
-    member = (memoryview(bytes(8)), None, 4)
-    with pytest.raises(WrongUsage):
-        encode_group(Pipeline.parse("lossless"), [member])
-    with pytest.raises(WrongUsage):
-        encode_group(Pipeline.parse("vsol"), [member])
-    with pytest.raises(WrongUsage):
-        decode_group(Pipeline.parse("lossless"), memoryview(b""), [])

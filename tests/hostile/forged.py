@@ -103,13 +103,13 @@ class Bytes(io.BytesIO):
 def full(data: bytes, width: int = 4, text: str = FULL) -> bytes:
     """An honest payload of a full record."""
     chunk = Pipeline.parse(text).encode_chunk(memoryview(data), None, width)
-    return b"".join(map(bytes, pack_chunks([chunk], len(data), width, 1 << 20)))
+    return b"".join(map(bytes, pack_chunks([chunk], width, 1 << 20)))
 
 
 def delta(new: bytes, base: bytes, width: int = 4, text: str = DELTA) -> bytes:
     """An honest payload of a delta."""
     chunk = Pipeline.parse(text).encode_chunk(memoryview(new), memoryview(base), width)
-    return b"".join(map(bytes, pack_chunks([chunk], len(new), width, 1 << 20)))
+    return b"".join(map(bytes, pack_chunks([chunk], width, 1 << 20)))
 
 
 def name(number: int) -> bytes:

@@ -68,7 +68,7 @@ def test_examples_of_the_document():
 def test_windows_of_large_patches(length: int, old: int, extra: int):
     text = rng(1).bytes(65_521) * 140  # no window is whole periods off
     new, base = text[77 : 77 + length], text[:old]
-    encoded = encode_patch(memoryview(new), memoryview(base), text[:extra], 1)
+    encoded = encode_patch(memoryview(new), memoryview(base), text[:extra])
     assert Cursor(encoded).patch(base, text[:extra], length) == new
 
 

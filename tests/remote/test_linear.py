@@ -218,7 +218,7 @@ def chained(place: Path, count: int, order: str) -> Slice:
     for i in range(1, count):
         chunk = coding.encode_chunk(memoryview(blobs[i]), memoryview(blobs[i - 1]), 4)
         member = Member(1, ids[i], 0, 64, Coding(coding.text), ids[i - 1][:8], 0, 0, b"")
-        records.append(Record([member], [b"".join(pack_chunks([chunk], 64, 4, CHUNK))]))
+        records.append(Record([member], [b"".join(pack_chunks([chunk], 4, CHUNK))]))
     if order == "one record":
         merged = [member for record in records for member in record.members]
         records = [Record(merged, [data for record in records for data in record.payloads])]

@@ -38,7 +38,7 @@ def predicted(text: str, new: bytes, base: bytes, inputs: Sequence[bytes] = ()) 
             bitmap = b"".join(encode_stream(marks, "1"))
         part = memoryview(new)[start:end]
         chunks.append(bitmap + pipeline.encode_chunk(part, memoryview(expected)[start:end], 4))
-    return b"".join(map(bytes, pack_chunks(chunks, len(new), 4, limits.CHUNK)))
+    return b"".join(map(bytes, pack_chunks(chunks, 4, limits.CHUNK)))
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Run:
         starts = range(0, len(new), limits.CHUNK)
         parts = [[view[at : at + limits.CHUNK] for view in views] for at in starts]
         chunks = [pipeline.encode_chunk(*part, 4) for part in parts]
-        payload = b"".join(map(bytes, pack_chunks(chunks, len(new), 4, limits.CHUNK)))
+        payload = b"".join(map(bytes, pack_chunks(chunks, 4, limits.CHUNK)))
         return Piece(raw_id(new), len(new), payload, DELTA, raw_id(base))
 
     def write(self) -> Path:
@@ -135,4 +135,4 @@ def _full(data: bytes) -> bytes:
     pipeline = Pipeline.parse(DELTA).full()
     view = memoryview(data)
     chunks = [pipeline.encode_chunk(view[at : at + limits.CHUNK], None, 4) for at in starts]
-    return b"".join(map(bytes, pack_chunks(chunks, len(data), 4, limits.CHUNK)))
+    return b"".join(map(bytes, pack_chunks(chunks, 4, limits.CHUNK)))

@@ -32,15 +32,12 @@ def choose_predictions(
     hypers: Sequence[Mapping[str, object]],
     old: Mapping[str, NDArray[Any]],
     new: Mapping[str, NDArray[Any]],
-    *,
-    only: Mapping[str, str] | None = None,
 ) -> dict[str, ChosenRule]:
     """By member the rule that predicts it best; members that no rule predicts are absent.
 
     ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
     names, all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new
-    state and then of the older one, because a scheduler may have changed them between. ``only``:
-    the rules that are tried for these members, as the step before was predicted by them.
+    state and then of the older one, because a scheduler may have changed them between.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in PREDICTED:
@@ -48,8 +45,6 @@ def choose_predictions(
     found: dict[str, tuple[float, ChosenRule]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
-        if only and only.get(member, candidate.rule) != candidate.rule:
-            continue
         if member in found and found[member][1].exact == 1:
             continue
         arrays = _arrays(candidate, old, new)

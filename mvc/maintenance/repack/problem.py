@@ -492,7 +492,7 @@ def _size(choice: Choice, new: memoryview, against: memoryview | None) -> float:
         )
         for at in range(0, len(new), CHUNK)
     ]
-    return sum(len(part) for part in pack_chunks(chunks, len(new), choice.width, CHUNK))
+    return sum(len(part) for part in pack_chunks(chunks, choice.width, CHUNK))
 
 
 class Costs:

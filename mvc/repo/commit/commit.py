@@ -105,7 +105,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         cache.layout = policy.layout
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
-            writer = ContentWriter(objects, progress, known=context.rules)
+            writer = ContentWriter(objects, progress)
             files = _store_files(context, request, parent, writer)
             draft = _draft(context, request, files, at, objects=objects)
             if not request.options.allow_empty and draft.manifest.id == parent.id:

@@ -26,7 +26,6 @@ from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.bases import Base, StoredBase
 from mvc.store.writing.full_or_delta import BasePiece
-from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
@@ -55,16 +54,9 @@ _SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker 
 class ContentWriter:
     """Stores files through ``objects``, whose ``flush`` ends it. Not thread-safe."""
 
-    def __init__(
-        self,
-        objects: ObjectWriter,
-        progress: Progress | None = None,
-        *,
-        known: KnownRules | None = None,
-    ) -> None:
-        """``known``: the rules of optimizers' steps that earlier versions followed."""
+    def __init__(self, objects: ObjectWriter, progress: Progress | None = None) -> None:
         self.objects = objects
-        self._rules = RuleChooser(objects.policy, known or KnownRules())
+        self._rules = RuleChooser(objects.policy)
         self.raw_bytes = 0
         self._progress = progress
         self._copies = PrecisionCopies()

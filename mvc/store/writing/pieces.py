@@ -147,7 +147,7 @@ def payload_of(piece: Waiting) -> Sequence[Bytes]:
     chunks = [future.result() for future in piece.chunks]
     if _coding(piece.text).transform == "patch":
         return chunks
-    payload = pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+    payload = pack_chunks(chunks, piece.width, CHUNK)
     prove_chunks(payload, piece.nbytes, piece.width)
     return payload
 

@@ -29,7 +29,6 @@ from mvc.store.graph.search import Link
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.bases import Base
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
-from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.pieces import NextBase
 from mvc.store.writing.storing import Storing
 
@@ -44,7 +43,6 @@ would not pay for the version after it, whose base is far away."""
 _CHECKED = 4096  # bytes of a tensor on which a rule is checked that another unit has chosen
 _TRIES = 4  # choices for units that share their numbers
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
-_LOST = 0.02  # of the elements that a rule predicted the last time
 _SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
 _MOST_NAMED = 0.5
 _GRADED = 4096  # bytes of a tensor from which grades save more than their lengths take
@@ -160,9 +158,8 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
 class RuleChooser:
     """Finds the rules of units; those that share their numbers are asked for the largest first."""
 
-    def __init__(self, policy: Policy, known: KnownRules) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._before = known
         self._known: dict[object, list[Rules | None]] = {}
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
@@ -181,24 +178,8 @@ class RuleChooser:
                 return rules
         if len(known) == _TRIES:
             return None
-        chosen = self._as_before(unit, dtype, steps)
-        if chosen is None:
-            chosen = _chosen(unit, dtype, steps)
-            self._before.remember(unit, chosen)
-        known.append(self._compared(chosen, dtype, steps))
+        known.append(self._compared(_chosen(unit, dtype, steps), dtype, steps))
         return known[-1]
-
-    def _as_before(self, unit: Unit, dtype: str, steps: Steps) -> dict[str, ChosenRule] | None:
-        """The same rules as the last time, with this step's numbers, where they are as good."""
-        last = self._before.likely(unit)
-        if not last:
-            return None
-        rules = {name: chosen.prediction.rule for name, chosen in last.items()}
-        chosen = _chosen(unit, dtype, steps, rules)
-        as_good = chosen.keys() >= rules.keys() and all(
-            chosen[name].exact >= one.exact - _LOST for name, one in last.items()
-        )
-        return chosen if as_good else None
 
     def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
         """Those of the rules that take less than a delta; None if they save too little."""
@@ -268,12 +249,10 @@ def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
     return Steps(new, old)
 
 
-def _chosen(
-    unit: Unit, dtype: str, steps: Steps, only: Mapping[str, str] | None = None
-) -> dict[str, ChosenRule]:
+def _chosen(unit: Unit, dtype: str, steps: Steps) -> dict[str, ChosenRule]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-    return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
+    return choose_predictions(unit.kinds, unit.hypers, before, after)
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:

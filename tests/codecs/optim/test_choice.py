@@ -134,14 +134,6 @@ def test_a_scheduler_changes_the_values_between_two_steps() -> None:
         assert chosen(old, new)["param"].exact == 1
 
 
-def test_of_some_members_one_rule_alone_is_tried() -> None:
-    *_, (_, old, new) = steps(lambda p: optim.Adam(p), (20,))
-    rule = {"param": "adam.2", "exp_avg": "none"}
-    found = chosen(old, new, only=rule)
-    assert found["param"].prediction.rule == "adam.2"
-    assert "exp_avg" not in found and "exp_avg_sq" in found
-
-
 def test_moments_are_predicted_without_their_weights() -> None:
     *_, (_, old, new) = steps(lambda p: optim.Adam(p), (20,))
     for tensors in (old[0][0], new[0][0]):

@@ -50,7 +50,7 @@ def seeds() -> list[bytes]:
                 chunk = pipeline.encode_chunk(
                     memoryview(new), None if old is None else memoryview(old[: len(new)]), width
                 )
-                parts = b"".join(map(bytes, pack_chunks([chunk], len(new), width, 4096)))
+                parts = b"".join(map(bytes, pack_chunks([chunk], width, 4096)))
                 found.append(bytes([i]) + len(new).to_bytes(2, "little") + parts)
     return found
 

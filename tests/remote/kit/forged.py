@@ -121,7 +121,7 @@ def full(id_: bytes, data: bytes, kind: int = 1) -> Record:
         pipeline.encode_chunk(memoryview(data)[at : at + CHUNK], None, 4)
         for at in range(0, len(data), CHUNK)
     ]
-    payload = b"".join(pack_chunks(chunks, len(data), 4, CHUNK))
+    payload = b"".join(pack_chunks(chunks, 4, CHUNK))
     member = Member(kind, id_, 0, len(data), Coding(pipeline.text), b"", 0, 0, b"")
     return Record([member], [payload])
 
