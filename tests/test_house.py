@@ -38,7 +38,7 @@ BUDGET = {
     "probing": 841,
     "recipes": 1_820,
     "remote": 5_785,
-    "repo": 6_694,
+    "repo": 6_688,
     "report": 703,
     "server": 1_303,
     "serving": 658,

@@ -132,7 +132,7 @@ class Repository(Unpicklable):
             create(files, time, root, name, config=first, shared=shared)
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)
-        queries.begin(repo.context)
+        queries.note(repo.context, ())
         return repo
 
     @classmethod

@@ -73,22 +73,12 @@ def queries(context: Context) -> Queries:
     return Queries(None if start is None else start.last_us * 1000, rows)
 
 
-def begin(context: Context) -> None:
-    """Begins to record, in a new repository; in others the first note does that."""
-    _append(context, ())
-
-
 def note(context: Context, commits: Collection[CommitId]) -> None:
-    """Counts a query of each of these versions, now.
+    """Counts a query of each of these versions, now; begins to record if nothing was.
 
     Never fails, and waits for other processes at most a twentieth of a second; what cannot be
     written is left out.
     """
-    if commits:
-        _append(context, commits)
-
-
-def _append(context: Context, commits: Collection[CommitId]) -> None:
     store = context.store
     if not store.writable:
         return

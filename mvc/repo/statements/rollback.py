@@ -70,8 +70,7 @@ def rollback(
 
     def make(now: int) -> Entry:
         live = live_at(context, None, target)
-        if against != IN_STEP:
-            live = live_among(snapshot, target, now, against=against) or live
+        live = live_among(snapshot, target, now, against=against) or live
         past = _Past(snapshot, target, now, against)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
