@@ -31,7 +31,7 @@ BUDGET = {
     "frameworks": 2_857,
     "io": 1_401,
     "lossy": 2_130,
-    "maintenance": 5_742,
+    "maintenance": 5_691,
     "model": 740,
     "models": 1_005,
     "pipelines": 391,

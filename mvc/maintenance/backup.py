@@ -176,10 +176,7 @@ class _Copying:
 
     def _is_begun(self) -> bool:
         """Whether a run that was killed at its very beginning has left the folder."""
-        names = set(self._fs.list(self._folder)) - {PACKS, _LOCK}
-        return all(name.startswith(TEMPORARY) for name in names) and not (
-            self._fs.stat(self._folder / PACKS) is not None and self._fs.list(self._folder / PACKS)
-        )
+        return all(name.startswith(TEMPORARY) for name in self._fs.list(self._folder))
 
     def _read_mark(self) -> _CopyMark:
         path = self._folder / COPY

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.collect import Collection, reachable
-from mvc.maintenance.gc import DEFAULT_GRACE, cutoff_of, plan_deletion, refuse_damaged
+from mvc.maintenance.gc import DEFAULT_GRACE, cutoff_of, plan_deletion
 from mvc.maintenance.graph import read
 from mvc.maintenance.retention import Retention, Short, protected, recorded_since, select, too_few
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
@@ -263,7 +263,7 @@ def _preview(
         dropped = found.history.given_up(reach.states)
         for manifest_id in reach.manifests:
             kept.add(found.contents.load(manifest_id), dropped.get(manifest_id, ()))
-        refuse_damaged(found)
+        found.refuse_damage()
         plan, _ = plan_deletion(store, encoding_policy(context.config), found, reach)
         collection = plan.summary
     if context.fresh().generation != found.generation:

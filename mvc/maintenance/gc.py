@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.codecs.patch import encode_patch
-from mvc.errors import DamagedData, InvalidTime
+from mvc.errors import InvalidTime
 from mvc.limits import PIECE
 from mvc.maintenance.collect import Collection, CollectionPlan, Reachable, Specs, reachable
 from mvc.maintenance.collect import collect as collection
@@ -113,7 +113,7 @@ def _plan_now(
     """The plan, and the files of the quarantine to delete."""
     store = context.store
     graph = read(store, progress)
-    refuse_damaged(graph)
+    graph.refuse_damage()
     cutoff = cutoff_of(store.now_ns(), grace)
     reach = reachable(graph, cutoff, in_use=all_in_use(context))
     return plan_deletion(store, policy, graph, reach)
@@ -126,21 +126,12 @@ def plan_deletion(
 
     Samples the tensors that would be encoded again.
     """
-    fs, estimate = store.fs, _Estimate(store.recovery, policy, reach.blobs)
-    plan = collection(graph, reach, store.disk_use(), estimate.stored)
+    fs, estimate = store.fs, partial(_estimated, store.recovery, policy, reach.blobs)
+    plan = collection(graph, reach, store.disk_use(), estimate)
     quarantine = purged(fs, store.folder, reach)
     kept = bytes_of(fs, set(files_in(fs, store.folder)) - set(quarantine))
     plan.summary = replace(plan.summary, quarantined=kept, unquarantined=bytes_of(fs, quarantine))
     return plan, quarantine
-
-
-def refuse_damaged(graph: StorageGraph) -> None:
-    """Raises DamagedData if records were left out."""
-    if graph.damaged:
-        raise DamagedData(
-            f"nothing is collected from a damaged repository: {graph.damaged[0].message}",
-            hint="run 'mvc fsck --repair' first",
-        )
 
 
 def cutoff_of(now_ns: int, grace: timedelta) -> int:
@@ -148,31 +139,27 @@ def cutoff_of(now_ns: int, grace: timedelta) -> int:
     return now_ns - round(grace.total_seconds() * 1e9)
 
 
-class _Estimate(Struct):
-    """Estimates what new codings take. ``specs``: of the blobs that stay."""
+def _estimated(
+    recovery: Recovery, policy: Policy, specs: Specs, id_: bytes, base: bytes | None
+) -> int:
+    """Bytes of a delta from ``base``, or of a full record if that is what would be stored.
 
-    recovery: Recovery
-    policy: Policy
-    specs: Specs
+    A blob's size is estimated from its first piece (at most 32 MiB). ``specs``: of the blobs that
+    stay.
+    """
+    if id_ not in specs:
+        old = recovery.manifest(base) if base is not None else b""
+        return len(encode_patch(memoryview(recovery.manifest(id_)), memoryview(old)))
+    spec, base_spec = specs[id_], specs.get(base or b"")
+    piece = None
+    if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
+        piece = BasePiece(base, _first_piece(recovery, base, base_spec))
+    new = _first_piece(recovery, id_, spec)
+    choice = choose(spec, new, base_spec if piece else None, piece, policy=policy)[0]
+    return round(choice.share * spec.nbytes)
 
-    def stored(self, id_: bytes, base: bytes | None) -> int:
-        """Bytes of a delta from ``base``, or of a full record if that is what would be stored.
 
-        A blob's size is estimated from its first piece (at most 32 MiB).
-        """
-        if id_ not in self.specs:
-            old = self.recovery.manifest(base) if base is not None else b""
-            return len(encode_patch(memoryview(self.recovery.manifest(id_)), memoryview(old)))
-        spec, base_spec = self.specs[id_], self.specs.get(base or b"")
-        piece = None
-        if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
-            piece = BasePiece(base, self._piece(base, base_spec))
-        new = self._piece(id_, spec)
-        base_spec = base_spec if piece else None
-        choice = choose(spec, new, base_spec, piece, policy=self.policy)[0]
-        return round(choice.share * spec.nbytes)
-
-    def _piece(self, id_: bytes, spec: TensorSpec) -> memoryview:
-        out = memoryview(bytearray(min(PIECE, spec.nbytes)))
-        self.recovery.piece(id_, 0, out)
-        return out
+def _first_piece(recovery: Recovery, id_: bytes, spec: TensorSpec) -> memoryview:
+    out = memoryview(bytearray(min(PIECE, spec.nbytes)))
+    recovery.piece(id_, 0, out)
+    return out

@@ -309,6 +309,14 @@ class StorageGraph:
         found[self.input_row[~objects[self.input_object]]] = False
         return found
 
+    def refuse_damage(self) -> None:
+        """Raises DamagedData if records were left out."""
+        if self.damaged:
+            raise DamagedData(
+                f"the repository is damaged: {self.damaged[0].message}",
+                hint="run 'mvc fsck --repair' first",
+            )
+
     # -- objects and nodes -----------------------------------------------------------------
 
     def __len__(self) -> int:

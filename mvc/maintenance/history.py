@@ -174,9 +174,9 @@ class VersionHistory:
         ``stay``: the versions that are not collected. Regions are ignored.
 
         Entries from ``cutoff_ns`` on stay, without what goes with versions: marks of weights, and
-        statements that do not stay. See ``_aged`` for older ones. One whose versions all stay keeps
-        all of its moves of refs, and can be undone; any other keeps new values only, so that no
-        operation can be undone in part or twice.
+        statements that do not stay. Older ones lose their versions as well. One whose versions all
+        stay keeps all of its moves of refs, and can be undone; any other keeps new values only, so
+        that no operation can be undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         undoable: set[int] = set()  # sequence numbers of older entries
@@ -198,7 +198,8 @@ class VersionHistory:
                     undoable.add(recorded.sequence)
                 else:
                     new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
-                new = _aged(new, stay)
+                commits = tuple(commit for commit in old.commits if commit.id in stay)
+                new = replace(new, commits=commits, marks=old.marks if commits else ())
                 if not _says_anything(new):
                     edits[position] = None
                     saved += recorded.after.offset - recorded.offset
@@ -250,16 +251,6 @@ def _without(entry: Entry, stay: Set[CommitId]) -> Entry:
         statements=tuple(each for each, _ in rows),
         previous=tuple(before for _, before in rows),
         states=tuple(mark for mark in entry.states if not mark.path or mark.commit in stay),
-    )
-
-
-def _aged(entry: Entry, stay: Set[CommitId]) -> Entry:
-    """What an entry says of versions that stay; and all statements and states."""
-    commits = tuple(commit for commit in entry.commits if commit.id in stay)
-    return replace(
-        entry,
-        commits=commits,
-        marks=entry.marks if commits else (),
     )
 
 

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mvc.errors import DamagedData, IoFailed, MvcError
-from mvc.io.files import FileLock, FileSystem
+from mvc.errors import DamagedData, MvcError
+from mvc.io.files import FileSystem
 from mvc.repo.context import Context
 
 _FOLDER = "retraining"
 _LOCK = ".lock"
-_TRIES = 3
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
@@ -27,40 +26,29 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 def work_folder(context: Context) -> Iterator[Path]:
     """A new folder, deleted at the end of the block; in a repository that cannot be written, where
     the system keeps temporary files.
+
+    Raises DamagedData if something else than a folder, as a symbolic link, has the parent's name.
     """
-    fs = context.store.fs
+    fs, parent = context.store.fs, context.store.folder / _FOLDER
     if not context.store.writable:
         with fs.temporary_folder() as folder:
             yield folder
         return
     clear_leftovers(context)
-    _check_folder(fs, context.store.folder / _FOLDER)
-    folder = context.store.folder / _FOLDER / os.urandom(8).hex()
-    lock = _locked(fs, folder)
-    try:
-        fs.make_dir(folder)
-        yield folder
-    finally:
-        _delete(context, folder)
-        lock.release()
-
-
-def _locked(fs: FileSystem, folder: Path) -> FileLock:
-    for _ in range(_TRIES):
-        fs.make_dirs(folder.parent)
-        with suppress(IoFailed):  # another process that was done has just removed the parent
-            return fs.lock(folder.with_suffix(_LOCK))
-    return fs.lock(folder.with_suffix(_LOCK))
-
-
-def _check_folder(fs: FileSystem, parent: Path) -> None:
-    """Raises DamagedData if something else than a folder, as a symbolic link, has its name."""
     there = fs.stat(parent, follow=False)
     if there is not None and not there.is_dir:
         raise DamagedData(
             f"{parent} is no folder",
             hint="delete it: it is needed while a version is trained again",
         )
+    fs.make_dirs(parent)
+    folder = parent / os.urandom(8).hex()
+    with fs.lock(folder.with_suffix(_LOCK)):
+        try:
+            fs.make_dir(folder)
+            yield folder
+        finally:
+            _delete(fs, folder)
 
 
 def clear_leftovers(context: Context) -> None:
@@ -75,18 +63,12 @@ def clear_leftovers(context: Context) -> None:
             lock = fs.lock(parent / (name + _LOCK), block=False)
             if lock is not None:
                 with lock:
-                    _delete(context, parent / name)
-    with suppress(MvcError):
-        if not fs.list(parent):
-            fs.remove_dir(parent)
+                    _delete(fs, parent / name)
 
 
-def _delete(context: Context, folder: Path) -> None:
-    fs = context.store.fs
+def _delete(fs: FileSystem, folder: Path) -> None:
     with suppress(MvcError):
         there = fs.stat(folder, follow=False)
         if there is not None and there.is_dir:  # anything else is not of mvc; a pipe would hang
             fs.remove_tree(folder)
         fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)
-        if not fs.list(folder.parent):
-            fs.remove_dir(folder.parent)

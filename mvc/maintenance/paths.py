@@ -1,63 +1,11 @@
-"""Cheapest paths to pieces of objects, and which pieces can be reached at all."""
+"""Which pieces of objects can be reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
 Piece = tuple[bytes, int]
 """An object's id and the first byte of one of its pieces."""
-
-_N = TypeVar("_N", bound=Hashable)
-_S = TypeVar("_S")
-
-
-class CheapestPath(NamedTuple, Generic[_N, _S]):
-    """``cost`` and ``deltas`` of the whole path; its last ``step`` and the node before it."""
-
-    cost: float
-    deltas: int
-    step: _S
-    origin: _N | None
-
-
-def cheapest_paths(
-    sources: Iterable[tuple[float, _N, _S]],
-    edges: Mapping[_N, Sequence[tuple[float, _N, _S]]],
-    joint: Sequence[tuple[float, Sequence[_N], _N, _S]] = (),
-) -> dict[_N, CheapestPath[_N, _S]]:
-    """The cheapest path to every node that a source leads to, nearest first (Dijkstra).
-
-    Of paths of equal cost the one with fewer deltas counts. ``joint`` are edges that lead on from
-    the first of several nodes once all of them are found, from the furthest on.
-    """
-    needs = [set(nodes) for _, nodes, _, _ in joint]
-    by_need: dict[_N, list[int]] = {}
-    for number, nodes in enumerate(needs):
-        for node in nodes:
-            by_need.setdefault(node, []).append(number)
-    heap = [(cost, 0, i, node, step) for i, (cost, node, step) in enumerate(sources)]
-    heapify(heap)
-    origins: list[_N | None] = [None] * len(heap)
-    found: dict[_N, CheapestPath[_N, _S]] = {}
-    while heap:
-        cost, deltas, ticket, node, step = heappop(heap)
-        if node in found:
-            continue
-        found[node] = CheapestPath(cost, deltas, step, origins[ticket])
-        for more, target, next_step in edges.get(node, ()):
-            if target not in found:
-                heappush(heap, (cost + more, deltas + 1, len(origins), target, next_step))
-                origins.append(node)
-        for number in by_need.get(node, ()):
-            needs[number].discard(node)
-            more, (first, *_), target, next_step = joint[number]
-            if not needs[number] and target not in found:
-                under = found[first].deltas
-                heappush(heap, (cost + more, under + 1, len(origins), target, next_step))
-                origins.append(first)
-    return found
 
 
 class Reachability:

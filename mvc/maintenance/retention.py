@@ -32,10 +32,6 @@ Metrics: TypeAlias = Callable[[Commit], Mapping[str, float]]
 """The metrics of a version."""
 
 
-def _own(commit: Commit) -> Mapping[str, float]:
-    return commit.metrics
-
-
 class Best(Struct, frozen=True):
     """Keep the ``count`` best versions by a metric; ``lowest``: lower is better."""
 
@@ -154,7 +150,7 @@ def _check_metrics(versions: Sequence[Commit], rules: Retention, metrics: Metric
             raise commits.unknown_metric(best.metric, map(metrics, versions))
 
 
-def kept(versions: Sequence[Commit], rules: Retention, metrics: Metrics = _own) -> set[CommitId]:
+def kept(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> set[CommitId]:
     """The ``versions`` (in the order of publication) that the rules keep."""
     places = {commit.id: i for i, commit in enumerate(versions)}
     newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)

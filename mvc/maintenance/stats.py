@@ -119,8 +119,7 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
     found = read(context.store)
     contents = found.contents
-    for damage in found.damaged:
-        raise damage
+    found.refuse_damage()
     history = found.history
     states = history.states()
     for manifest in states.values():

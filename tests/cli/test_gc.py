@@ -86,7 +86,7 @@ def test_damage_is_refused(mvc) -> None:
     data[30] ^= 1
     pack.write_bytes(bytes(data))
     said = mvc("gc", code=4).err.splitlines()
-    assert said[0].startswith("mvc: nothing is collected from a damaged repository: ")
+    assert said[0].startswith("mvc: the repository is damaged: ")
     assert said[1] == "hint: run 'mvc fsck --repair' first"
     assert mvc("gc", "--json", code=4).json["kind"] == "damaged-data"
 

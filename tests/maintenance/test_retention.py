@@ -46,7 +46,7 @@ def zone(monkeypatch: pytest.MonkeyPatch):
 
 def days_kept(times: list[str], rules: Retention) -> list[str]:
     versions = [version(at(text), n) for n, text in enumerate(times)]
-    stay = kept(versions, rules)
+    stay = kept(versions, rules, lambda commit: commit.metrics)
     return [text for text, v in zip(times, versions, strict=True) if v.id in stay]
 
 
@@ -102,7 +102,11 @@ def test_best() -> None:
     versions.append(version(5, 5))
 
     def best(*texts: str) -> list[int]:
-        stay = kept(versions, Retention(best=tuple(Best.parse(text) for text in texts)))
+        stay = kept(
+            versions,
+            Retention(best=tuple(Best.parse(text) for text in texts)),
+            lambda commit: commit.metrics,
+        )
         return [n for n, v in enumerate(versions) if v.id in stay]
 
     assert best("acc:1") == [3]  # of equals the newer one
@@ -142,7 +146,9 @@ def test_against_the_plain_definition(hours: list[int], hourly: int, daily: int)
         for n in order:
             last[_local(versions[n].time_ns) // span] = n
         expected |= {last[key] for key in sorted(last)[-count:]}
-    stay = kept(versions, Retention(last=1, hourly=hourly, daily=daily))
+    stay = kept(
+        versions, Retention(last=1, hourly=hourly, daily=daily), lambda commit: commit.metrics
+    )
     assert stay == {versions[n].id for n in expected}
 
 

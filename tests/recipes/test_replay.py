@@ -65,7 +65,7 @@ def same(state: Any, model: nn.Module) -> bool:
 
 
 def left_behind(repo: mvc.Repository) -> list[Path]:
-    return list((repo.root / ".mvc").glob("retraining*/**"))
+    return list((repo.root / ".mvc").glob("retraining*/*"))
 
 
 def altered(

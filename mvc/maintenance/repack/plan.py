@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -26,7 +28,7 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.graph import StorageGraph, read_records
-from mvc.maintenance.paths import CheapestPath, Reachability, cheapest_paths
+from mvc.maintenance.paths import Reachability
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.problem import (
     Candidate,
@@ -88,24 +90,47 @@ class Selection:
         """Those that are not chosen."""
         return [candidate for candidate in candidates if candidate not in self]
 
-    def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
-        """The cheapest path to each piece, in nanoseconds."""
-        sources: list[tuple[float, Node, Candidate]] = []
-        edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
-        joint: list[tuple[float, list[Node], Node, Candidate]] = []
+    def cheapest(self) -> dict[Node, CheapestPath]:
+        """The cheapest path to each piece that can be recovered, nearest first (Dijkstra).
+
+        Of paths of equal cost the one with fewer deltas counts. A coding leads on from its base
+        once its inputs are found as well, from the furthest on.
+        """
+        edges: dict[Node, list[tuple[Candidate, list[Node], Node]]] = defaultdict(list)
+        heap: list[tuple[float, int, int, Node, Candidate, Node | None]] = []
+        tickets = count()
         for candidate in self:
-            ns = candidate.seconds * 1e9
-            if candidate.base is None:
-                sources.append((ns, candidate.node, candidate))
+            node, needs = candidate.node, candidate.needs
+            if not needs:
+                ns = candidate.seconds * 1e9
+                heap.append((ns, 0, next(tickets), node, candidate, None))
+            for each in needs:
+                edges[each].append((candidate, needs, node))
+            if candidate.reversible and not candidate.inputs:
+                edges[node].append((candidate, [node], needs[0]))
+        heapify(heap)
+        found: dict[Node, CheapestPath] = {}
+        while heap:
+            cost, deltas, _, node, step, origin = heappop(heap)
+            if node in found:
                 continue
-            if candidate.inputs:
-                joint.append((ns, candidate.needs, candidate.node, candidate))
-                continue
-            base = (candidate.base, candidate.start)
-            edges[base].append((ns, candidate.node, candidate))
-            if candidate.reversible:
-                edges[candidate.node].append((ns, base, candidate))
-        return cheapest_paths(sources, edges, joint)
+            found[node] = CheapestPath(cost, deltas, step, origin)
+            for candidate, needs, target in edges[node]:
+                if target not in found and all(each in found for each in needs):
+                    ns, under = cost + candidate.seconds * 1e9, found[needs[0]].deltas + 1
+                    heappush(heap, (ns, under, next(tickets), target, candidate, needs[0]))
+        return found
+
+
+class CheapestPath(NamedTuple):
+    """``cost`` (nanoseconds) and ``deltas`` of the path to a piece; its last ``step`` and the
+    piece before it.
+    """
+
+    cost: float
+    deltas: int
+    step: Candidate
+    origin: Node | None
 
 
 def _key(candidate: Candidate) -> _Key:
@@ -155,22 +180,22 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
         depths.append(max((way[0] for way in ways), default=0))
         if all(node in full for node in nodes):
             reset_points.append(version.commit)
-    count = max(1, len(times))
+    total = max(1, len(times))
     worst = max(range(len(times)), key=times.__getitem__, default=None)
     return LayoutMetrics(
         bytes=_packed(costs, selection),
         reset_points=tuple(reset_points),
         worst_seconds=max(times, default=0.0),
-        mean_seconds=sum(times) / count,
+        mean_seconds=sum(times) / total,
         worst_bytes=max(sizes, default=0),
-        mean_bytes=sum(sizes) / count,
+        mean_bytes=sum(sizes) / total,
         worst_deltas=max(depths, default=0),
-        mean_deltas=sum(depths) / count,
+        mean_deltas=sum(depths) / total,
         worst_commit=None if worst is None else survey.versions[worst].commit,
     )
 
 
-_Ways: TypeAlias = Mapping[Node, CheapestPath[Node, Candidate]]
+_Ways: TypeAlias = Mapping[Node, CheapestPath]
 
 
 def _reach(ways: _Ways) -> dict[Node, tuple[int, int]]:
@@ -409,9 +434,7 @@ class _Completion:
             return []  # it is lost, and no version needs it
         return self._costs.alone(node[0])
 
-    def _past_others(
-        self, node: Node, ways: Mapping[Node, CheapestPath[Node, Candidate]]
-    ) -> list[Candidate]:
+    def _past_others(self, node: Node, ways: Mapping[Node, CheapestPath]) -> list[Candidate]:
         """New codings of a blob, from the nearest blob of a version on its cheapest path."""
         base = ways[node].origin
         while base is not None and base[0] not in self._specs:
@@ -532,11 +555,7 @@ class RepackProblem:
     ) -> None:
         found = read_records(context.store.snapshot)
         found.history.dropped.update(given_up or {})
-        if found.damaged:
-            raise DamagedData(
-                f"the repository is damaged: {found.damaged[0].message}",
-                hint="run 'mvc fsck --repair' first",
-            )
+        found.refuse_damage()
         self.goal = goal
         self.progress = progress
         self.survey: Survey = survey(context, found, progress)

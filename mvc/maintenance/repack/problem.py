@@ -562,11 +562,6 @@ class Costs:
             if len(pieces) == len(starts_of(self.survey.size(id_))):
                 yield id_, base, list(pieces.values())
 
-    def renewed(self, id_: bytes, base: bytes, candidates: list[Candidate]) -> list[Candidate]:
-        """The same delta at the price that trials since then have shown."""
-        new = [o for o in candidates if o.base is not None and o.place is None]
-        return self._delta(id_, base, new[0].span) if new else candidates
-
     def tried(self, id_: bytes, base: bytes, span: int = 1) -> list[Candidate]:
         """A delta that is not stored, after trying it."""
         self.sizes.measure(id_, base, span)

@@ -180,10 +180,10 @@ class ContentPlan:
             chosen.add(self._costs.alone(self._ids[number]))
         times = self.contents.recovery(layout)
         for number in sorted(layout.edges):
-            edge, (id_, base, made) = self.contents.edges[number], self._made[number]
+            edge, (id_, _, made) = self.contents.edges[number], self._made[number]
             forward = times.get(edge.a, 0) + edge.ns == times.get(edge.b)
             backward = times.get(edge.b, 0) + edge.ns == times.get(edge.a)
-            for candidate in self._costs.renewed(id_, base, made):
+            for candidate in made:
                 against = backward if candidate.id == id_ else forward
                 if candidate.base and against and candidate.is_one_way:
                     chosen.drop([candidate])
