@@ -296,16 +296,11 @@ class _Incoming:
         self._client, self._wanted = client, wanted
         self._taken, self._hasher = 0, blake3()
         self._pieces = self._all()
-        self._left = memoryview(b"")
+        self._source = slices.Source(self._pieces)
 
     def read(self, size: int) -> Bytes:
         """Up to ``size`` bytes; none at the end."""
-        while not len(self._left):
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._left = memoryview(piece)
-        part, self._left = self._left[:size], self._left[size:]
+        part = self._source.read(size)
         if (beginning := wire.CHECKED - self._taken) > 0:
             self._hasher.update(part[:beginning])
         self._taken += len(part)

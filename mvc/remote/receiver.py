@@ -32,7 +32,7 @@ from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeploy
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
-from mvc.remote.slices import Absent, NodeReport, Sent, decode_entries, sent_with
+from mvc.remote.slices import Absent, NodeReport, Sent, Source, decode_entries, sent_with
 from mvc.remote.statements import (
     admit,
     by_name,
@@ -303,7 +303,7 @@ def _take_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
-    source = _Source(parts)
+    source = _Source(iter(parts))
     for draft in drafts:
 
         def is_news(header: RecordHeader, draft: _ReceivedEntry = draft) -> bool:
@@ -317,7 +317,7 @@ def _take_records(
 
 def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[Region, ...]:
     """Appends records as they come, of so many bytes; returns where they lie. Proves nothing."""
-    source = _Source(parts)
+    source = _Source(iter(parts))
     for _ in _appended(packs, source, size, lambda _: True):
         pass
     source.end()
@@ -354,35 +354,25 @@ def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
     return head, header
 
 
-class _Source:
+class _Source(Source):
     """The bytes of a slice's records, in the parts in which they come. ``members`` were read."""
 
-    def __init__(self, parts: Iterable[Bytes]) -> None:
-        self.members = 0
-        self._parts = iter(parts)
-        self._part = memoryview(b"")
+    members = 0
 
     def parts(self, size: int) -> Iterator[memoryview]:
         while size:
-            if not len(self._part):
-                self._part = memoryview(self._more())
-            part = self._part[:size]
-            self._part = self._part[len(part) :]
+            part = self.read(size)
+            if not len(part):
+                raise DamagedData("the records of a slice are cut off")
             size -= len(part)
             yield part
 
     def take(self, size: int) -> bytes:
         return b"".join(self.parts(size))
 
-    def _more(self) -> Bytes:
-        part = next(self._parts, None)
-        if part is None:
-            raise DamagedData("the records of a slice are cut off")
-        return part
-
     def end(self) -> None:
         """Reads on to the end, where the source compares its checksum."""
-        if len(self._part) or any(len(part) for part in self._parts):
+        if len(self.read(1)):
             raise DamagedData("a slice goes on after its last record")
 
 

@@ -247,5 +247,20 @@ def exactly(
     return b"".join(parts)
 
 
+class Source:
+    """Bytes that come in parts, read in other parts."""
+
+    def __init__(self, parts: Iterator[Bytes]) -> None:
+        self._parts = parts
+        self._part = memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        """Up to ``size`` bytes, none at the end."""
+        while not len(self._part) and (part := next(self._parts, None)) is not None:
+            self._part = memoryview(part).cast("B")
+        found, self._part = self._part[:size], self._part[size:]
+        return found
+
+
 def _cut() -> DamagedData:
     return DamagedData("a slice is cut off", hint="run it again: what was received whole stays")
