@@ -26,7 +26,6 @@ from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Statement, Tombstone
-from mvc.model.tensor import TensorSpec
 from mvc.names import is_report, printable
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
 from mvc.remote.moves import leads_to, ref_changes
@@ -42,7 +41,15 @@ from mvc.remote.statements import (
     here_again,
     in_parts,
 )
-from mvc.remote.verify import Given, Missing, ProvenSlice, is_reached, opened_ahead, prove
+from mvc.remote.verify import (
+    Delivered,
+    Given,
+    Missing,
+    ProvenSlice,
+    is_reached,
+    opened_ahead,
+    prove,
+)
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
@@ -116,8 +123,9 @@ class _ReceivedEntry(Struct):
         return found
 
     @property
-    def shapes(self) -> dict[bytes, TensorSpec]:
-        return {each.id: each.spec for each in self.sent.shapes}
+    def delivered(self) -> Delivered:
+        shapes = {each.id: each.spec for each in self.sent.shapes}
+        return Delivered(self.records, self.versions, shapes)
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for statements and refs."""
@@ -447,7 +455,7 @@ class _Publication:
             return ProvenSlice()
         entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
         with opened_ahead(self._context, entries) as view:
-            proven = prove(self._context, view, fresh)
+            proven = prove(self._context, view, [draft.delivered for draft in fresh])
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))

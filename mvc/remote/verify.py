@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -96,15 +95,12 @@ class Given(Struct, frozen=True):
     given_up: frozenset[str] = frozenset()
 
 
-class Delivered(Protocol):
+class Delivered(Struct, frozen=True):
     """What came of one entry: records, versions with states, specs of objects of no version."""
 
-    records: list[Placed]
-
-    @property
-    def versions(self) -> Sequence[Given]: ...
-    @property
-    def shapes(self) -> Mapping[bytes, TensorSpec]: ...
+    records: Sequence[Placed]
+    versions: Sequence[Given]
+    shapes: Mapping[bytes, TensorSpec]
 
 
 class ProvenSlice(Struct, frozen=True):

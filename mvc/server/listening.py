@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import signal
@@ -23,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.names import printable
+from mvc.remote.credentials import is_here
 from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
@@ -176,10 +176,7 @@ def _check_secure(how: Listening) -> None:
     if how.address.startswith(_UNIX) or how.certificate is not None:
         return
     host, _ = _split(how.address)
-    loopback = host == "localhost"
-    with suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(host).is_loopback
-    if not loopback:
+    if not is_here(f"http://{how.address}"):
         raise WrongUsage(
             f"without TLS nobody but this machine is served, and {host} is open to others",
             hint="add --tls-cert FILE --tls-key FILE, or listen on unix:PATH behind a proxy",
