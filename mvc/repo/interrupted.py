@@ -33,15 +33,15 @@ _FROM, _TO, _MADE, _MOVED = "from", "to", "made", "moves"
 _BRANCH = "branch "
 
 
-def head_move(old: RefValue, new: RefValue, made: CommitId | None) -> dict[str, str]:
-    """What a plan says of a move of HEAD; ``made``: where the branch ``new`` begins, if new."""
-    said = {_FROM: _written(old), _TO: _written(new)}
-    return said if made is None else {**said, _MADE: made.hex()}
+def planned_move(
+    old: RefValue, new: RefValue, *, made: CommitId | None = None, branch: str | None = None
+) -> dict[str, str]:
+    """What a plan says of a move of HEAD, or of ``branch``.
 
-
-def branch_move(branch: str, old: CommitId | None, new: CommitId) -> dict[str, str]:
-    """What a plan says of the move of a branch."""
-    return {_FROM: _written(old), _TO: _written(new), _MOVED: branch}
+    ``made``: where the branch ``new`` begins, if the move makes it.
+    """
+    said = {_FROM: _written(old), _TO: _written(new), _MADE: made and made.hex(), _MOVED: branch}
+    return {name: text for name, text in said.items() if text is not None}
 
 
 def _written(value: RefValue) -> str:

@@ -53,16 +53,11 @@ def move_head(
 ) -> None:
     """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
 
-    def make() -> Entry:
-        changes = [RefChange(HEAD, context.store.ref(HEAD), to)]
-        if made is not None:
-            if not isinstance(to, str):
-                raise ValueError("a new branch needs a name")
-            changes.insert(0, branch_change(context, to, made))
-        note = str(to) if made is not None else ""
-        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes))
+    def changes() -> list[RefChange]:
+        move = RefChange(HEAD, context.store.ref(HEAD), to)
+        return [move] if made is None else [branch_change(context, str(to), made), move]
 
-    context.store.publish(make)
+    _publish(context, operation, "" if made is None else str(to), changes)
 
 
 def advance_branch(context: Context, branch: str, old: CommitId | None, new: CommitId) -> None:

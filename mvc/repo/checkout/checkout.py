@@ -34,7 +34,7 @@ from mvc.names import check_place, check_ref, printable
 from mvc.repo.content.contents import write_from
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
-from mvc.repo.interrupted import branch_move, checking_out, head_move
+from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs
@@ -112,7 +112,7 @@ def restore_all(
             commit,
             force=force,
             progress=progress,
-            then=head_move(here, to, made) if here != to else None,
+            then=planned_move(here, to, made=made) if here != to else None,
             move=lambda: move_head(context, to, made),
         )
         left = None
@@ -139,7 +139,7 @@ def fast_forward(
             commit,
             force=False,
             progress=progress,
-            then=branch_move(branch, old, commit),
+            then=planned_move(old, commit, branch=branch),
             move=lambda: advance_branch(context, branch, old, commit),
         )
         return replace(done, branch=branch)
