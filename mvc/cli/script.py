@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import cached_property
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -31,7 +32,6 @@ class Script:
         self._fs, self._target, self._recorded = fs, target, recorded
         self.place, _, name = target.partition(":")
         self.name = name or default
-        self._module: ModuleType | None = None
 
     def required(self, name: str) -> Any:
         """What the code has under ``name``. Raises WrongUsage if that is nothing."""
@@ -50,8 +50,6 @@ class Script:
 
     def get(self, name: str) -> Any:
         """What the code has under ``name``; None for nothing, and for a module."""
-        if self._module is None:
-            self._module = self._import()
         found = getattr(self._module, name, None)
         return None if isinstance(found, ModuleType) else found
 
@@ -70,7 +68,8 @@ class Script:
                 hint="run it with --debug to see where",
             ) from error
 
-    def _import(self) -> ModuleType:
+    @cached_property
+    def _module(self) -> ModuleType:
         if not self.place.endswith(".py"):
             sys.path.insert(0, str(self._fs.cwd()))
             try:
