@@ -128,7 +128,7 @@ def argument(
 
     ``completes``: what the shell offers, by its name in ``completing``, if not by ``metavar``.
     """
-    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, takes)
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs, takes=takes)
 
 
 def option(
@@ -141,14 +141,14 @@ def option(
 ) -> Any:
     """An option with a value; ``completes`` as of an argument."""
     settings = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(Option, names, settings, needs, takes)
+    return _Declared(Option, names, settings, needs, takes=takes)
 
 
 def flag(
     help_: str, *names: str, needs: str = "", takes: str | None = None, **settings: Any
 ) -> Any:
     """An option that is there or not; with ``count``, how often."""
-    return _Declared(Option, names, {"help": help_, **settings}, needs, takes)
+    return _Declared(Option, names, {"help": help_, **settings}, needs, takes=takes)
 
 
 @cache
