@@ -40,7 +40,8 @@ def planned_move(
 
     ``made``: where the branch ``new`` begins, if the move makes it.
     """
-    said = {_FROM: _written(old), _TO: _written(new), _MADE: made and made.hex(), _MOVED: branch}
+    begins = None if made is None else made.hex()
+    said = {_FROM: _written(old), _TO: _written(new), _MADE: begins, _MOVED: branch}
     return {name: text for name, text in said.items() if text is not None}
 
 
