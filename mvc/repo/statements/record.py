@@ -186,22 +186,21 @@ def _to_retract(
         newest = newest_first(snapshot, target)
     else:
         newest = reversed(of_commit(snapshot, commit))
-    then, second = list[Deployed](), list[Deployed]()
+    there: Deployed | None = None  # retracted already
+    near: Deployed | None = None  # in the same second, which is what people are shown
     if against.without:  # what a remote refuses is dropped first
         newest = iter(sorted(newest, key=lambda each: each.id not in against.without))
     for deployed in newest:
         if deployed.target != target or commit not in (None, deployed.commit):
             continue
         if time_ns in (None, deployed.time_ns):
-            then.append(deployed)
             if not deployed.retracted or deployed.id in against.counting:
                 return deployed
-        elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
-            second.append(deployed)  # people are shown seconds
-    there = next(iter(then), None)
-    counting = next((deployed for deployed in second if not deployed.retracted), None)
-    if there is None and counting is not None:
-        return counting
+            there = there or deployed
+        elif deployed.time_ns // _SECOND * _SECOND == time_ns and not deployed.retracted:
+            near = near or deployed
+    if there is None and near is not None:
+        return near
     what = "a deployment" if commit is None else f"a deployment of {commit.short}"
     what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
     if there is not None:
