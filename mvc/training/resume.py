@@ -139,7 +139,7 @@ def set_back(
     """
     check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev)
-    kept = training_state(repo, commit, name, production=True)
+    kept = training_state(repo, commit, name)
     passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     for part, value in passed.items():
         _check_part(commit, part, kept.get(part), value)
@@ -185,14 +185,13 @@ def training_state(
     commit: CommitId,
     name: str,
     *,
-    production: bool = False,
     by: RecordedBy = RecordedBy(),  # noqa: B008 - a value
 ) -> Mapping[str, Any]:
     """The training state beside the model ``name``.
 
     Raises CannotResume if there is none, or if it belongs to another version of the model. If
-    ``name`` holds production weights, training cannot continue from them: the caller must pass
-    ``production`` and take the weights from ``training_weights``.
+    ``name`` holds production weights, training cannot continue from them: the caller takes the
+    weights from ``training_weights``.
     """
     entries = repo.manifest(commit).by_path
     path = training_path(name)
@@ -223,28 +222,16 @@ def training_state(
             "the model was committed later, without its training state",
             hint="resume from the version before",
         )
-    if kept["schema"] == parts.PRODUCTION:
-        _check_production(commit, kept, production, by.weights)
-    if kept.get("approximated"):
-        bound_moments(kept.get("optimizer"))
-    return kept
-
-
-def _check_production(
-    commit: CommitId, kept: Mapping[str, Any], production: bool, weights: str
-) -> None:
-    if kept["weights"] is None:
+    if kept["schema"] == parts.PRODUCTION and kept["weights"] is None:
         raise CannotResume(
             f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
             "training weights that they were made of were not kept",
-            hint=f"record with keep_training=True; for the production weights alone use {weights}",
+            hint="record with keep_training=True; for the production weights alone use "
+            + by.weights,
         )
-    if not production:
-        raise CannotResume(
-            f"{commit.short} holds production weights; its training weights lie beside them, "
-            "where this way of resuming does not look",
-            hint="use mvc.resume",
-        )
+    if kept.get("approximated"):
+        bound_moments(kept.get("optimizer"))
+    return kept
 
 
 def training_weights(

@@ -204,7 +204,7 @@ def test_files_and_folders_keep_apart(repo, fs):
     ):
         with pytest.raises(WrongUsage, match="a folder"):
             act()
-    with pytest.raises(WrongUsage, match="new is to be a file"), fs.transaction:
+    with pytest.raises(WrongUsage, match="new cannot be a file"), fs.transaction:
         fs.pipe_file("mvc://models/new", b"1")
         fs.pipe_file("mvc://models/new/deep/x", b"1")
     assert paths(repo) == ["a/b", "x"]

@@ -19,7 +19,6 @@ from mvc.lossy.guard import GuardStage
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
 from mvc.training.checks import RecorderOptions
-from mvc.training.resume import training_state, training_weights
 from tests.repo.lc.histories import start
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
@@ -345,21 +344,6 @@ def test_resume_is_bit_equal_or_refused(tmp_path: Path) -> None:
         assert "keep_training" in (caught.value.hint or "")
         assert before.bits() == bits
         before.model.load_state_dict(repo.checkout(path="model.safetensors"))
-
-
-def test_other_ways_of_resuming_do_not_take_production_weights(tmp_path: Path) -> None:
-    """Who looks for the weights where they always were is refused, even if others lie beside."""
-    model = nn.Linear(2, 2)
-    with mvc.Repository.init(tmp_path) as repo:
-        with mvc.Recorder(repo, model, pipeline=LSB, keep_training=True) as recorder:
-            recorder.step()
-        head, name = repo.find("HEAD"), "model.safetensors"
-        with pytest.raises(CannotResume, match="production weights") as caught:
-            training_state(repo, head, name)
-        assert "mvc.resume" in (caught.value.hint or "")
-        kept = training_state(repo, head, name, production=True)
-        weights = training_weights(repo, head, name, kept)
-        assert tensor_bits(weights) == tensor_bits(model.state_dict())
 
 
 def test_optimizer_state_is_exact(tmp_path: Path) -> None:

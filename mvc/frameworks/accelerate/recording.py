@@ -151,7 +151,7 @@ class Attached(Records):
         not fit what was prepared and registered; then nothing has changed.
         """
         commit, name = self._recording.find(rev), self._recording.options.name
-        kept = resume.training_state(self.repo, commit, name, production=True)
+        kept = resume.training_state(self.repo, commit, name)
         saved = kept.get("accelerate")
         if saved is None:
             raise CannotResume(

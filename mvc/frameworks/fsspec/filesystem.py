@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, cached_property, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -224,7 +224,6 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
     for group in groups.values():
         context, branch = group[0].repo.context, group[0].branch
         changes = {change.path: change for plan in group for change in plan.changes}
-        _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(
@@ -232,13 +231,6 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
         )
         with suppress(NothingToCommit):
             commit(context, request)
-
-
-def _check_apart(paths: set[str]) -> None:
-    """Raises WrongUsage if one of the paths would be a folder above another."""
-    for path in paths:
-        for above in paths.intersection(map(str, PurePosixPath(path).parents)):
-            raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
 
 
 class Spool(io.RawIOBase):

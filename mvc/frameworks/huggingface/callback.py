@@ -246,7 +246,7 @@ class MVCCallback(Records, TrainerCallback):
 
 def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
     """The training state of a version that MVCCallback made; raises CannotResume for others."""
-    kept = training_state(repo, commit, name, production=True)
+    kept = training_state(repo, commit, name)
     if kept.get("trainer") is None or kept.get("rng") is None:
         raise CannotResume(
             f"{commit.short} was not recorded from a Trainer, or without the random generators",

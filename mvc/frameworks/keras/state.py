@@ -112,7 +112,7 @@ class RestoredFit:
 
         ``data`` is that of ``data_of_fit`` for the ``fit`` that goes on, ``epochs`` where it ends.
         """
-        self._kept = kept = training_state(repo, commit, name, production=True, by=_MADE_HERE)
+        self._kept = kept = training_state(repo, commit, name, by=_MADE_HERE)
         self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
         self.batches, self.logs = kept["batches"], kept["logs"]
         self.digest: str | None = kept["order"]["digest"]

@@ -100,7 +100,7 @@ class Resume:
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
         self.path = f"mvc:{commit}"
-        self._kept = kept = resume.training_state(repo, commit, name, production=True)
+        self._kept = kept = resume.training_state(repo, commit, name)
         if "lightning" not in kept:
             raise CannotResume(
                 f"{commit.short} was not recorded by a Lightning callback",
