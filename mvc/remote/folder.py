@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ from mvc.store.journal.entries import RefValue
 
 if TYPE_CHECKING:
     from mvc.remote.live import LiveMark
+
+
+_LOOK = 0.5  # seconds between two looks at what is live
 
 
 class FolderDoor:
@@ -65,7 +69,7 @@ class FolderDoor:
 
         if target not in self._marks:
             self._marks = {target: LiveMark(self.context, target)}
-        return self._marks[target].other_than(mark, seconds)
+        return once_other(self._marks[target].now, mark, seconds, pause=_LOOK)
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
@@ -75,6 +79,19 @@ class FolderDoor:
 
     def close(self) -> None:
         self.context.store.close()
+
+
+def once_other(
+    look: Callable[[], str | None], mark: str, seconds: float, *, pause: float
+) -> str | None:
+    """What is seen once it is not ``mark`` any more; None if it is for so many seconds."""
+    deadline = time.monotonic() + seconds
+    while (now := look()) == mark:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        time.sleep(min(pause, left))
+    return now
 
 
 def account() -> str:

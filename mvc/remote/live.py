@@ -4,7 +4,6 @@ one path of the live version along the cheapest way from what the receiver's fil
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -28,8 +27,6 @@ from mvc.store.snapshot import JOURNAL
 
 NOTHING_LIVE = "-"
 """The mark of a target on which nothing is live."""
-LOOK = 0.5
-"""Seconds between two looks at a journal."""
 _MOST_HELD = 64  # versions that a receiver has
 
 
@@ -60,16 +57,6 @@ class LiveMark:
             self._mark = NOTHING_LIVE if live is None else f"{live.sequence}-{live.commit.hex()}"
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
         return self._mark
-
-    def other_than(self, mark: str, seconds: float) -> str | None:
-        """The mark once it is another one than ``mark``; None if it is not in so many seconds."""
-        deadline = time.monotonic() + seconds
-        while (now := self.now()) == mark:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            time.sleep(min(LOOK, left))
-        return now
 
 
 class LiveSending:

@@ -25,7 +25,7 @@ from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
 from mvc.remote.bucket.sweeping import sweep
 from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
-from mvc.remote.folder import FolderDoor
+from mvc.remote.folder import FolderDoor, once_other
 from mvc.remote.remotes import Remote
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
@@ -75,16 +75,11 @@ class BucketDoor:
             yield from rest
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        deadline = time.monotonic() + seconds
-        while True:
+        def look() -> str | None:
             self._looked = False
-            now = self._on_mirror(lambda door: door.live(target))
-            if now != mark:
-                return now
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            time.sleep(min(_LOOK * random.uniform(0.75, 1.25), left))  # noqa: S311
+            return self._on_mirror(lambda door: door.live(target))
+
+        return once_other(look, mark, seconds, pause=_LOOK * random.uniform(0.75, 1.25))  # noqa: S311
 
     def receive(self, given: Slice) -> Received:
         """Publishes a slice with one swap of the head; again after a lost race."""
