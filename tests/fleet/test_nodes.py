@@ -20,6 +20,7 @@ from mvc.ids import CommitId
 from mvc.remote.doors import open_door
 from mvc.serving.nodes import SILENT_NS, Reports
 from mvc.testing.process import FixedClock
+from tests.fleet.following import follow
 from tests.remote.kit.places import Place, place
 
 MINUTE = 60 * 10**9
@@ -223,9 +224,7 @@ def test_a_follower_reports(kind: str, tmp_path: Path) -> None:
     """Also after the target was rolled back."""
     with a_fleet(kind, tmp_path) as fleet:
         for _ in range(2):
-            mvc.follow(
-                fleet.remote.url, "prod", to=tmp_path / "model.safetensors", name="7", once=True
-            )
+            follow(fleet.remote.url, "prod", to=tmp_path / "model.safetensors", name="7", once=True)
             fleet.remote.own(lambda repo: repo.rollback("prod"))
         made = fleet.remote.own(lambda repo: repo.deployments("nodes/7/prod"), reads=True)
         assert [each.commit for each in made] == fleet.versions[:0:-1]
