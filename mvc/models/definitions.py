@@ -56,11 +56,11 @@ class Definitions:
             here = _live(module, name)
             if _is_plain(written) and _is_plain(here) and not _same(written, here):
                 return _differs(f"{name} is", here, written)
-        for name in sorted(text.functions):
-            if (here := _live(module, name)) is not _NONE:
+        for name, known in text.functions.items():
+            if known and (here := _live(module, name)) is not _NONE:
                 code = getattr(unwrap(here), "__code__", None)
-                known = [bare for bare, _ in self._code.get(name, ())]
-                if not isinstance(code, CodeType) or _bare(code) not in known:
+                codes = [bare for bare, _ in self._code.get(name, ())]
+                if not isinstance(code, CodeType) or _bare(code) not in codes:
                     return f"{name} was replaced by another function"
         return None
 
@@ -79,13 +79,14 @@ class Definitions:
 class _Text:
     """What a file's text gives to names, read from its first line to its last.
 
-    ``values`` and ``functions``, those without decorators, are by qualified name, ``defaults`` by
-    the first line and the name of a function. What the text does not show is ``_NONE``.
+    ``values`` are by qualified name, as ``functions``: whether a name is that of a function without
+    decorators. ``defaults`` are by the first line and the name of a function. What the text does
+    not show is ``_NONE``.
     """
 
     def __init__(self, tree: ast.Module, module: ModuleType) -> None:
         self.values: dict[str, Any] = {}
-        self.functions: set[str] = set()
+        self.functions: dict[str, bool] = {}
         self.defaults: dict[tuple[int, str], dict[str, Any]] = {}
         self._live, self._changed = vars(module), _changed(tree)
         self._names: dict[str, Any] = {}
@@ -97,17 +98,18 @@ class _Text:
     def _body(self, body: list[ast.stmt], own: dict[str, Any], where: str) -> None:
         """Reads a module or a class. ``own``: the names that it has bound so far."""
         for statement in body:
-            plain = False
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._define(statement, own)
-                plain = not statement.decorator_list
             elif isinstance(statement, ast.ClassDef):
                 self._body(statement.body, {}, f"{where}{statement.name}.")
             for name, value in self._bound(statement, own):
                 known = name not in self._changed
-                own[name] = self.values[where + name] = value if known else _NONE
-                self.functions.discard(where + name)
-                self.functions.update({where + name} if plain and known else ())
+                own[name] = value if known else _NONE
+                written = isinstance(statement, ast.Assign | ast.AnnAssign)
+                self.values[where + name] = own[name] if written else _NONE
+                decorators = getattr(statement, "decorator_list", None)
+                is_function = not isinstance(statement, ast.ClassDef) and decorators == []
+                self.functions[where + name] = is_function and known
 
     def _bound(self, statement: ast.stmt, own: dict[str, Any]) -> list[tuple[str, Any]]:
         match statement:

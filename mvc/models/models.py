@@ -215,10 +215,9 @@ def _arguments(
 
 
 def _takes_nothing(target: Any) -> bool:
-    import torch
+    from torch.nn import Module
 
-    own = getattr(target, "__init__", None)
-    return isinstance(target, type) and own is torch.nn.Module.__init__
+    return isinstance(target, type) and getattr(target, "__init__", None) is Module.__init__
 
 
 def _shown(target: Any) -> str:
