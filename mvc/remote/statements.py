@@ -217,7 +217,7 @@ def _check_deployment(context: Context, made: Deployment, own: Collection[Commit
     snapshot, commit = context.store.snapshot, CommitId(made.subject)
     check_target(made.target)
     check_moment(made.time_ns)
-    if len(snapshot.at_hybrid(made.target, made.hybrid_ns)) >= _AT_ONE_TIME:
+    if snapshot.at_hybrid(made.target, made.hybrid_ns) >= _AT_ONE_TIME:
         raise RemoteRefused(
             f"{_AT_ONE_TIME} deployments on {printable(made.target)} have one hybrid time already",
             hint="no clock makes so many: ask who sends them",

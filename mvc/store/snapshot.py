@@ -523,18 +523,9 @@ class Snapshot:
         key = self.last(low, keys.after(low))
         return None if key is None else keys.moment_of(key)
 
-    def at_hybrid(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Deployment]]:
-        """The deployments on a target with this hybrid time, with their entries."""
-        low = keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)
-        return [self.ordered_at(key, target) for key in self.under(low)]
-
-    def ordered_at(self, key: bytes, target: str) -> tuple[Recorded, Deployment]:
-        """The deployment to which a key leads, and its entry. Raises DamagedData."""
-        recorded = self.entry(keys.offset_of(key))
-        for each in recorded.entry.deployments:
-            if each.target == target:
-                return recorded, each
-        raise DamagedData("the index and the journal differ on the order of deployments")
+    def at_hybrid(self, target: str, hybrid_ns: int) -> int:
+        """How many deployments on a target have this hybrid time."""
+        return len(self.under(keys.ordered(Deployment.code, target) + keys.moment(hybrid_ns)))
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
         """The entry that the greatest key of a range leads to."""
