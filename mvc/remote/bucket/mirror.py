@@ -57,7 +57,6 @@ class Seen(Struct, frozen=True):
 
     version: str
     head: BucketHead
-    data: bytes
 
 
 class _Note(Struct, frozen=True, array_like=True):
@@ -163,7 +162,7 @@ class Mirror:
             self._follow(self.seen)
         else:
             head = BucketHead.decode(found.data, self.objects.url)
-            self._follow(Seen(found.version, head, found.data))
+            self._follow(Seen(found.version, head))
 
     def _make(self) -> None:
         if self.fs.stat(self._folder) is None:
@@ -326,7 +325,7 @@ class Mirror:
         """Notes, for the next process, what the mirror is now."""
         if self.seen == seen:
             return
-        note = _Note(seen.version, seen.data, tuple(self.fs.known.values()))
+        note = _Note(seen.version, seen.head.encoded(), tuple(self.fs.known.values()))
         body = msgspec.msgpack.encode(note)
         self.fs.write_atomic(self.place / _SEEN, body + blake3(body).digest(_CHECK))
         self.seen = seen
@@ -338,7 +337,7 @@ class Mirror:
             if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
                 raise DamagedData("the note does not match its checksum")
             note = msgspec.msgpack.decode(data[:-_CHECK], type=_Note)
-            seen = Seen(note.version, BucketHead.decode(note.head, self.objects.url), note.head)
+            seen = Seen(note.version, BucketHead.decode(note.head, self.objects.url))
             if not self.has(seen.head.end):
                 raise DamagedData("the note does not match the mirror")
         except (MvcError, msgspec.MsgspecError):

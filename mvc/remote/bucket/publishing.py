@@ -143,7 +143,7 @@ class Publisher:
         if version is None:
             mirror.refresh()
             return False
-        mirror.settle(Seen(version, head, data), packs)
+        mirror.settle(Seen(version, head), packs)
         return True
 
     # -- writing --------------------------------------------------------------------------
