@@ -37,7 +37,7 @@ BUDGET = {
     "pipelines": 391,
     "probing": 841,
     "recipes": 1_820,
-    "remote": 5_763,
+    "remote": 5_762,
     "repo": 6_679,
     "report": 703,
     "server": 1_300,
