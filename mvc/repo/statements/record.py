@@ -103,9 +103,8 @@ def deploy(
 
     A forgotten version can be recorded only for a time in the past. ``sign``: by default as the
     user's settings say. ``against``: the remote's record that it is to fit; ``send``: see
-    ``signing.publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten,
-    CannotSign, and unless ``anyway`` TargetProtected, and BadModelFile if a file is missing or
-    false.
+    ``publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten, CannotSign, and
+    unless ``anyway`` TargetProtected, and BadModelFile if a file is missing or false.
     """
     refuse_protected(context, target, anyway=anyway)
     snapshot = context.fresh()
