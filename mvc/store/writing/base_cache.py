@@ -77,13 +77,9 @@ class _Kept(Struct):
     name: str
     id: BlobId
     spec: TensorSpec
-    memory: memoryview | bytearray
+    buffer: memoryview
     cache: BaseCache
     chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
-
-    @property
-    def buffer(self) -> memoryview:
-        return memoryview(self.memory)
 
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
@@ -101,7 +97,7 @@ class _Kept(Struct):
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
         """Records the chain of the piece at byte ``start``."""
         if self.chains is None:
-            self.chains = [()] * max(1, -(-len(self.memory) // PIECE))
+            self.chains = [()] * max(1, -(-len(self.buffer) // PIECE))
         self.chains[start // PIECE] = chain
 
 
@@ -175,15 +171,13 @@ class BaseCache:
         name: str,
         id_: BlobId,
         spec: TensorSpec,
-        copied: bytearray | None = None,
         *,
         aside: bool | None = None,
     ) -> _Kept | None:
         """A buffer for a new content, which the encoder fills; ``settle`` verifies it.
 
-        None if there is no room. ``copied``: the content, if the id was computed from this very
-        memory. ``aside``: whether a later version than this one is coded against the old content;
-        by default as the layout says.
+        None if there is no room. ``aside``: whether a later version than this one is coded against
+        the old content; by default as the layout says.
         """
         old = self.base(name, spec)
         if old is not None and (self._returns_to(old) if aside is None else aside):
@@ -193,12 +187,8 @@ class BaseCache:
                 return None
             self._hold(spec.nbytes)
             self._recount = True
-        memory: memoryview | bytearray
-        if copied is not None:
-            memory = copied
-        else:
-            memory = _empty(spec.nbytes) if old is None else old.memory
-            self._unproven.append(name)
+        memory = _empty(spec.nbytes) if old is None else old.buffer
+        self._unproven.append(name)
         self._next[name] = new = _Kept(name, id_, spec, memory, cache=self)
         return new
 
@@ -236,7 +226,7 @@ class BaseCache:
         if before is None and not self._budget.has_room(kept.spec.nbytes):
             return kept
         self._older[name] = kept
-        fits = before is not None and len(before.memory) == kept.spec.nbytes
+        fits = before is not None and len(before.buffer) == kept.spec.nbytes
         return before if fits else None
 
     def drop_older(self) -> None:
@@ -247,7 +237,7 @@ class BaseCache:
         """Counts anew after tensors came or went; drops older ones of tensors that went."""
         self._older = {name: kept for name, kept in self._older.items() if name in self._kept}
         every = (*self._kept.values(), *self._older.values())
-        self._hold(sum(len(kept.memory) for kept in every) - self._held)
+        self._hold(sum(len(kept.buffer) for kept in every) - self._held)
         self._recount = False
 
     def _hold(self, more: int) -> None:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 _MANY = 10_000  # contents of a file
-_SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker than hashing twice
 
 
 class ContentWriter:
@@ -170,10 +169,7 @@ class ContentWriter:
         """Reads a content, or its first piece, and computes its id."""
         file, i, spec = member.storing.file, member.content, member.spec
         borrowed = file.borrow(i)
-        if borrowed is not None and spec.nbytes <= _SMALL and not file.ids:
-            member.copied = bytearray(borrowed)
-            member.data = memoryview(member.copied)
-        elif borrowed is not None:
+        if borrowed is not None:
             member.data, member.borrowed = borrowed, True
         elif spec.nbytes > PIECE:
             member.id = file.content_id(i, self.objects.take(PIECE))
@@ -215,8 +211,7 @@ class ContentWriter:
             if member.wanted:
                 self.objects.begin(id_)
                 if last is not None:
-                    copied = member.copied
-                    member.kept = last.replace(name, id_, member.spec, copied, aside=aside)
+                    member.kept = last.replace(name, id_, member.spec, aside=aside)
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
             if member.borrowed and (member.wanted or is_read):
@@ -295,17 +290,13 @@ class ContentWriter:
         if borrowed is None and spec.nbytes > PIECE:
             return self._large(storing, i)
         data = borrowed if borrowed is not None else self._read(file, i, spec.nbytes)
-        small = borrowed is not None and spec.nbytes <= _SMALL and not file.ids
-        copied = bytearray(data) if small else None
-        if copied is not None:
-            borrowed, data = None, memoryview(copied)
         id_ = file.ids[i] if file.ids else blob_id(spec, data, parallel=True)
         if not self.objects.wants(id_):
             if last is not None:
                 last.unchanged(origin.name, id_, spec, data)
             return id_
         master, base = self._base(storing, origin, spec, data)
-        kept = last.replace(origin.name, id_, spec, copied) if last is not None else None
+        kept = last.replace(origin.name, id_, spec) if last is not None else None
         if borrowed is not None:
             storing.borrow(i, id_, is_copied=kept is not None)
         self.objects.begin(id_)

@@ -52,8 +52,8 @@ _AS_GOOD = 0.5  # of the elements that the rule predicted there
 class UnitMember(Struct):
     """One tensor of a unit: a content of a file, whose content in the version before is ``base``.
 
-    ``data``: its bytes, if all are in memory; ``copied`` if that is memory of its own, ``borrowed``
-    if it is the caller's. ``wanted``: it is to be stored; ``kept`` is then its place in a cache.
+    ``data``: its bytes, if all are in memory; ``borrowed``: in the caller's. ``wanted``: it is to
+    be stored; ``kept`` is then its place in a cache.
     """
 
     storing: Storing
@@ -62,7 +62,6 @@ class UnitMember(Struct):
     base: Base
     id: BlobId = BlobId(bytes(DIGEST_SIZE))
     data: memoryview | None = None
-    copied: bytearray | None = None
     borrowed: bool = False
     wanted: bool = False
     kept: NextBase | None = None
