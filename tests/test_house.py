@@ -30,7 +30,7 @@ BUDGET = {
     "distributed": 2_912,
     "frameworks": 2_852,
     "io": 1_401,
-    "lossy": 2_130,
+    "lossy": 2_115,
     "maintenance": 5_691,
     "model": 740,
     "models": 1_005,
@@ -42,7 +42,7 @@ BUDGET = {
     "report": 703,
     "server": 1_300,
     "serving": 658,
-    "store": 5_878,
+    "store": 5_863,
     "testing": 408,
     "training": 1_493,
 }

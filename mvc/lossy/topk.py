@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mvc.codecs.stage import Stage, number, plain, read_options
@@ -31,7 +32,18 @@ _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
 
 
-class TopKOfEach(ChoosingStage, frozen=True):
+class _TopK(ChoosingStage, frozen=True):
+    share: Decimal
+    least: Decimal
+
+    def finer(self) -> LossyStage | None:
+        share = 2 * self.share
+        head, comma, options = self.text.partition(",")
+        text = f"{head.partition(':')[0]}:{plain(share)}{comma}{options}"
+        return None if share >= 1 else replace(self, text=text, share=share)
+
+
+class TopKOfEach(_TopK, frozen=True):
     """lossy: per tensor, takes over the share P of entries that changed most
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
@@ -39,8 +51,6 @@ class TopKOfEach(ChoosingStage, frozen=True):
     the saves that were skipped.
     """
 
-    share: Decimal
-    least: Decimal
     curve: Decimal | None
     carry: bool
     usage = "topk:P[,min=M][,loss=linear|L][,carry]"
@@ -64,14 +74,6 @@ class TopKOfEach(ChoosingStage, frozen=True):
         text += ",carry" if carry else ""
         return cls(text, share, least, curve=curve, carry=carry)
 
-    def finer(self) -> LossyStage | None:
-        share = 2 * self.share
-        if share >= 1:
-            return None
-        options = self.text.partition(",")[1:]
-        text = f"topk:{plain(share)}{''.join(options)}"
-        return TopKOfEach(text, share, self.least, curve=self.curve, carry=self.carry)
-
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
         share: Decimal | Fraction = self.share
         if self.curve is not None:
@@ -87,7 +89,7 @@ class TopKOfEach(ChoosingStage, frozen=True):
             tensor.take_only(largest(tensor.distance(), k))
 
 
-class TopKOfAll(ChoosingStage, frozen=True):
+class TopKOfAll(_TopK, frozen=True):
     """lossy: of all tensors together, takes over the share P that changed most
 
     Every tensor changes at least ``least`` times the largest tensor's size, taken from its own
@@ -95,8 +97,6 @@ class TopKOfAll(ChoosingStage, frozen=True):
     tensor and index.
     """
 
-    share: Decimal
-    least: Decimal
     usage = "topk-all:P[,min=M]"
     scope = "group"
 
@@ -105,13 +105,6 @@ class TopKOfAll(ChoosingStage, frozen=True):
         first, options = read_options(name, parameter, ("min",), ())
         share, least, text = _shares(name, first, options)
         return cls(text, share, least)
-
-    def finer(self) -> LossyStage | None:
-        share = 2 * self.share
-        if share >= 1:
-            return None
-        options = self.text.partition(",")[1:]
-        return TopKOfAll(f"topk-all:{plain(share)}{''.join(options)}", share, self.least)
 
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
         if not weights:

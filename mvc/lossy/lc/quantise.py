@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mvc.codecs.floats import subnormals
-from mvc.errors import WrongUsage
 from mvc.lossy.lc.groups import Data, Group, TensorChange
 from mvc.lossy.lc.stages import LossyPipeline
 from mvc.lossy.lc.step import Addition
@@ -37,15 +36,12 @@ def quantise(
 
     A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes
     that ``encode_steps`` makes of these steps. It is exceeded only if not even one bucket, or
-    one level on each side, fits. Raises WrongUsage if the tensors do not fit each other, and
-    MvcError where this thread cannot compute with subnormal numbers.
+    one level on each side, fits. Raises MvcError where this thread cannot compute with subnormal
+    numbers.
     """
     kinds = kinds or [""] * len(before)
-    if not len(before) == len(after) == len(kinds):
-        raise WrongUsage("before, after and kinds do not have the same number of tensors")
     quantiser = pipeline.quantiser
-    if quantiser is None:
-        raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
+    assert quantiser is not None, f"pipeline {pipeline.text} does not quantise"
     steps: list[Addition | None] = [None] * len(before)
     groups: dict[object, Group] = {}
     with subnormals():
