@@ -768,13 +768,6 @@ class Repository(Unpicklable):
 
         return nearest(self.context, Path(path))
 
-    def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
-        """The newest version, ``besides`` excepted, that introduced this state at this path."""
-        from mvc.repo.worktree import identify
-
-        other = None if besides is None else self.find(besides)
-        return identify.earlier(self.context, entry, besides=other)
-
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The name under which a path of the disk is tracked; empty for the root itself.
 
