@@ -42,7 +42,7 @@ BUDGET = {
     "report": 703,
     "server": 1_300,
     "serving": 658,
-    "store": 5_863,
+    "store": 5_856,
     "testing": 408,
     "training": 1_493,
 }

@@ -44,10 +44,9 @@ TRANSFORMS = {"resize": FIRST, "patch": FIRST, "cast:": FIRST, OPTIM: "optim"}
 _ADDS = frozenset({JOINT, "expq", "uniform"})
 """How codings begin that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
-_TEXTS = 4096  # in memory: every step of an optimizer has its own
 
 
-class Coding(Struct, frozen=True):
+class Coding(Struct, frozen=True, dict=True):
     """How payload bytes become an object.
 
     ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
@@ -61,48 +60,40 @@ class Coding(Struct, frozen=True):
 
     text: str
 
-    @property
-    def transform(self) -> str:
-        return _transform_of(self.text)
+    @staticmethod
+    @lru_cache(maxsize=4096)  # every step of an optimizer has its own
+    def of(text: str) -> Coding:
+        """The same value for equal texts, with what was found out about it."""
+        return Coding(text)
 
-    @property
+    @cached_property
+    def transform(self) -> str:
+        head = self.text.split(" | ", 1)[0]
+        return head if head in {"resize", "patch"} or head.startswith(("cast:", OPTIM)) else ""
+
+    @cached_property
     def forward_only(self) -> bool:
         """Whether the base cannot be made of the object."""
-        return _is_forward_only(self.text)
+        # Not by ``Pipeline.parse``: reading a history imports no codecs.
+        first = self.text.partition(" | ")[0].partition(":")[0]
+        return bool(self.transform) or first in _ADDS
 
     @property
     def predicted(self) -> bool:
         """Whether an optimizer's step leads from the base, and from inputs next to it."""
         return self.text.startswith(OPTIM)
 
-    @property
+    @cached_property
     def joint(self) -> int:
         """How many steps of each object follow each other in one payload; 0 for no super-step."""
-        return _joint_of(self.text)
+        head, colon, count = self.text.split(" | ", 1)[0].partition(":")
+        known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
+        return int(count) if known else 0
 
     @property
     def pipeline(self) -> str:
         prefixed = self.joint or self.transform not in {"", "patch"}
         return self.text.partition(" | ")[2] if prefixed else self.text
-
-
-@lru_cache(maxsize=_TEXTS)
-def _transform_of(text: str) -> str:
-    head = text.split(" | ", 1)[0]
-    return head if head in {"resize", "patch"} or head.startswith(("cast:", OPTIM)) else ""
-
-
-@lru_cache(maxsize=256)
-def _joint_of(text: str) -> int:
-    head, colon, count = text.split(" | ", 1)[0].partition(":")
-    known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
-    return int(count) if known else 0
-
-
-@lru_cache(maxsize=_TEXTS)
-def _is_forward_only(text: str) -> bool:
-    # Not by ``Pipeline.parse``: reading a history imports no codecs.
-    return bool(_transform_of(text)) or text.partition(" | ")[0].partition(":")[0] in _ADDS
 
 
 class Member(NamedTuple):
@@ -253,7 +244,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     header = data[PREFIX_SIZE:end]
     reader = Reader(header, f"a record header in {where}")
     group = bool(reader.uint(1))
-    codings = [Coding(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
+    codings = [Coding.of(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
     found: list[Member] = []
     at = 0

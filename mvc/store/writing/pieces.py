@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import lru_cache
 from typing import Protocol
 
 from msgspec import Struct
@@ -145,23 +144,18 @@ def copy_kept(piece: Waiting) -> None:
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
-    if _coding(piece.text).transform == "patch":
+    if Coding.of(piece.text).transform == "patch":
         return chunks
     payload = pack_chunks(chunks, piece.width, CHUNK)
     prove_chunks(payload, piece.nbytes, piece.width)
     return payload
 
 
-@lru_cache(maxsize=4096)
-def _coding(text: str) -> Coding:
-    return Coding(text)
-
-
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
     """The piece as a record's member, its payload ``at`` a place of the body."""
     return Member(
         kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
-        coding=_coding(piece.text), base=piece.base, at=at, stored=stored, check=check,
+        coding=Coding.of(piece.text), base=piece.base, at=at, stored=stored, check=check,
         inputs=piece.inputs,
     )  # fmt: skip
 
@@ -178,6 +172,6 @@ def tell(piece: Waiting, sequence: int, stored: int) -> None:
         in_run = bool(piece.under) and piece.under[-1].predicted
         link = Link(
             piece.id, sequence, depth, stored=under + stored, nbytes=piece.nbytes,
-            predicted=in_run or _coding(piece.text).predicted,
+            predicted=in_run or Coding.of(piece.text).predicted,
         )  # fmt: skip
         piece.kept.stored(piece.start, (*piece.under, link))
