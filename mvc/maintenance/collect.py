@@ -21,9 +21,16 @@ from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import MIB
-from mvc.maintenance.graph import Flags, Integers, StorageGraph, StoredCoding, column
+from mvc.maintenance.graph import (
+    Flags,
+    Integers,
+    Piece,
+    Reachability,
+    StorageGraph,
+    StoredCoding,
+    column,
+)
 from mvc.maintenance.history import names_of
-from mvc.maintenance.paths import Piece, Reachability
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup import manifests

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.api import Rev, entered, fetches
 from mvc.errors import UnknownPath, need_torch
 from mvc.ids import CommitId
-from mvc.maintenance.repack.repack import unchanged
+from mvc.maintenance.repack.repack import present_metrics
 from mvc.models.environment import NAME as ENVIRONMENT
 from mvc.models.environment import Environment
 from mvc.models.models import NAME, read_model, trusted_versions
@@ -160,7 +160,7 @@ def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") 
     """
     from mvc.recipes.weights import drop
 
-    unchanged(repo.context)  # of a damaged repository nothing is given up
+    present_metrics(repo.context)  # of a damaged repository nothing is given up
     drop(repo.context, [repo.find(rev) for rev in revs], reason=reason)
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mvc.maintenance.graph import StorageGraph
-from mvc.maintenance.paths import Reachability
+from mvc.maintenance.graph import Reachability, StorageGraph
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, Recorded
 from mvc.store.packs.records import Coding, Member, RecordHeader

@@ -47,18 +47,17 @@ class Goal(Struct, frozen=True):
     proven: Mapping[CommitId, Proven] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.weight is not None:
-            return f"storage-weight {plain(self.weight)}"
-        if self.interval is not None:
-            return f"interval {self.interval}"
-        if self.max_recovery is not None:
-            return f"max-recovery {plain(self.max_recovery)}"
-        if self.layout is not None:
-            return f"layout {self.layout}"
-        if self.max_size is not None:
-            return f"max-size {self.max_size}"
-        if self.super_step is not None:
-            return f"super-step {self.super_step}"
+        aims = {
+            "storage-weight": self.weight,
+            "interval": self.interval,
+            "max-recovery": self.max_recovery,
+            "layout": self.layout,
+            "max-size": self.max_size,
+            "super-step": self.super_step,
+        }
+        for name, aim in aims.items():
+            if aim is not None:
+                return f"{name} {plain(aim) if isinstance(aim, float) else aim}"
         verb, ids = ("add", self.add) if self.add else ("remove", self.remove)
         return " ".join([verb, *(id_.short for id_ in ids)])
 

@@ -27,8 +27,7 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.graph import StorageGraph, read_records
-from mvc.maintenance.paths import Reachability
+from mvc.maintenance.graph import Reachability, StorageGraph, read_records
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.problem import (
     Candidate,

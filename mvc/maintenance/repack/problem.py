@@ -40,11 +40,13 @@ from mvc.types import Progress
 class Version(Struct, frozen=True):
     """``blobs``: its contents by id, each with its line: the path and name it is found under.
 
-    ``sequence``: the operation that published it. It has so many ``files`` of ``nbytes`` in all.
+    ``sequence``: the operation that published it, ``entry_index``: its position in the graph. It
+    has so many ``files`` of ``nbytes`` in all.
     """
 
     commit: CommitId
     sequence: int
+    entry_index: int
     manifest: ManifestId
     parent: int | None
     blobs: Mapping[bytes, str]
@@ -125,11 +127,11 @@ def survey(context: Context, found: StorageGraph, progress: Progress | None = No
     gone = found.history.forgotten
     given_up = found.history.given_up(found.history.numbers.keys() - gone.keys())
     commits: dict[CommitId, Commit] = {}
-    numbers: dict[CommitId, int] = {}
-    for recorded in found.entries:
+    published: dict[CommitId, tuple[int, int]] = {}
+    for position, recorded in enumerate(found.entries):
         for commit in recorded.entry.commits:
             commits[commit.id] = commit
-            numbers.setdefault(commit.id, recorded.sequence)
+            published.setdefault(commit.id, (recorded.sequence, position))
     for id_, commit in commits.items():
         if id_ in gone or id_ in made.numbers:
             continue
@@ -148,11 +150,13 @@ def survey(context: Context, found: StorageGraph, progress: Progress | None = No
         for blob in blobs:
             made.first.setdefault(blob, len(made.versions))
         number = None if parent is None else made.numbers[parent]
+        sequence, entry_index = published[id_]
         nbytes = sum(entry.size for entry in entries)
         made.versions.append(
             Version(
                 commit=id_,
-                sequence=numbers[id_],
+                sequence=sequence,
+                entry_index=entry_index,
                 manifest=commit.manifest,
                 parent=number,
                 blobs=blobs,

@@ -43,15 +43,13 @@ def repack(
     """
     if not dry_run:
         context.store.check_writable("repacked")
-    plans: list[RepackPlan] = []
 
-    def attempt() -> Recorded | None:
+    def attempt() -> tuple[RepackPlan, Recorded | None]:
         plan = make_plan(context, goal, progress)
-        plans.append(plan)
         if dry_run or not plan:
-            return None
+            return plan, None
         policy, author = encoding_policy(context.config), context.author
-        return rewrite(
+        return plan, rewrite(
             context.store, policy, plan.found, plan.rewrite,
             operation=lambda: Entry(
                 "repack", context.store.clock.now_ns(), str(goal), author=author, reason=reason
@@ -59,16 +57,8 @@ def repack(
             progress=progress,
         )  # fmt: skip
 
-    done = retry_on_rewrite(context.store.snapshot, attempt)
-    return Repacked(plans[-1], None if done is None else present_metrics(context))
-
-
-def unchanged(context: Context) -> Repacked:
-    """The present layout as a plan that does nothing."""
-    plan = retry_on_rewrite(
-        context.store.snapshot, lambda: RepackProblem(context, Goal()).unchanged()
-    )
-    return Repacked(plan, None)
+    plan, done = retry_on_rewrite(context.store.snapshot, attempt)
+    return Repacked(plan, None if done is None else present_metrics(context))
 
 
 def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
@@ -86,14 +76,10 @@ def make_plan(context: Context, goal: Goal, progress: Progress | None = None) ->
 
 def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> RepackPlan:
     """The plan, and super-steps of versions that are stored as approximate steps."""
-    rewrite, made = plan.rewrite, super_steps(problem.survey, step)
+    made = super_steps(problem.survey, step)
     if not made:
         return plan
-    left = {pack for pack, _, _ in made.leave}
-    rewrite = replace(
-        rewrite, leave=rewrite.leave | made.leave, add=[*rewrite.add, *made.shortcuts],
-        packs=rewrite.packs | left, joint=made.by_entry,
-    )  # fmt: skip
+    rewrite = made.beside(plan.rewrite)
     after = replace(plan.after, bytes=plan.after.bytes - made.saved)
     joined = sum(len(each.chains) * len(each.chains[0]) for each in made.joint)
     return replace(plan, rewrite=rewrite, after=after, joined=joined)

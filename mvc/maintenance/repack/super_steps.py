@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.lossy.lc.payload import encode_joint, encode_steps
@@ -143,13 +144,18 @@ class SuperSteps(Struct):
     def __bool__(self) -> bool:
         return bool(self.joint or self.shortcuts)
 
-    @property
-    def by_entry(self) -> dict[int, list[Encoded]]:
-        """How to make the records, by the entry that they belong to."""
-        found: dict[int, list[Encoded]] = {}
+    def beside(self, plan: RewritePlan) -> RewritePlan:
+        """A plan that makes them as well."""
+        joint: dict[int, list[Encoded]] = {}
         for each in self.joint:
-            found.setdefault(each.entry_index, []).append(each.encode)
-        return found
+            joint.setdefault(each.entry_index, []).append(each.encode)
+        return replace(
+            plan,
+            leave=plan.leave | self.leave,
+            add=[*plan.add, *self.shortcuts],
+            packs=plan.packs | {pack for pack, _, _ in self.leave},
+            joint=joint,
+        )
 
 
 def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
@@ -164,10 +170,7 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
         made = super_steps(found, step, since)
         if not made:
             return None
-        plan = RewritePlan(
-            made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=found.specs,
-            joint=made.by_entry,
-        )  # fmt: skip
+        plan = made.beside(RewritePlan(specs=found.specs))
         note, author = f"super-step {step}", context.author
         policy = encoding_policy(context.config)
         return rewrite(
@@ -213,15 +216,6 @@ class _Planner:
                 self._records.setdefault(record.entry_index, []).append(record)
                 for member in record.header.members:
                     self._bases[member.id] = self._found.base_of(member) or b""
-        self._homes = self._entries_of_versions() if self._records else {}
-
-    def _entries_of_versions(self) -> dict[int, int]:
-        homes: dict[int, int] = {}
-        for position in range(len(self._found.entries)):
-            for commit in self._found.entries[position].entry.commits:
-                if commit.id in self._survey.numbers:
-                    homes.setdefault(self._survey.numbers[commit.id], position)
-        return homes
 
     # -- runs ------------------------------------------------------------------------------
 
@@ -236,7 +230,7 @@ class _Planner:
     def entries_of_run(self, end: int) -> list[int]:
         """The entries that published the versions of a run, oldest first."""
         ancestors = (self._survey.ancestor(end, back) for back in reversed(range(self._step)))
-        return [self._homes[i] for i in ancestors if i is not None]
+        return [self._survey.versions[i].entry_index for i in ancestors if i is not None]
 
     def joined(self, entries: Sequence[int]) -> SuperSteps | None:
         """The single steps of a run as super-steps; None unless that takes fewer bytes."""
@@ -316,7 +310,8 @@ class _Planner:
     def _saved_before(self, end: int) -> int:
         """Bytes that joining a run saved in an earlier repack; ``end`` is its last version."""
         first = self._survey.ancestor(end, self._step - 1)
-        records = () if first is None else self._records.get(self._homes[first], ())
+        home = -1 if first is None else self._survey.versions[first].entry_index
+        records = self._records.get(home, ())
         return sum(saved_by(self._packs, record) for record in records if steps_in(record) > 1)
 
     def _cost(self, id_: bytes, base: bytes) -> float:

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from mvc.ids import ManifestId
-from mvc.maintenance.graph import StorageGraph
-from mvc.maintenance.paths import Piece, Reachability
+from mvc.maintenance.graph import Piece, Reachability, StorageGraph
 from mvc.maintenance.quarantine import DamagedRange
 from mvc.maintenance.repair.damage import DamageSurvey, SoundGraph, quarantined
 from mvc.maintenance.repair.sources import ObjectSources
