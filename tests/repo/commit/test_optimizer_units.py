@@ -44,7 +44,7 @@ def test_the_data_say_which_weights_an_optimizer_moved(context, form, kind):
         assert paired(files, made.units, optimizer) == 10
         parent = manifests.of_commit(context, store(context, files).id)
         for path, state in made.states.items():
-            context.trainings.remember(parent.by_path[path].content_id, state)
+            context.trainings.states[path, parent.by_path[path].content_id] = state
 
 
 def test_a_commit_without_an_optimizer_has_no_units(context):
