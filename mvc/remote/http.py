@@ -296,7 +296,7 @@ class _Incoming:
         self._client, self._wanted = client, wanted
         self._taken, self._hasher = 0, blake3()
         self._pieces = self._all()
-        self._source = slices.Source(self._pieces)
+        self._source = slices.PartReader(self._pieces)
 
     def read(self, size: int) -> Bytes:
         """Up to ``size`` bytes; none at the end."""

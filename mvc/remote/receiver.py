@@ -31,7 +31,7 @@ from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeploy
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
-from mvc.remote.slices import Absent, NodeReport, Sent, Source, decode_entries, sent_with
+from mvc.remote.slices import Absent, NodeReport, PartReader, Sent, decode_entries, sent_with
 from mvc.remote.statements import (
     admit,
     by_name,
@@ -362,7 +362,7 @@ def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
     return head, header
 
 
-class _Source(Source):
+class _Source(PartReader):
     """The bytes of a slice's records, in the parts in which they come. ``members`` were read."""
 
     members = 0

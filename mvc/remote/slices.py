@@ -247,7 +247,7 @@ def exactly(
     return b"".join(parts)
 
 
-class Source:
+class PartReader:
     """Bytes that come in parts, read in other parts."""
 
     def __init__(self, parts: Iterator[Bytes]) -> None:
