@@ -385,9 +385,9 @@ def measured(
             u, v = before[row.renamed_from or row.key], after[row.key]
             yield measure(
                 u.spec.dtype,
-                _tensor_pieces(old, read_old, x, u, buffer=first),
+                tensor_pieces(old, read_old, x, u, buffer=first),
                 v.spec.dtype,
-                _tensor_pieces(new, read_new, y, v, buffer=second),
+                tensor_pieces(new, read_new, y, v, buffer=second),
             )
 
 
@@ -397,7 +397,7 @@ def _buffer(entry: FileEntry) -> memoryview:
     return memoryview(bytearray(min(PIECE, largest)))
 
 
-def _tensor_pieces(
+def tensor_pieces(
     side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
     """A tensor's row-major bytes, piece by piece in ``buffer``.

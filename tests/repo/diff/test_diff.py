@@ -72,13 +72,13 @@ def test_the_working_folder_is_the_default(repo: Repository) -> None:
 
 def test_only_tensors_that_differ_are_read(repo: Repository, monkeypatch) -> None:
     read = []
-    original = module._tensor_pieces
+    original = module.tensor_pieces
 
     def spy(side, reader, entry, tensor, buffer):
         read.append((side.label, tensor.key))
         return original(side, reader, entry, tensor, buffer)
 
-    monkeypatch.setattr(module, "_tensor_pieces", spy)
+    monkeypatch.setattr(module, "tensor_pieces", spy)
     repo.diff("HEAD~1", "HEAD")
     assert sorted(read) == [("HEAD", "layer1.weight"), ("HEAD~1", "layer1.weight")]
 
@@ -195,7 +195,7 @@ def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
     with side.open(entry) as read, pytest.raises(SourceChanged, match=NAME):
-        list(module._tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
+        list(module.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
     write_model(repo.root / NAME, layers=5)
     with pytest.raises(SourceChanged), side.open(entry):
         pass
