@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
+from contextlib import closing
 
 import numpy as np
 
@@ -84,115 +84,71 @@ def write_from(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """As ``write_file``, of a file of any version that ``recovery`` leads to."""
-    with _Stream(recovery, entry, progress) as stream:
-        assemble(entry, _skeleton(recovery, entry), stream.content, write_at)
+    with closing(_recovered(recovery, entry.contents)) as recovered:
+
+        def content(wanted: int) -> Iterator[memoryview]:
+            yield from next(parts for i, parts in recovered if i == wanted)
+            if progress is not None:
+                progress(entry.contents[wanted].spec.nbytes)
+
+        assemble(entry, _skeleton(recovery, entry), content, write_at)
 
 
-_Window: TypeAlias = dict[int, memoryview]
+def _recovered(
+    recovery: Recovery, contents: Sequence[Content]
+) -> Generator[tuple[int, Iterable[memoryview]]]:
+    """The bytes of each content, which are valid until the next one is asked for.
 
-
-class _Stream:
-    """Contents in file order; small ones are recovered together, up to half a piece.
-
-    While the caller takes such a window, the next one is recovered, so that every processor has
-    something to do all the time. Both lie in one buffer of a piece.
+    Small ones are recovered together, up to half a piece. While the caller takes such a window, the
+    next one is recovered, so that every processor has something to do all the time. Both lie in one
+    buffer of a piece.
     """
+    windows = list(_windows(contents))
+    sizes = [sum(contents[i].spec.nbytes for i in window) for window in windows]
+    buffer = np.empty(PIECE if sum(sizes) > WINDOW else sum(sizes), np.uint8).data
 
-    def __init__(
-        self, recovery: Recovery, entry: FileEntry, progress: Callable[[int], None] | None
-    ) -> None:
-        self._recovery = recovery
-        self._contents = entry.contents
-        self._progress = progress
-        self._window: _Window = {}
-        self._next: tuple[_Window, Future[None]] | None = None
-        self._ahead: ThreadPoolExecutor | None = None
-        self._second = False  # whether the next window lies in the second half of the buffer
-        self._buffer: memoryview | None = None
+    def load(n: int) -> list[tuple[memoryview]]:
+        found, at = list[tuple[memoryview]](), n % 2 * WINDOW if sizes[n] <= WINDOW else 0
+        for i in windows[n]:
+            found.append((buffer[at : at + contents[i].spec.nbytes],))
+            at += contents[i].spec.nbytes
+        wanted = [contents[i] for i in windows[n]]
+        recovery.fill(Request(c.id, c.spec, out) for c, (out,) in zip(wanted, found, strict=True))
+        return found
 
-    def __enter__(self) -> _Stream:
-        return self
+    with ThreadPoolExecutor(2, thread_name_prefix="mvc-ahead") as ahead:
+        following: Future[list[tuple[memoryview]]] | None = None
+        for n, window in enumerate(windows):
+            if sizes[n] > PIECE:
+                yield window[0], _large(recovery, contents[window[0]], buffer)
+                continue
+            coming, following = following, None
+            if n + 1 < len(windows) and max(sizes[n : n + 2]) <= WINDOW:
+                following = ahead.submit(load, n + 1)
+            yield from zip(window, load(n) if coming is None else coming.result(), strict=True)
 
-    def __exit__(self, *exc: object) -> None:
-        if self._ahead is not None:
-            self._ahead.shutdown(cancel_futures=True)
 
-    def content(self, i: int) -> Iterator[memoryview]:
-        content = self._contents[i]
-        if content.spec.nbytes > PIECE:
-            yield from self._large(content)
-        else:
-            if i not in self._window:
-                self._load(i)
-            yield self._window[i]
-        if self._progress is not None:
-            self._progress(content.spec.nbytes)
+def _windows(contents: Sequence[Content]) -> Iterator[range]:
+    """The contents that are recovered together: half a piece at most, or a single one."""
+    first = size = 0
+    for i, content in enumerate(contents):
+        size += content.spec.nbytes
+        if size > WINDOW and i > first:
+            yield range(first, i)
+            first, size = i, content.spec.nbytes
+    if contents:
+        yield range(first, len(contents))
 
-    def _load(self, first: int) -> None:
-        """Recovers the window that begins with ``first``, and goes on to the next one."""
-        if self._next is None or first not in self._next[0]:
-            self._drop_next()
-            window = self._placed(first, 0)
-            if len(window) == len(self._contents):  # there is no other one
-                self._window = window
-                self._recovery.fill(self._requests(window))
-                return
-            self._begin(window)
-        assert self._next is not None
-        (self._window, coming), self._next = self._next, None
-        after, self._second = max(self._window) + 1, not self._second
-        if self._fits(first) and self._fits(after):
-            self._begin(self._placed(after, WINDOW if self._second else 0))
-        coming.result()
 
-    def _begin(self, window: _Window) -> None:
-        if self._ahead is None:
-            self._ahead = ThreadPoolExecutor(2, thread_name_prefix="mvc-ahead")
-        self._next = window, self._ahead.submit(self._recovery.fill, self._requests(window))
+def _large(recovery: Recovery, content: Content, buffer: memoryview) -> Iterator[memoryview]:
+    """Piece by piece. The hash is checked at the end, before the file is published."""
 
-    def _drop_next(self) -> None:
-        """Waits until nothing writes to the buffer any more."""
-        if self._next is not None:
-            self._next[1].exception()
-        self._next, self._second = None, False
+    def read(start: int, length: int) -> memoryview:
+        recovery.piece(content.id, start, buffer[:length])
+        return buffer[:length]
 
-    def _fits(self, i: int) -> bool:
-        """Whether there is such a content, and it leaves room for another window."""
-        return i < len(self._contents) and self._contents[i].spec.nbytes <= WINDOW
-
-    def _placed(self, first: int, at: int) -> _Window:
-        """The buffers, from byte ``at``, of ``first`` and as many of the next contents as fit."""
-        buffer, window, end = self._room(), dict[int, memoryview](), at + WINDOW
-        for i in range(first, len(self._contents)):
-            size = self._contents[i].spec.nbytes
-            if at + size > end and i > first:
-                break
-            window[i] = buffer[at : at + size]
-            at += size
-        return window
-
-    def _requests(self, window: _Window) -> list[Request]:
-        contents = self._contents
-        return [Request(contents[i].id, contents[i].spec, out) for i, out in window.items()]
-
-    def _room(self) -> memoryview:
-        if self._buffer is None:
-            total = sum(content.spec.nbytes for content in self._contents)
-            self._buffer = np.empty(PIECE if total > WINDOW else total, np.uint8).data
-        return self._buffer
-
-    def _large(self, content: Content) -> Iterator[memoryview]:
-        """Piece by piece. The hash is checked at the end, before the file is published."""
-
-        def read(start: int, length: int) -> memoryview:
-            self._drop_next()
-            part = self._room()[:length]
-            self._window = {}
-            self._recovery.piece(content.id, start, part)
-            return part
-
-        wrong = DamagedData(
-            f"object {content.id.short} does not match its hash after decoding",
-            hint="run 'mvc fsck' to see which versions it touches",
-        )
-        yield from (part for _, part in verify_pieces(content.id, content.spec, read, wrong))
+    wrong = DamagedData(
+        f"object {content.id.short} does not match its hash after decoding",
+        hint="run 'mvc fsck' to see which versions it touches",
+    )
+    yield from (part for _, part in verify_pieces(content.id, content.spec, read, wrong))
