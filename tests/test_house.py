@@ -38,7 +38,7 @@ BUDGET = {
     "probing": 841,
     "recipes": 1_820,
     "remote": 5_762,
-    "repo": 6_644,
+    "repo": 6_604,
     "report": 703,
     "server": 1_300,
     "serving": 658,

@@ -6,5 +6,5 @@
     decisions    stages that say whether a version is saved
     production   stages and decisions, version by version
 
-What needs a repository: ``mvc.repo.commit.lossy_commit`` and ``mvc.training``.
+What needs a repository: ``mvc.repo.commit.commit`` and ``mvc.training``.
 """

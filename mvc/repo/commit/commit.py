@@ -7,7 +7,7 @@ takes the paths it did not change from there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,8 +18,17 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForgotten, WrongUsage
-from mvc.ids import CommitId
+from mvc.adapters.replaced import ReplacedFile
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    MvcWarning,
+    NothingToCommit,
+    StateForgotten,
+    UnknownPath,
+    WrongUsage,
+)
+from mvc.ids import BlobId, CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import Deployment, Signature
@@ -47,6 +56,7 @@ from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import exactly
 from mvc.store.writing.object_writer import ObjectWriter
@@ -152,6 +162,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         raw_bytes=files.raw_bytes,
         stored_bytes=stored + recorded.after.offset - recorded.offset,
         entries=files.kept,
+        state=files.state,
         signed=bool(entry.of(Signature)),
     )
 
@@ -208,11 +219,15 @@ def _recorded_pipeline(context: Context, request: CommitRequest) -> str:
 
 
 class _Files(Struct, frozen=True):
-    """The files that were stored, by path; ``raw_bytes`` were read of ``kept``."""
+    """The files that were stored, by path; ``raw_bytes`` were read of ``kept``.
+
+    ``state``: what was made of the state that was to be reduced.
+    """
 
     kept: Mapping[str, FileEntry]
     attached: Mapping[str, FileEntry]
     raw_bytes: int
+    state: Any
 
 
 def _store_files(
@@ -225,17 +240,27 @@ def _store_files(
     """
     kept, attached, finder = dict[str, FileEntry](), {}, BaseFinder(parent)
     changes = [change for change in request.changes if change.open is not None]
+    reduced = [change.path for change in changes if change.reducer is not None]
+    loss, production = request.metrics.get("loss"), None
     with ExitStack() as held:
         files: Mapping[str, Storing] = {}
         states: Mapping[str, FileState] = {}
         if len(request.changes) <= _HELD_OPEN:
-            files = {c.path: _opened(context, c, writer, finder, until=held) for c in changes}
+            files = {
+                c.path: _opened(context, c, writer, finder, loss=loss, until=held) for c in changes
+            }
             states = _store_units(context, parent, writer, files)
         for change in changes:
             with ExitStack() as one:
-                file = files.get(change.path) or _opened(context, change, writer, finder, until=one)
-                kept[change.path] = _store(writer, finder, file)
+                file = files.get(change.path) or _opened(
+                    context, change, writer, finder, loss=loss, until=one
+                )
+                kept[change.path] = entry = _store(writer, finder, file)
+                if change.reducer and change.cached and isinstance(file.file, ReplacedFile):
+                    production = file.file.nested(entry)
                 del file
+    if reduced:
+        _refuse_unknown(request.options.exact, [kept[path] for path in reduced])
     for path, state in states.items():
         context.trainings.states[path, kept[path].content_id] = state
     raw_bytes = writer.raw_bytes
@@ -245,7 +270,15 @@ def _store_files(
         for path, parsed in attachments(given):
             attached[path] = store_file(writer, finder, parsed, path)
             writer.forget(parsed)
-    return _Files(kept, attached, raw_bytes)
+    return _Files(kept, attached, raw_bytes, production)
+
+
+def _refuse_unknown(exact: Sequence[str], entries: Sequence[FileEntry]) -> None:
+    """Raises UnknownPath for a name in ``exact`` that is no tensor of these files."""
+    if unknown := set(exact) - {tensor.key for entry in entries for tensor in entry.tensors}:
+        raise UnknownPath(
+            f"there is no tensor {min(unknown)} to be kept exactly", hint="'mvc ls' lists the names"
+        )
 
 
 def _opened(
@@ -254,14 +287,30 @@ def _opened(
     writer: ContentWriter,
     finder: BaseFinder,
     *,
+    loss: float | None,
     until: ExitStack,
 ) -> Storing:
-    """A file that is to be stored, open until ``until`` ends."""
+    """A file that is to be stored, reduced if it is to be, open until ``until`` ends."""
     assert change.open is not None
     parsed = until.enter_context(change.open())
-    until.callback(writer.forget, parsed)
     last = context.caches.in_use.get(change.path)
+    if change.reducer is not None:
+        from mvc.repo.commit.reduced_file import reduced  # few commits need it
+
+        old = finder.parent.by_path.get(change.path)
+        parsed = reduced(
+            context, change.reducer, parsed, old, held=_in_memory(old, last), loss=loss
+        )
+    until.callback(writer.forget, parsed)
     return Storing(parsed, change.path, finder.origins(change.path, parsed, last), last)
+
+
+def _in_memory(entry: FileEntry | None, last: BaseCache | None) -> dict[BlobId, memoryview]:
+    """The tensors of a stored file that ``last`` has in memory."""
+    if entry is None or last is None:
+        return {}
+    found = {t.id: last.content(t.key, t.id, t.spec) for t in entry.tensors}
+    return {id_: data for id_, data in found.items() if data is not None}
 
 
 def _store_units(

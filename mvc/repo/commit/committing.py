@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
+from mvc.lossy.reducer import Reducer
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.checkout.outputs import refuse_slash
 from mvc.repo.commit import commit
@@ -20,9 +21,6 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.refs import tip
 from mvc.repo.whole import refuse_incomplete
 
-if TYPE_CHECKING:
-    from mvc.repo.commit.lossy_commit import LossyCommit
-
 
 def commit_states(
     context: Context,
@@ -33,19 +31,17 @@ def commit_states(
     """A version of the states ``given`` by path; a lossy pipeline reduces the one at ``path``."""
     changes = [of_state(each, name, cached=True) for name, each in given.items()]
     live: Any = given.get(path)
-    setting = None if live is None else approximating(context)
-    lossy = _lossy(context, request, request.pipeline or setting)
-    if lossy is None:
+    text = request.pipeline or (None if live is None else approximating(context))
+    reducer = _reducer(request, text)
+    if reducer is None:
         return replace(_publish(context, request, changes), state=live)
     if live is None:
         raise WrongUsage(
             f"a lossy pipeline reduces the state at {path}, which is not given",
             hint="name its path with path=, or commit with pipeline='lossless'",
         )
-    reduced = lossy.changes([c for c in changes if c.path == path], given_back=True)
-    changes = [*reduced, *(c for c in changes if c.path != path)]
-    done = _publish(context, request.made_by(lossy.text), changes)
-    return replace(done, state=lossy.state(done.entries[path]))
+    changes = [replace(c, reducer=reducer) if c.path == path else c for c in changes]
+    return _publish(context, request.made_by(str(text)), changes)
 
 
 def commit_files(
@@ -61,7 +57,7 @@ def commit_files(
 
     ``whole``: a model that lacks a file is refused.
     """
-    options = request.options
+    fs, options = context.store.fs, request.options
     changes = of_files(context, paths, read, options)
     if whole:
         at = tip(context, options.branch, new=options.new_branch)
@@ -73,19 +69,23 @@ def commit_files(
     output = None if read.output is None else Path(read.output)
     written = output is not None or read.in_place
     setting = str(context.config.get("commit.pipeline")) if written else approximating(context)
-    lossy = _lossy(context, request, request.pipeline or setting)
-    if lossy is None:
+    text = request.pipeline or setting
+    reducer = _reducer(request, text)
+    if reducer is None:
         if written:
             raise WrongUsage("output and in_place are for lossy pipelines")
         return _publish(context, request, [*changes, *further])
+    from mvc.repo.commit.production_files import check_places, write_production  # rarely needed
+
+    changes = [replace(c, reducer=reducer) if c.open is not None else c for c in changes]
+    before = {c.path: fs.stat(context.root / c.path) for c in changes if c.open is not None}
     # Training goes on from its own weights: an approximation is only written on request.
-    written = written or not lossy.pipeline.forward_only
+    written = written or not reducer.pipeline.forward_only
     if written:
-        lossy.check_places(changes, output, in_place=read.in_place)
-    changes = [*lossy.changes(changes, given_back=False), *further]
-    done = _publish(context, request.made_by(lossy.text), changes)
+        check_places(fs, len(before), output, in_place=read.in_place)
+    done = _publish(context, request.made_by(str(text)), [*changes, *further])
     if written:
-        lossy.write(done, output)
+        write_production(context, done, before, output)
     return done
 
 
@@ -93,15 +93,25 @@ def _publish(context: Context, request: CommitRequest, changes: Sequence[Change]
     return commit.commit(context, replace(request, changes=changes), request.options.progress)
 
 
-def _lossy(context: Context, request: CommitRequest, text: str | None) -> LossyCommit | None:
-    """The making of production weights by the pipeline ``text``; None if it only codes."""
-    options = request.options
-    parsed = Pipeline.parse(text or "lossless")
-    makes = parsed.decisions or parsed.lossy or parsed.forward_only
-    if options.produced_by is None and makes:
-        from mvc.repo.commit.lossy_commit import LossyCommit
+def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
+    """What reduces weights as the pipeline ``text`` says; None if that only codes.
 
-        return LossyCommit.of(context, str(text), request)
-    if options.exact:
-        raise WrongUsage("exact is for lossy pipelines")
-    return None
+    Raises WrongUsage if the pipeline has a save decision: a commit always saves.
+    """
+    options, pipeline = request.options, Pipeline.parse(text or "lossless")
+    makes = pipeline.decisions or pipeline.lossy or pipeline.forward_only
+    if options.produced_by is not None or not makes:
+        if options.exact:
+            raise WrongUsage("exact is for lossy pipelines")
+        return None
+    if pipeline.decisions:
+        decided = {each.text for each in pipeline.decisions}
+        words = [word.strip() for word in pipeline.text.split("|")]
+        rest = " | ".join(word for word in words if word not in decided)
+        origin = "" if request.pipeline else f"commit.pipeline is {text}: "
+        raise WrongUsage(
+            f"{origin}stage {pipeline.decisions[0].text} decides whether a version is saved, and a "
+            "commit always saves",
+            hint=f"use mvc.Recorder, which decides, or leave out stage and bound: {rest}",
+        )
+    return Reducer(pipeline, frozenset(options.exact))

@@ -24,6 +24,7 @@ from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
+    from mvc.lossy.reducer import Reducer
 
 
 class CommitOptions(Struct, frozen=True, kw_only=True):
@@ -108,12 +109,14 @@ class FileOptions(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True):
     """One path of the new version: ``open`` parses it; if it is None, the path is removed.
 
-    ``cached``: its last version stays in memory, as the base of the next one.
+    ``cached``: its last version stays in memory, as the base of the next one. ``reducer``: makes
+    what is stored of it, after the file of the parent at its path.
     """
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
     cached: bool = False
+    reducer: Reducer | None = None
 
     @classmethod
     def of(cls, path: str, parsed: ParsedFile) -> Self:

@@ -168,7 +168,9 @@ def test_branches(tmp_path: Path) -> None:
         made |= more
         repo.switch("other")
         more, _ = grow(repo, moved(state, 0.1), 3)
-        check(repo, made | more)
+        options = mvc.CommitOptions(branch="third", new_branch=True)
+        begun = repo.commit(state, pipeline="lc", options=options)
+        check(repo, made | more | {begun.id: bits(begun.state)})
 
 
 def test_the_setting(tmp_path: Path) -> None:
