@@ -50,7 +50,6 @@ class RemoteHead(Struct, frozen=True, array_like=True):
 
     identity: bytes
     place: Place
-    features: frozenset[str]
     refs: Mapping[str, RefValue]
     time_ns: int
     bare: bool = False
@@ -134,16 +133,14 @@ class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
     ``place``: the end of the receiver's journal, as of what was published; ``begun`` is the number
-    of the first operation of it, 0 for none. ``moved``: the names of the refs that moved.
-    ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
-    elsewhere and are kept there for now, because something stands on them. ``identity``: of the
-    receiver, where a head without one was no repository yet. ``refused``: statements that were left
-    out because others deployed meanwhile.
+    of the first operation of it, 0 for none. ``without``: of the next try (``Wanted``). ``held``:
+    versions that were forgotten by name elsewhere and are kept there for now, because something
+    stands on them. ``identity``: of the receiver, where a head without one was no repository yet.
+    ``refused``: statements that were left out because others deployed meanwhile.
     """
 
     place: Place
     missing: tuple[bytes, ...] = ()
-    moved: tuple[str, ...] = ()
     without: frozenset[CommitId] = frozenset()
     held: tuple[CommitId, ...] = ()
     begun: int = 0

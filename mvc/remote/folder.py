@@ -19,7 +19,6 @@ from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
 from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protecting
-from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ class FolderDoor:
         return RemoteHead(
             identity=snapshot.identity,
             place=place_of(snapshot),
-            features=read_features(store.fs, store.folder),
             refs=refs,
             time_ns=store.now_ns(),
             bare=self.context.bare,

@@ -545,8 +545,8 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     why = error.verify_message or "it does not fit"
     return RemoteUnreachable(
         f"the certificate of {url} is not accepted: {why}",
-        hint="is it the right name, and the clock of this machine right? for a private authority "
-        "'-o ca_file=FILE' of clone or 'remote add -f' names its certificate",
+        hint="is it the right name, and the clock of this machine right? its owner renews one that "
+        "has expired; '-o ca_file=FILE' of clone or 'remote add -f' names a private authority's",
     )
 
 

@@ -4,17 +4,16 @@ one path of the live version along the cheapest way from what the receiver's fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, UnknownTarget
-from mvc.ids import CommitId, ManifestId
+from mvc.ids import ManifestId
 from mvc.io.files import FileIdentity
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_ref, printable
-from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
-from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.closure import NOTHING, Closure, Needed
+from mvc.remote.door import Slice, Wanted
 from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
 from mvc.repo.checkout.states import one_entry
@@ -22,7 +21,6 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.statements.live import Deployed, live_at, same_until
 from mvc.store.format import read_features
-from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import JOURNAL
 
 NOTHING_LIVE = "-"
@@ -59,71 +57,57 @@ class LiveMark:
         return self._mark
 
 
-class LiveSending:
-    """The answer to ``Wanted.live``: one slice, with the deployment and the version that is live.
+def live_slice(context: Context, wanted: Wanted) -> Slice:
+    """The answer to ``Wanted.live``: the deployment and the version that is live.
 
     Of its records there are those of the wanted path, and none if the receiver's file is this
     version. Raises UnknownTarget, NoDeployment, UnknownPath, StateForgotten, WeightsDropped.
     """
+    store, snapshot, buried = context.store, context.fresh(), Buried(context, wanted.without)
+    live = live_at(context, None, wanted.live)
+    recorded, commit = commits.placed(snapshot, live.commit)
+    chosen = NOTHING
+    if live.commit not in wanted.have:
+        availability.check_kept(context, live.commit)
+        if live.commit in buried:
+            raise StateForgotten(
+                f"the state of version {live.commit.short}, which is live on "
+                f"{printable(wanted.live)}, was forgotten by name",
+                hint="its owner deploys another version",
+            )
+        entry = one_entry(manifests.load(context, commit.manifest), wanted.path or None)
+        availability.check_available(context, commit.id, [entry])
+        held, known = _in_file(context, wanted, commit.time_ns)
+        closure = Closure(context, lambda _: False, buried.hold, file=held, manifest=known)
+        needed = Needed(frozenset({commit.manifest}), objects_of(entry))
+        chosen = closure.choose(recorded, needed)
+    found = snapshot.statement(live.id)
+    if found is None:
+        raise DamagedData(f"the deployment of {live.commit.short} is lost")
+    sent = Sent((commit.encoded,), chosen.size, statements=(found[1].encoded,))
+    features = read_features(store.fs, store.folder)
+    return Slice(encode_entries([sent]), chosen.size, chosen.read(), features=features)
 
-    reached: Place | None = None  # whoever is interrupted asks again
-    gone: frozenset[CommitId] = frozenset()
 
-    def __init__(self, context: Context, wanted: Wanted) -> None:
-        self._context, self._wanted = context, wanted
-        self._snapshot = context.fresh()
-        self._buried = Buried(context, wanted.without)
-        live = live_at(context, None, wanted.live)
-        recorded, commit = commits.placed(self._snapshot, live.commit)
-        chosen = NOTHING
-        if live.commit not in wanted.have:
-            availability.check_kept(context, live.commit)
-            if live.commit in self._buried:
-                raise StateForgotten(
-                    f"the state of version {live.commit.short}, which is live on "
-                    f"{printable(wanted.live)}, was forgotten by name",
-                    hint="its owner deploys another version",
-                )
-            chosen = self._records(recorded, live.commit)
-        self._chosen = chosen
-        found = self._snapshot.statement(live.id)
-        if found is None:
-            raise DamagedData(f"the deployment of {live.commit.short} is lost")
-        self._sent = Sent((commit.encoded,), chosen.size, statements=(found[1].encoded,))
+def _in_file(
+    context: Context, wanted: Wanted, time_ns: int
+) -> tuple[set[bytes], ManifestId | None]:
+    """The objects that the receiver has: those of the path in its versions, and manifests.
 
-    def slices(self, most: int) -> Iterator[Slice]:
-        del most
-        store = self._context.store
-        features = read_features(store.fs, store.folder)
-        head = encode_entries([self._sent])
-        yield Slice(head, self._chosen.size, self._chosen.read(), features=features)
-
-    def _records(self, recorded: Recorded, id_: CommitId) -> ChosenRecords:
-        context = self._context
-        commit = commits.get(context, id_)
-        entry = one_entry(manifests.load(context, commit.manifest), self._wanted.path or None)
-        availability.check_available(context, id_, [entry])
-        held, known = self._in_file(commit.time_ns)
-        closure = Closure(context, lambda _: False, self._buried.hold, file=held, manifest=known)
-        return closure.choose(recorded, Needed(frozenset({commit.manifest}), objects_of(entry)))
-
-    def _in_file(self, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
-        """The objects that the receiver has: those of the path in its versions, and manifests.
-
-        Also the one of these manifests whose version is nearest to a moment.
-        """
-        found: set[bytes] = set()
-        known: list[tuple[int, ManifestId]] = []
-        for id_ in sorted(self._wanted.have)[:_MOST_HELD]:
-            # A version that was forgotten here is no loss: another way leads to what is wanted.
-            with suppress(MvcError):
-                manifest = manifests.of_commit(self._context, id_)
-                found.update(objects_of(one_entry(manifest, self._wanted.path or None)))
-                commit = commits.get(self._context, id_)
-                found.add(commit.manifest)
-                known.append((abs(commit.time_ns - time_ns), commit.manifest))
-        found.difference_update(self._wanted.objects)
-        return found, min(known)[1] if known else None
+    Also the one of these manifests whose version is nearest to a moment.
+    """
+    found: set[bytes] = set()
+    known: list[tuple[int, ManifestId]] = []
+    for id_ in sorted(wanted.have)[:_MOST_HELD]:
+        # A version that was forgotten here is no loss: another way leads to what is wanted.
+        with suppress(MvcError):
+            manifest = manifests.of_commit(context, id_)
+            found.update(objects_of(one_entry(manifest, wanted.path or None)))
+            commit = commits.get(context, id_)
+            found.add(commit.manifest)
+            known.append((abs(commit.time_ns - time_ns), commit.manifest))
+    found.difference_update(wanted.objects)
+    return found, min(known)[1] if known else None
 
 
 def objects_of(entry: FileEntry) -> dict[bytes, TensorSpec]:

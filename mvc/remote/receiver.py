@@ -211,7 +211,6 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], work: _Publication) 
     end = done[-1].after if done else snapshot.position
     return Received(
         Place(end.sequence, end.chain),
-        moved=tuple(change.name for each in done for change in each.entry.refs),
         held=tuple(work.held),
         refused=tuple(work.refused),
         # Where others published between them, this is no number at which the sender stopped.

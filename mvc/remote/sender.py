@@ -16,7 +16,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.names import is_report
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.live import LiveSending
+from mvc.remote.live import live_slice
 from mvc.remote.places import begins
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.remote.statements import Buried, about, told
@@ -54,12 +54,12 @@ def send(
     snapshot = context.fresh()
     for _ in range(_TRIES):
         generation = snapshot.generation
-        sending: Sending | LiveSending | None = None
+        sending: Sending | None = None
         try:
             if wanted.live:
-                sending = LiveSending(context, wanted)
-            else:
-                sending = Sending(context, wanted, without, said)
+                yield live_slice(context, wanted)
+                return
+            sending = Sending(context, wanted, without, said)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -71,7 +71,7 @@ def send(
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) -> Wanted:
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
     """What is left to send after the journal was replaced under a transfer: numbers stay."""
     if sending.reached is None:
         return wanted

@@ -225,9 +225,7 @@ class Application:
     # -- head ----------------------------------------------------------------------------
 
     async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
-        head = await self._run(served.head)
-        if after := _place(request):
-            head = replace(head, leads_on=await self._run(served.leads_on, after))
+        head = await self._run(served.head, _place(request))
         said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT)
 
@@ -413,12 +411,9 @@ class Application:
 
         def publish() -> bytes:
             try:
-                received = upload.publish(receive)
-            except MvcError:
+                return _answered(upload.publish(receive))
+            finally:
                 upload.delete()
-                raise
-            upload.delete()
-            return _answered(received)
 
         def ended() -> None:
             self._proofs -= 1

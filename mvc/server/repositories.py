@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.remote.door import Place, RemoteHead, Wanted
@@ -71,20 +73,16 @@ class Served:
         """A door for one who may do this; without scopes, for one who may do everything."""
         return FolderDoor(self.name, self._context, scopes=scopes, sender=sender)
 
-    def head(self) -> RemoteHead:
-        """What it is now, but for the time."""
+    def head(self, after: Place | None) -> RemoteHead:
+        """What it is now, but for the time, and whether its journal continues ``after``."""
         journal = self._fs.stat(self.folder / JOURNAL)
         known = self._head
-        if known is not None and known[0] == journal:
+        if known is None or known[0] != journal:
+            with self._lock:
+                known = self._head = journal, self.door().head()
+        if after is None:
             return known[1]
-        with self._lock:
-            head = self.door().head()
-            self._head = (journal, head)
-            return head
-
-    def leads_on(self, after: Place) -> bool:
-        """Whether its journal continues a place."""
-        return leads_on(self._context.fresh(), after)
+        return replace(known[1], leads_on=leads_on(self._context.fresh(), after))
 
     def live(self, target: str) -> str:
         """The mark of what is live on a target. Raises InvalidName."""

@@ -26,7 +26,7 @@ from mvc.remote.remotes import Remote
 from tests.remote.kit.serving import door
 
 TOKEN = "mvc_" + "k" * 43
-HEAD = RemoteHead(b"i" * 16, Place(3, b"c" * 16), frozenset(), {"HEAD": "heads/main"}, 1)
+HEAD = RemoteHead(b"i" * 16, Place(3, b"c" * 16), {"HEAD": "heads/main"}, 1)
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
 

@@ -25,7 +25,7 @@ Lie = Callable[[socket.socket, bytes, int], None]
 
 ALLOWED = 0.5
 """Seconds that an operation may wait here."""
-HEAD = wire.encode(RemoteHead(b"i" * 32, Place(3, b"c" * 32), frozenset(), {}, 1))
+HEAD = wire.encode(RemoteHead(b"i" * 32, Place(3, b"c" * 32), {}, 1))
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-mvc\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 TO_THE_END = OK + b"Connection: close\r\n\r\n"

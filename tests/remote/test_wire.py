@@ -20,7 +20,7 @@ ID = CommitId(bytes(range(32)))
 PLACE = Place(3, b"c" * 16, 9)
 MESSAGES = {
     RemoteHead: {
-        "identity": b"i" * 16, "place": PLACE, "features": frozenset({"stages"}),
+        "identity": b"i" * 16, "place": PLACE,
         "refs": {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}, "time_ns": 7,
         "bare": True, "scopes": ("read",), "unnamed": (ID,), "protected": ("prod*",),
     },
@@ -29,7 +29,7 @@ MESSAGES = {
         "objects": (b"o" * 32, b"o" * 8), "again": (ID,), "without": frozenset({ID}),
     },
     Received: {
-        "place": PLACE, "missing": (b"o" * 32,), "moved": ("heads/main",),
+        "place": PLACE, "missing": (b"o" * 32,),
         "without": frozenset({ID}), "held": (ID,),
         "refused": (
             RefusedDeployment("prod", StatementId(b"d" * 32), live=ID, author="ada", time_ns=7),

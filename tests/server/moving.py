@@ -79,7 +79,10 @@ class _Local:
 
 
 def move(source: Repository | Door, target: Repository | Door, ref: str | Move) -> tuple[str, ...]:
-    """Takes what ``source`` has to ``target``, and moves ``ref`` there to where ``main`` is."""
+    """Takes what ``source`` has to ``target``, and moves ``ref`` there to where ``main`` is.
+
+    Returns the refs that are elsewhere then.
+    """
     from_, to = (_Local(e) if isinstance(e, Repository) else e for e in (source, target))
     refs, there = from_.head().refs, to.head().refs
     wanted = Wanted(have=frozenset(v for v in there.values() if isinstance(v, bytes)))
@@ -92,4 +95,6 @@ def move(source: Repository | Door, target: Repository | Door, ref: str | Move) 
         tip = refs["heads/main"]
         ref = Move(ref, old, tip)
     last = Slice(encode_entries(()), 0, (), (ref,))
-    return to.receive(last).moved
+    to.receive(last)
+    now = to.head().refs
+    return tuple(name for name in sorted({*there, *now}) if there.get(name) != now.get(name))

@@ -173,25 +173,34 @@ class Mirror:
         parse_format(format_line(seen.head.features))
         if self.seen is not None:
             with suppress(DamagedData):  # then it is read anew
-                if self._extend(seen.head, self.seen.head.end):
-                    self.remember(seen)
+                end = self.seen.head.end
+                if self.has(end) and self._take_in(seen, end):
                     return
-        self._rebuild(seen)
+        self._close_context()
+        self.fs.unlink(self.place / _SEEN, missing_ok=True)
+        self.seen = None
+        if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
+            self.fs.remove_tree(self._folder)
+        self._make()
+        if not self._take_in(seen, GENESIS):
+            raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
 
-    def _extend(self, head: BucketHead, at: Position) -> bool:
-        """Goes on after ``at``, if the head's journal has that place."""
-        if not self.has(at):
-            return False
-        written: list[bytes] = []
-        packs = self._read_on(head, at, written.append)
+    def _take_in(self, seen: Seen, at: Position) -> bool:
+        """Goes on after ``at``, if the head's journal has that place.
+
+        What an error leaves behind ``at`` is taken back the next time.
+        """
+        self._cut(at)
+        with self.fs.open_write(self._folder / JOURNAL) as file:
+            packs = self._read_on(seen.head, at, file.write)
         if packs is None:
             return False
-        self._cut(at)
-        self._note_packs(packs)
-        if at != head.end:
-            with self.fs.open_write(self._folder / JOURNAL) as file:
-                file.write(written)
-        self._write_format(head)
+        known = self.fs.known
+        named = packs if at == GENESIS else {**known, **packs}
+        if named != known:
+            self._remove_packs({n for n, pack in named.items() if known.get(n) == pack})
+        self._write_format(seen.head)
+        self.settle(seen, named)
         if self._context is not None:
             self._context.fresh()
         return True
@@ -267,48 +276,12 @@ class Mirror:
             if name not in names:
                 self.fs.unlink(folder / name, missing_ok=True)
 
-    def _note_packs(self, packs: dict[int, PackObject]) -> None:
-        """Adds packs of the bucket; a number that means another object now loses its file."""
-        for number, pack in packs.items():
-            if self.fs.known.get(number) != pack:
-                self.fs.unlink(pack_path(self._folder / PACKS, number), missing_ok=True)
-        self.fs.known.update(packs)
-
     def _write_format(self, head: BucketHead) -> None:
         line = format_line(head.features)
         path = self._folder / FORMAT
         if self.fs.read_bytes(path, 1 << 16) != line:
             self._close_context()
             self.fs.write_atomic(path, line)
-
-    def _rebuild(self, seen: Seen) -> None:
-        """Makes the mirror anew. Packs that have their number again keep their files."""
-        before, head = dict(self.fs.known), seen.head
-        self._close_context()
-        self.fs.unlink(self.place / _SEEN, missing_ok=True)
-        self.seen = None
-        if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
-            self.fs.remove_tree(self._folder)
-        self._make()
-        self._remove_derived()
-        temporary = self._folder / f"{JOURNAL}.new"
-        self.fs.unlink(temporary, missing_ok=True)
-        with self.fs.open_write(temporary, create=True) as file:
-            packs = self._read_on(head, GENESIS, file.write)
-        if packs is None:
-            raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
-        self._remove_packs({number for number, pack in packs.items() if before.get(number) == pack})
-        self.fs.forget()
-        self.fs.known.update(packs)
-        self.fs.replace(temporary, self._folder / JOURNAL)
-        self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
-        self.remember(seen)
-
-    def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
-        """What the mirror has is the bucket's now, whose journal names these packs."""
-        self.fs.forget()
-        self.fs.known.update(packs)
-        self.remember(seen)
 
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""
@@ -321,11 +294,16 @@ class Mirror:
 
     # -- what it remembers ------------------------------------------------------------------
 
-    def remember(self, seen: Seen) -> None:
-        """Notes, for the next process, what the mirror is now."""
+    def settle(self, seen: Seen, packs: Mapping[int, PackObject]) -> None:
+        """What the mirror has is the bucket's now, whose journal names these packs.
+
+        Notes it for the next process.
+        """
+        self.fs.forget()
+        self.fs.known.update(packs)
         if self.seen == seen:
             return
-        note = _Note(seen.version, seen.head.encoded(), tuple(self.fs.known.values()))
+        note = _Note(seen.version, seen.head.encoded(), tuple(packs.values()))
         body = msgspec.msgpack.encode(note)
         self.fs.write_atomic(self.place / _SEEN, body + blake3(body).digest(_CHECK))
         self.seen = seen
