@@ -316,8 +316,9 @@ class _Replay:
                 worker.deadline = time.monotonic() + _ENDING
             elif isinstance(event, Failed):
                 failure = _FAILURES.get(event.kind, CannotRetrain)
-                what = f"{self._commit.short} cannot be made again: {event.message}"
-                raise failure(what, hint=event.hint)
+                raise failure(
+                    f"{self._commit.short} cannot be made again: {event.message}", hint=event.hint
+                )
         if not self.result.exists() and time.monotonic() >= worker.deadline:
             raise CannotRetrain(
                 f"{self._commit.short} was not made again within {self._options.timeout:g} s: its "
@@ -440,7 +441,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._variables: Mapping[str, str] = {}
         self._read = b""
-        self._idle = False
+        self._event: Event | None = None  # the last one of the present job
 
     def __enter__(self) -> Self:
         return self
@@ -454,13 +455,17 @@ class _Worker:
 
     def begin(self, job: Job, variables: Mapping[str, str], *, timeout: float | None) -> None:
         """Hands a job to the process if it is idle, or to a new one."""
-        if self._process is None or not self._idle or variables != self._variables:
+        if (
+            self._process is None
+            or not isinstance(self._event, Idle)
+            or variables != self._variables
+        ):
             self._end()
             self._process = self._started(variables)
             self._variables, self._read = variables, b""
         self.log.write_bytes(b"")
         self.deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-        self._idle = False
+        self._event = None
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended, which its events say
             self._process.stdin.write(json.encode(job) + b"\n")
@@ -476,12 +481,15 @@ class _Worker:
             return
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while not self._idle and (left := self.deadline - time.monotonic()) > 0:
+            while (
+                not isinstance(self._event, Idle) and (left := self.deadline - time.monotonic()) > 0
+            ):
                 line, ends, rest = self._read.partition(b"\n")
                 if ends:
-                    self._read, event = rest, json.decode(line, type=Event)
-                    self._idle = isinstance(event, Idle)
-                    yield event
+                    self._read = rest
+                    with suppress(ValueError):  # else the start of the interpreter printed it
+                        self._event = json.decode(line, type=Event)
+                        yield self._event
                 elif selector.select(min(left, _SILENT)):
                     data = os.read(process.stdout.fileno(), 1 << 16)
                     if not data:

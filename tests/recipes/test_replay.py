@@ -440,7 +440,11 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.usefixtures("prepared")
-def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) -> None:
+def test_a_training_that_fails_says_why(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('the interpreter starts')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     model, _ = conv(repo)
     recorded(repo, model, service=fails_elsewhere, pid=os.getpid())
     with pytest.raises(CannotRetrain, match="cannot be made again: ValueError: another process"):
