@@ -37,7 +37,7 @@ BUDGET = {
     "pipelines": 391,
     "probing": 841,
     "recipes": 1_820,
-    "remote": 5_723,
+    "remote": 5_718,
     "repo": 6_604,
     "report": 703,
     "server": 1_294,

@@ -338,13 +338,11 @@ class _Plan:
     def _update(self, name: str, new: CommitId | None) -> RefUpdate:
         old = self._theirs.get(name)
         there = old if isinstance(old, CommitId) else None
-        change: Change = "new" if there is None else "deleted" if new is None else "forward"
-        if there is not None and new is not None and not self._advances(name, there, new):
-            change = "forced"
+        change: Change = "new" if there is None else "deleted"
+        if there is not None and new is not None:
+            is_forward = advances(name) and leads_to(self._context, new, there, {})
+            change = "forward" if is_forward else "forced"
         return RefUpdate(name, self._tracking(name), there, new, change=change)
-
-    def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
-        return advances(name) and leads_to(self._context, new, old, {})
 
     def _refused(self, update: RefUpdate) -> str | None:
         """Why a ref must not move, in git's words; None if it may."""

@@ -87,7 +87,11 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def scheme(self) -> str:
-        return scheme_of(self.url)
+        for scheme in ("unix", "bucket"):
+            if self.url.startswith(f"{scheme}:"):
+                return scheme
+        found = _URL.fullmatch(self.url)
+        return "file" if found is None else found[1].lower()
 
     @property
     def is_bucket(self) -> bool:
@@ -132,15 +136,6 @@ def states_of(text: str) -> States:
     if found is None:
         raise WrongUsage(f"states are all, none or last:N, not {printable(text[:50])!r}")
     return int(found[1])
-
-
-def scheme_of(url: str) -> str:
-    """The kind of a URL that ``normalised`` has returned."""
-    for scheme in ("unix", "bucket"):
-        if url.startswith(f"{scheme}:"):
-            return scheme
-    found = _URL.fullmatch(url)
-    return "file" if found is None else found[1].lower()
 
 
 def normalised(url: str, cwd: Path) -> str:

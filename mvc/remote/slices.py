@@ -173,11 +173,6 @@ def _counted(first: Iterable[Bytes], given: Slice) -> Iterator[Bytes]:
         raise DamagedData("the records of a slice have another size than it says")
 
 
-def written_size(given: Slice) -> int:
-    """Bytes of records and entries of a slice; what frames them comes on top, below 1 KiB."""
-    return len(given.head) + given.size
-
-
 def whole_size(start: bytes) -> int | None:
     """Bytes of the slice that begins so; None if that is too little to know. Raises DamagedData."""
     if len(start) < _PREFIX.size:

@@ -44,7 +44,7 @@ def make(folder: Path, given: Iterator[Slice], holds: Callable[[], bool]) -> Ans
     ``holds``: whether it answers what was asked when it was; something may just have happened.
     """
     first = next(given)
-    room = slices.written_size(first) + MIB
+    room = len(first.head) + first.size + MIB  # what frames them comes on top, below 1 KiB
     if room > MOST or not holds() or not hasattr(os, "posix_fallocate"):  # macOS says of no room
         return None
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
