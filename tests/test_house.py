@@ -38,7 +38,7 @@ BUDGET = {
     "probing": 841,
     "recipes": 1_820,
     "remote": 5_718,
-    "repo": 6_604,
+    "repo": 6_602,
     "report": 703,
     "server": 1_294,
     "serving": 658,

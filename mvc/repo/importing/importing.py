@@ -28,8 +28,8 @@ from mvc.repo.statements.live import of_commit
 from mvc.repo.statements.protection import refuse_protected
 from mvc.repo.statements.record import deploy as record_deployment
 from mvc.repo.whole import refuse_incomplete
+from mvc.repo.worktree.identify import at_its_path
 from mvc.repo.worktree.worktree import entry_at
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.types import Progress
 
@@ -236,20 +236,18 @@ class _Line:
         """
         name, place = max(checkpoint.files.items(), key=self._bytes)  # the others may not change
         largest = entry_at(self._context, place, name)
-        mark = bytes(largest.state_id)[: keys.ID_BYTES]
-        snapshot = self._context.store.snapshot
         wanted: dict[str, bytes] = {}
-        for at in snapshot.marked(mark):
-            for commit in snapshot.entry(at).entry.commits:
-                if commit.time_ns != checkpoint.time_ns and commit.id != self._previous:
-                    continue
-                wanted = wanted or {
-                    n: entry_at(self._context, p, n).content_id for n, p in checkpoint.files.items()
-                }
-                there = (manifests.if_kept(self._context, commit.id) or manifests.EMPTY).by_path
-                same = all(n in there and there[n].content_id == i for n, i in wanted.items())
-                if same and self._is_here(commit):
-                    return commit.id
+        for commit, exact in at_its_path(self._context, largest):
+            is_due = commit.time_ns == checkpoint.time_ns or commit.id == self._previous
+            if not (exact and is_due):
+                continue
+            wanted = wanted or {
+                n: entry_at(self._context, p, n).content_id for n, p in checkpoint.files.items()
+            }
+            there = manifests.of_commit(self._context, commit.id).by_path
+            same = all(n in there and there[n].content_id == i for n, i in wanted.items())
+            if same and self._is_here(commit):
+                return commit.id
         return None
 
     def _bytes(self, file: tuple[str, Path]) -> int:

@@ -76,11 +76,11 @@ def earlier(
     versions are skipped.
     """
     same_state = None
-    for id_, exact in _at_its_path(context, entry):
-        if exact and id_ != besides:
-            return id_
-        if same_state is None and id_ != besides:
-            same_state = id_
+    for commit, exact in at_its_path(context, entry):
+        if exact and commit.id != besides:
+            return commit.id
+        if same_state is None and commit.id != besides:
+            same_state = commit.id
     return same_state
 
 
@@ -99,14 +99,14 @@ def is_held(context: Context, entry: FileEntry) -> bool:
     tips = {ref.commit for ref in (*branches(context), *tags(context))}
     at = head(context).commit
     named = Ancestors(context.store.snapshot, tips if at is None else tips | {at})
-    return any(exact and id_ in named for id_, exact in _at_its_path(context, entry))
+    return any(exact and commit.id in named for commit, exact in at_its_path(context, entry))
 
 
-def _at_its_path(context: Context, entry: FileEntry) -> Iterator[tuple[CommitId, bool]]:
-    """Undamaged versions with this state at this path; whether all bytes are equal."""
+def at_its_path(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
+    """Undamaged versions that introduced this state at this path; whether all bytes are equal."""
     for commit, same in _versions(context, entry, skip_damaged=True):
         if same is not None and same.path == entry.path:
-            yield commit.id, same.content_id == entry.content_id
+            yield commit, same.content_id == entry.content_id
 
 
 def _versions(
