@@ -90,7 +90,7 @@ class _Call:
         self.socket, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = subprocess.Popen(  # noqa: S603 - a list of words, and no shell
+                self.process = subprocess.Popen(  # noqa: S603 - a list of words, and no shell
                     command,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
@@ -105,8 +105,8 @@ class _Call:
         self._reader.start()
 
     def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stream, suppress(OSError, ValueError):
+        assert self.process.stderr is not None
+        with self.process.stderr as stream, suppress(OSError, ValueError):
             while line := stream.readline(_LONGEST):
                 if text := printable(line.decode("utf-8", "replace").strip()):
                     self._said.append(text)
@@ -114,19 +114,19 @@ class _Call:
     def ended(self) -> tuple[int | None, list[str]]:
         """How it ended, if it did, and the last lines that it said."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self.process.wait(5)
         self._reader.join(1)
-        return self._process.returncode, list(self._said)
+        return self.process.returncode, list(self._said)
 
     def end(self) -> None:
         """Ends it: it sees the end of its input, or is told."""
         self.socket.close()
-        for tell in (self._process.terminate, self._process.kill):
+        for tell in (self.process.terminate, self.process.kill):
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(3)
+                self.process.wait(3)
                 return
             tell()
-        self._process.wait()
+        self.process.wait()
 
 
 class _Calls:
@@ -145,7 +145,10 @@ class _Calls:
 
     def dial(self) -> socket.socket:
         if not self._is_ahead:
-            self.made.append(_Call(self._command))
+            self.made = [
+                *(call for call in self.made if call.process.poll() is None),
+                _Call(self._command),
+            ]
         self._is_ahead = False
         return self.made[-1].socket
 

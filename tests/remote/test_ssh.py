@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mvc.api import Repository
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.remote import ssh
 from mvc.remote.remotes import Remote
@@ -139,6 +143,28 @@ def test_no_process_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for pid in pids.read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
+
+
+def test_a_call_that_broke_is_not_kept_while_the_door_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Repository.init(tmp_path / "served") as repo:
+        repo.commit({"w": np.zeros(3)}, deploy="prod")
+    pids = tmp_path / "pids"
+    words = [sys.executable, "-P", "-m", "mvc", "serve", "--stdio", "--", str(repo.root)]
+    fake = program(
+        tmp_path,
+        f"import os; open({str(pids)!r}, 'a').write(f'{{os.getpid()}} '); "
+        f"os.execv({words[0]!r}, {words!r})",
+    )
+    monkeypatch.setenv("MVC_SSH", fake)
+    with closing(ssh.open_door(Remote("ssh://lab/srv/x"), None)) as door:
+        for _ in range(3):
+            door.live("prod")
+            *broke, last = map(int, pids.read_text().split())
+            os.kill(last, signal.SIGKILL)
+        with pytest.raises(ProcessLookupError):
+            os.kill(broke[0], 0)
 
 
 def test_a_process_that_does_not_end_is_killed(
