@@ -427,9 +427,8 @@ class Solver:
             if limits is None:
                 return None
             parts = [self._layout(tree, needs, limits) for tree in self._trees]
-            found.append((self._priced(parts, needs).price, parts))
-        _, parts = min(found, key=lambda each: each[0])
-        return self._priced(self._replanned(parts, needs, bound), needs)
+            found.append(self._priced(self._replanned(parts, needs, bound), needs))
+        return min(found, key=lambda each: each.price)
 
     def _needs(self, given_up: frozenset[int]) -> _Needs:
         count, problem = len(self.problem.held), self.problem
