@@ -274,14 +274,15 @@ def collect(
     """
     kept = keep_codings(found, reach, estimate)
     leaves = _leaving(found, kept)
-    packs = _pack_uses(found, leaves, {n: disk.packs.get(n, 0) for n in set(found.packs)})
+    # A pack from which a repair has moved everything has no record, but a region of no bytes.
+    named = {r.pack for each in found.entries for r in each.entry.regions if r.start + r.length}
+    packs = _pack_uses(found, leaves, {n: size for n, size in disk.packs.items() if n in named})
     moved = _packs_to_move(found, reach, leaves, packs)
     split = _records_to_split(found, reach, kept, moved)
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
     edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
-    worth_it = gone or shorter >= max(_BLOCK, _WORTH * disk.journal)
-    saved = shorter if worth_it else 0
+    saved = shorter if gone or shorter >= max(_BLOCK, _WORTH * disk.journal) else 0
     rewrite = RewritePlan()
     if moved or split or saved or kept.add:
         rewrite = RewritePlan(

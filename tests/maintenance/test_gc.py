@@ -86,6 +86,19 @@ def test_space_comes_back(history: History, clock: FixedClock) -> None:
     history.check()
 
 
+def test_a_pack_that_a_repair_emptied_goes(history: History) -> None:
+    line(history, 1)
+    pack = history.repo.context.store.folder / "packs" / "00000001.pack"
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(data)
+    history.repo.storage.repair()
+    assert pack.exists()
+    done = history.repo.storage.gc()
+    assert (done.packs, done.freed > 0.9 * len(data), pack.exists()) == (1, True, False)
+    assert history.repo.storage.gc().packs == 0
+
+
 def test_deployments_hold_versions(history: History) -> None:
     ids = line(history, 6)
     history.repo.deploy(ids[3], "prod")
