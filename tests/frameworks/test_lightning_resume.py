@@ -225,7 +225,7 @@ class OtherScheduler(Net):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"module": wider}, r"last.weight is float32 \(3, 12\) in the version"),
+        ({"module": wider}, r"last.weight: float32 \(3, 12\) in the version"),
         ({"module": OtherOptimizer}, "1 schedulers, configure_optimizers gave 0"),
         ({"module": OtherScheduler}, r"scheduler was .*MultiStepLR, not .*CosineAnnealingLR"),
         ({"module": Manual}, "1 optimizers, configure_optimizers gave 2"),

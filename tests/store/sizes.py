@@ -21,6 +21,8 @@ def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     for top in pkgutil.iter_modules(mvc.__path__, "mvc."):
         if top.name not in {"mvc.__main__", "mvc.frameworks"}:
             _import(top.name, top.ispkg)
+    if "PIECE" in limits:
+        limits = {"WINDOW": limits["PIECE"] // 2, **limits}
     for name, module in list(sys.modules.items()):
         if name.startswith("mvc."):
             for limit, value in limits.items():
