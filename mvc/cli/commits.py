@@ -173,7 +173,7 @@ def details(
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", "not here" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
-        *(("Deployed", _deployed(d, precise=full)) for d in entry.deployments),
+        *(("Deployed", _deployed(d)) for d in entry.deployments),
     ]
     lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
     if commit.message.strip():
@@ -256,10 +256,12 @@ def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
         )
 
 
-def _deployed(deployed: Deployed, *, precise: bool) -> str:
+def _deployed(deployed: Deployed) -> str:
+    """With the exact time: from that on ``--at`` finds it."""
     taken_back = " (retracted)" if deployed.retracted else ""
-    when = format_time(deployed.time_ns, precise=precise)
-    return who(f"{deployed.target} at {when}{taken_back}", deployed.sent_by)
+    return who(
+        f"{deployed.target} at {format_time(deployed.time_ns)}{taken_back}", deployed.sent_by
+    )
 
 
 def as_json(entry: LogEntry) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class _Declared(Struct, frozen=True):
         elif kind is bool:
             settings["is_flag"] = True
         else:
-            settings.setdefault("type", _click_type(kind))
+            settings.setdefault("type", _click_type(kind, settings.get("metavar")))
         names = self.names
         if self.make is click.Argument:
             settings.setdefault("required", required and "default" not in settings)
@@ -115,10 +115,22 @@ def completion(name: str) -> Any:
     return complete
 
 
-def _click_type(kind: Any) -> Any:
+class _PathName(click.Path):
+    """A path, which an empty string is not: as a ``Path`` that would be the current folder."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "":
+            raise click.UsageError("an empty string is no path; the current folder is '.'", ctx)
+        return super().convert(value, param, ctx)
+
+
+def _click_type(kind: Any, metavar: str | None) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    return click.Path(path_type=Path) if kind is Path else kind
+    is_path = kind is Path or re.search(
+        "PATH|FILE|DIR|FOLDER|BACKUP|SOURCE|URL|\\[[AB]]", metavar or ""
+    )
+    return _PathName(path_type=kind) if is_path else kind
 
 
 def argument(

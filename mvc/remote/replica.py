@@ -165,10 +165,10 @@ class Replica:
 
     def __init__(self, fs: FileSystem, place: Path) -> None:
         self._fs, self._place = fs, place
-        self.folder = _folder_beside(place)
         self.shown = printable(str(place))
         refuse_unfit(fs, place)
         refuse_folder_name(fs, place)
+        self.folder = _folder_beside(place)
         for each, what in ((place, "the file itself"), (self.folder, "another file")):
             present = fs.stat(each, follow=False)
             if present is not None and present.is_symlink:

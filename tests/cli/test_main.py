@@ -325,3 +325,31 @@ def test_names_are_relative_to_the_working_folder(mvc, monkeypatch) -> None:
         ]
     finally:
         session.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["commit", "", "-m", "x"],
+        ["import", ""],
+        ["serve", ""],
+        ["checkout", "HEAD", "-o", ""],
+        ["checkout", "HEAD", ""],
+        ["backup", ""],
+        ["follow", ".", "prod", "-o", ""],
+        ["clone", ".", ""],
+        ["diff", "", "HEAD"],
+    ],
+)
+def test_an_empty_string_is_no_path(mvc, line: list[str]) -> None:
+    mvc.commit(1)
+    mvc.write(2)
+    before = mvc("log", "--json").out
+    assert "empty string is no path" in mvc(*line, code=2).err
+    assert mvc("log", "--json").out == before
+
+
+@pytest.mark.parametrize("place", [".", "/", ".."])
+def test_follow_keeps_no_folder(mvc, place: str) -> None:
+    mvc.commit(1)
+    assert f"mvc: {place} is a folder\n" in mvc("follow", ".", "prod", "-o", place, code=2).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -104,13 +105,15 @@ def test_a_pager_that_is_left_early_is_no_failure(folder: Path) -> None:
 # -- times, and what fits --------------------------------------------------------------------
 
 
-def test_times_are_in_one_zone_and_of_seconds(folder: Path) -> None:
+def test_times_are_in_one_zone_and_those_of_deployments_exact(folder: Path) -> None:
     shown, _ = typed(folder, "log", piped=True, TZ="Asia/Tokyo")
     assert "+00:00" not in shown and shown.count("+09:00") == 6  # dates and deployments
+    dates = [line.split()[1] for line in shown.splitlines() if line.startswith("Date:")]
+    assert all(len(time) == len("2026-11-20T10:00:00+09:00") for time in dates)
     times = [line.split()[-1] for line in shown.splitlines() if line.startswith("Deployed:")]
-    assert all(len(time) == len("2026-11-20T10:00:00+09:00") for time in times)
-    precise, _ = typed(folder, "log", "-v", "-n", "1", piped=True, TZ="Asia/Tokyo")
-    assert any("." in line for line in precise.splitlines() if line.startswith("Deployed:"))
+    assert times and all("." in time for time in times)
+    live, _ = typed(folder, "live", "--at", times[0], "--json", piped=True)
+    assert json.loads(live)["live"][0]["message"] == "value 2"  # the newest, not the one before
     found, _ = typed(folder, "log", "--json", piped=True, TZ="Asia/Tokyo")
     assert "+00:00" in found and "+09:00" not in found
 

@@ -13,7 +13,7 @@ from mvc.repo.worktree.status import FileChange, Status
 from mvc.text import count, printable
 
 _SECTIONS = {
-    "work": "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):",
+    "work": "Changed (use 'mvc commit -a', or 'mvc checkout -f HEAD PATH'):",
     "renamed": "Under another name (use 'mvc commit -a NAME', or 'mvc checkout HEAD PATH'):",
     "older": "As in another version ('mvc checkout HEAD PATH' updates a file, 'mvc commit PATH' "
     "goes back):",

@@ -26,7 +26,7 @@ from mvc.cli.verb import (
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.repo.oplog.oplog import Operation, label
-from mvc.repo.oplog.undo import Undoing
+from mvc.repo.oplog.undo import Undoing, ways_back
 from mvc.repo.statements.live import Deployed
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.text import count, format_time, one_line, printable
@@ -96,21 +96,18 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
 
 def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> None:
     """A deployment is not undone with its commit: the target goes on with what was undone."""
-    short, target = deployed.commit.short, printable(deployed.target)
-    ways = ""
+    ways = ways_back(
+        session.repository.context.store.snapshot, deployed.target, deployed.commit,
+        at=deployed.time_ns, replaces=deployed.replaces,
+    )  # fmt: skip
     if live_now(session)(deployed):
-        stays = "would stay" if done.number is None else "stays"
-        session.out.warn(f"{target} {stays} on {short}, the version that is undone")
-        ways = f"'mvc rollback {target}' deploys what was live before; "
-    others = session.repository.deployments_of(deployed.commit)
-    later = any(
-        each.target == deployed.target and each.order > deployed.order and not each.retracted
-        for each in others
-    )
-    exact = f" --at {format_time(deployed.time_ns)}" if later else ""
-    session.out.note(
-        f"{ways}'mvc deploy {short} {target} --retract{exact}' says that {short} was not live there"
-    )
+        session.out.warn(
+            f"{printable(deployed.target)} {'would stay' if done.number is None else 'stays'} "
+            f"on {deployed.commit.short}, the version that is undone"
+        )
+    else:
+        ways = ways[-1:]
+    session.out.note("; ".join(ways))
 
 
 def _json(done: Undoing) -> dict[str, Any]:

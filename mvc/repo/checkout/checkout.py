@@ -7,6 +7,7 @@ States in memory: ``mvc.repo.checkout.states``.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -345,7 +346,7 @@ def _refuse(lost: Sequence[str]) -> None:
         raise WouldOverwrite(
             f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
             hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'); -f, or "
-            "'mvc checkout -f HEAD', loses it",
+            f"'mvc checkout -f HEAD {shlex.join(lost)}', loses it",
         )
 
 

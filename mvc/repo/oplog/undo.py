@@ -4,7 +4,7 @@ An operation that moved refs is undone by an entry that restores their previous 
 possible only while they have the values that the operation set. An annotation is undone by a
 retraction, and that by an annotation of the same. What came from another repository stays: where
 its branches were, what it said of versions. Undoing an undo redoes the operation. Deployments are
-evidence: they are not undone, but can be retracted, and a rollback deploys what was live before.
+evidence: they are not undone, but can be retracted, or what was live before deployed again.
 """
 
 from __future__ import annotations
@@ -160,8 +160,29 @@ def _is_final(context: Context, recorded: Recorded) -> bool:
 
 def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
     """The versions whose weights an operation gave up, and that are still without them."""
-    marks = [mark for mark in recorded.entry.states if mark.what == "dropped"]
-    return [mark.commit for mark in marks if availability.dropped(context, mark.commit) is not None]
+    return [
+        mark.commit
+        for mark in recorded.entry.states
+        if mark.what == "dropped" and availability.dropped(context, mark.commit) is not None
+    ]
+
+
+def ways_back(
+    snapshot: Snapshot, target: str, commit: CommitId, *, at: int, replaces: StatementId | None
+) -> list[str]:
+    """What to do about a deployment that was a mistake: last, how to retract it."""
+    retract = (
+        f"'mvc deploy {commit.short} {printable(target)} --retract --at {format_time(at)}' "
+        f"says that {commit.short} was not live"
+    )
+    found = None if replaces is None else deployment_with(snapshot, replaces)
+    if found is None or found[1].subject == commit or snapshot.is_subject(Retraction, found[1].id):
+        return [retract]
+    return [
+        f"'mvc deploy {CommitId(found[1].subject).short} {printable(target)}' deploys what was "
+        "live before",
+        retract,
+    ]
 
 
 def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
@@ -171,9 +192,10 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     """
     entry, ways = recorded.entry, []
     for made in entry.deployments:
-        target, short = printable(made.target), CommitId(made.subject).short
-        ways.append(f"'mvc rollback {target}' deploys what was live before")
-        ways.append(f"'mvc deploy {short} {target} --retract' says that {short} was not live")
+        ways += ways_back(
+            context.store.snapshot, made.target, CommitId(made.subject),
+            at=made.time_ns, replaces=made.replaces,
+        )  # fmt: skip
     for taken in entry.retractions:
         there = deployment_with(context.store.snapshot, StatementId(taken.subject))
         if there is not None:
@@ -185,11 +207,9 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     if before is not None:
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
-    name, what = entry.operation, "moved no branch, no tag and not HEAD: there is nothing to undo"
-    what = _NOT_UNDONE.get(name, what)
-    return RefConflict(
-        f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
-    )
+    nothing = "moved no branch, no tag and not HEAD: there is nothing to undo"
+    what = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
+    return RefConflict(f"operation {recorded.sequence} {what}", hint="; ".join(ways) or None)
 
 
 class _Revert:
@@ -216,8 +236,7 @@ class _Revert:
     @property
     def moves(self) -> bool:
         """Whether there is anything to undo; not in the operation that made the repository."""
-        moves = bool(self.refs) or bool(self.statements("", ""))
-        return self._recorded.sequence != 0 and moves
+        return self._recorded.sequence != 0 and bool(self.refs or self.statements("", ""))
 
     def statements(self, author: str, reason: str) -> tuple[Statement, ...]:
         """What takes back its annotations, or annotates anew what it took back."""
@@ -227,10 +246,11 @@ class _Revert:
             at = later
         if at.entry.is_received:
             return ()
-        found: list[Statement] = []
-        for made in at.entry.of(AnnotationStatement):
-            if not snapshot.is_subject(Retraction, made.id):
-                found.append(Retraction(subject=made.id, author=author, reason=reason))
+        found: list[Statement] = [
+            Retraction(subject=made.id, author=author, reason=reason)
+            for made in at.entry.of(AnnotationStatement)
+            if not snapshot.is_subject(Retraction, made.id)
+        ]
         for taken in at.entry.retractions:
             there = None if taken.target else snapshot.statement(taken.subject)
             if there is not None and isinstance(there[1], AnnotationStatement):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,15 @@ def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
     said = elsewhere("checkout", "--remote", "../work", "main", "gone", "-o", "x", code=3).err
     assert "gone" in said
     elsewhere("checkout", "--remote", "../work", "main", "-o", "x.safetensors")
+
+
+def test_the_refusal_names_the_files_that_hold_work(mvc) -> None:
+    mvc.write(1, "a b.safetensors")
+    mvc("commit", "a b.safetensors", "-m", "one")
+    mvc.commit(1)
+    mvc.write(2, "a b.safetensors")
+    mvc.write(2)
+    told = mvc("checkout", "HEAD", "a b.safetensors", code=3).err
+    command = told.partition("-f, or 'mvc ")[2].partition("', loses it")[0]
+    mvc(*shlex.split(command))
+    assert mvc("status", "-s").out == "M model.safetensors\n"

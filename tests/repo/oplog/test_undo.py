@@ -136,10 +136,12 @@ def test_a_wrong_deployment_takes_back_no_good_commit(context: Context) -> None:
     deploy(context, first, "prod")
     deploy(context, second, "prod")
     hint = refused(context, None, r"4 \(deploy\) recorded a deployment").hint or ""
-    assert "'mvc rollback prod'" in hint and "'mvc undo 2' takes back the commit" in hint
-    assert f"'mvc deploy {second.short} prod --retract'" in hint
+    assert f"'mvc deploy {first.short} prod' deploys what was live before" in hint
+    assert f"'mvc deploy {second.short} prod --retract --at" in hint
+    assert "'mvc undo 2' takes back the commit" in hint
     rollback(context, "prod")
-    refused(context, None, r"5 \(deploy\)")
+    hint = refused(context, None, r"5 \(deploy\)").hint or ""
+    assert f"'mvc deploy {second.short} prod' deploys what was live before" in hint
     retract(context, None, "prod")
     hint = refused(context, None, r"6 \(retract\) retracted a deployment").hint or ""
     assert f"'mvc deploy {first.short} prod --at " in hint
