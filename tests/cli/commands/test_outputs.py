@@ -74,7 +74,7 @@ def test_places_that_cannot_be_written_to_come_before_the_commit(mvc) -> None:
         ("nodir/x.safetensors", 3, "no folder nodir"),
         ("folder", 2, "folder is no file"),
         ("/dev/null", 2, "/dev/null is no file"),
-        ("", 2, "is no file"),
+        ("", 2, "an empty string is no path"),
         ("notes.py", 3, "notes.py exists and is no model file"),
     ]:
         untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=code, says=says)
