@@ -78,4 +78,8 @@ def _absent(remote: Remote, shown: str) -> str:
     if remote.name:
         moved = f"'mvc remote add -f {remote.name} PATH' if it has moved"
         return f"is it mounted? {moved}, 'mvc init --bare {shown}' for a new one"
-    return f"is the path right? 'mvc init --bare {shown}' makes a new one"
+    return (
+        "name the remote first: 'mvc push REMOTE REV:NAME'"
+        if ":" in Path(remote.url).name
+        else f"is the path right? 'mvc init --bare {shown}' makes a new one"
+    )

@@ -15,6 +15,7 @@ from mvc.errors import (
     HistoryMissing,
     NotARepository,
     RefConflict,
+    RemoteUnreachable,
     UnknownRevision,
     WouldOverwrite,
     WrongUsage,
@@ -459,3 +460,6 @@ def test_a_version_in_place_of_the_remote(team: Team) -> None:
     with pytest.raises(UnknownRevision, match="there is no remote HEAD~0") as error:
         team.bob.fetch("HEAD~0")
     assert error.value.hint == "there is origin; it comes before the version: 'origin HEAD~0'"
+    with pytest.raises(RemoteUnreachable) as unreachable:
+        team.bob.push("main:trial")
+    assert unreachable.value.hint == "name the remote first: 'mvc push REMOTE REV:NAME'"
