@@ -302,7 +302,9 @@ def collect(
         operations=sum(made is None for made in rewrite.edits.values()),
         packs=len(moved),
         before=disk.total,
-        freed=max(0, saved + sum(packs[n].garbage for n in moved) - kept.added_bytes),
+        freed=max(
+            0, saved + sum(packs[n].garbage for n in moved & packs.keys()) - kept.added_bytes
+        ),
         quarantined=0,
         unquarantined=0,
     )

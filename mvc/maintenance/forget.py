@@ -264,7 +264,9 @@ def _preview(
         for manifest_id in reach.manifests:
             kept.add(found.contents.load(manifest_id), dropped.get(manifest_id, ()))
         found.refuse_damage()
-        plan, _ = plan_deletion(store, encoding_policy(context.config), found, reach)
+        plan, _ = plan_deletion(
+            store, encoding_policy(context.config), found, reach, disk=store.disk_use()
+        )
         collection = plan.summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")

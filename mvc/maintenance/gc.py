@@ -25,7 +25,7 @@ from mvc.repo.lookup.availability import all_in_use
 from mvc.repo.queries import drop_rows
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.recovery.recover import Recovery
-from mvc.store.store import Store
+from mvc.store.store import DiskUse, Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.times import parse_duration
 from mvc.types import Progress
@@ -76,9 +76,8 @@ def collect(
     """
     store, policy, author = context.store, encoding_policy(context.config), context.author
     store.check_writable("collected")
-    before = store.disk_use().total
 
-    def attempt() -> CollectionPlan:
+    def attempt() -> tuple[CollectionPlan, int]:
         plan, quarantine = _plan_now(context, policy, grace, progress)
 
         def operation() -> Entry:
@@ -92,19 +91,20 @@ def collect(
                 store, policy, plan.graph, plan.rewrite, operation=operation, allows=plan.allows,
                 progress=progress,
             )  # fmt: skip
-        else:
-            delete(store.fs, quarantine)
-            store.sweep()
-        return plan
+            return plan, plan.summary.before - store.disk_use().total
+        delete(store.fs, quarantine)
+        store.sweep()
+        # Whatever has become larger, others have written.
+        return plan, max(0, plan.summary.before - store.disk_use().total)
 
-    plan = retry_on_rewrite(store.snapshot, attempt)
+    plan, freed = retry_on_rewrite(store.snapshot, attempt)
     gone = plan.gone()
     if gone and not store.unnamed_packs():
         note = f"of {len(gone)} forgotten states no byte is left"
         marks = tuple(StateMark(id_, "no residue") for id_ in gone)
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author, states=marks))
     drop_rows(context, {*plan.summary.commits, *plan.reach.forgotten})
-    return replace(plan.summary, before=before, freed=before - store.disk_use().total)
+    return replace(plan.summary, freed=freed)
 
 
 def _plan_now(
@@ -112,22 +112,22 @@ def _plan_now(
 ) -> tuple[CollectionPlan, list[Path]]:
     """The plan, and the files of the quarantine to delete."""
     store = context.store
+    disk = store.disk_use()  # first: what others write while the graph is read is no garbage
     graph = read(store, progress)
     graph.refuse_damage()
-    cutoff = cutoff_of(store.now_ns(), grace)
-    reach = reachable(graph, cutoff, in_use=all_in_use(context))
-    return plan_deletion(store, policy, graph, reach)
+    reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(context))
+    return plan_deletion(store, policy, graph, reach, disk=disk)
 
 
 def plan_deletion(
-    store: Store, policy: Policy, graph: StorageGraph, reach: Reachable
+    store: Store, policy: Policy, graph: StorageGraph, reach: Reachable, *, disk: DiskUse
 ) -> tuple[CollectionPlan, list[Path]]:
     """How to delete what is not in ``reach``, and the files of the quarantine that go as well.
 
     Samples the tensors that would be encoded again.
     """
     fs, estimate = store.fs, partial(_estimated, store.recovery, policy, reach.blobs)
-    plan = collection(graph, reach, store.disk_use(), estimate)
+    plan = collection(graph, reach, disk, estimate)
     quarantine = purged(fs, store.folder, reach)
     kept = bytes_of(fs, set(files_in(fs, store.folder)) - set(quarantine))
     plan.summary = replace(plan.summary, quarantined=kept, unquarantined=bytes_of(fs, quarantine))

@@ -99,6 +99,20 @@ def test_a_pack_that_a_repair_emptied_goes(history: History) -> None:
     assert history.repo.storage.gc().packs == 0
 
 
+def test_what_a_training_commits_meanwhile_is_not_counted(history: History) -> None:
+    line(history, 2)
+    waiting = [7]
+
+    def meanwhile(*_: object) -> None:
+        if waiting:
+            line(history, 1, waiting.pop())
+
+    before = size(history)
+    done = history.repo.storage.gc(progress=meanwhile)
+    assert size(history) > before
+    assert (done.packs, done.freed, waiting) == (0, 0, [])
+
+
 def test_deployments_hold_versions(history: History) -> None:
     ids = line(history, 6)
     history.repo.deploy(ids[3], "prod")

@@ -78,7 +78,7 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
         out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
         out.line(f"Freed {size(done.freed)} of {size(done.before)}")
-    elif done.freed < 0:
+    elif done.freed < 0 and (named or done.recoded):
         out.line(f"The rest takes {size(-done.freed)} more than before")
     elif not named and not done.unquarantined:
         out.line("Nothing to collect")
