@@ -16,6 +16,7 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.graph import Contents, Flags, Integers, StorageGraph, column, read
+from mvc.maintenance.payloads import decoded
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
@@ -127,7 +128,7 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     rates = calibrated(context.store.fs)
     seconds = _seconds(found, contents, rates)
     found.price(seconds)
-    groups = _SharedPayloads(found, seconds) if any(found.groups) else None
+    groups = _SharedPayloads(found, seconds) if any(found.groups) or len(found.input_row) else None
     recipes = {
         commit: (gone.seconds, base_of(context, commit))
         for commit, gone in all_dropped(context).items()
@@ -252,15 +253,16 @@ class _SharedPayloads:
     def __init__(self, found: StorageGraph, seconds: NDArray[np.float64]) -> None:
         self._rows, self._before = found.last_steps
         self._records, self._seconds = found.records_by_row, seconds
-        self._grouped, self._ends = found.groups, found.rows
+        self._grouped, self._ends, self._graph = found.groups, found.rows, found
 
-    def parts(self, node: int) -> Iterator[Part]:
-        """The payloads on the path to a node, the last one first."""
-        while node >= 0:
-            row = int(self._rows[node])
-            record = int(self._records[row])
-            yield float(self._seconds[row]), record if self._grouped[record] else None
-            node = int(self._before[node])
+    def step(self, node: int) -> tuple[int, Part, int | None, list[int]]:
+        """As ``decoded`` asks for it."""
+        graph, row = self._graph, int(self._rows[node])
+        record, before = int(self._records[row]), int(self._before[node])
+        part = float(self._seconds[row]), record if self._grouped[record] else None
+        begin, end = np.searchsorted(graph.input_row, (row, row + 1))
+        inputs: list[int] = graph.input_node[begin:end].tolist()
+        return int(graph.sizes[row]), part, None if before < 0 else before, inputs
 
     def whole(self, record: Hashable) -> float:
         """Processor seconds to decode a group."""
@@ -472,8 +474,9 @@ class _Pieces:
         groups = self._groups
         if groups is None:
             return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
-        nodes = ((nbytes, int(self._nodes[at])) for nbytes, at in self._parts(slots))
-        return together([(nbytes, groups.parts(node)) for nbytes, node in nodes], groups.whole)
+        nodes = {int(self._nodes[at]): nbytes for nbytes, at in self._parts(slots)}
+        nodes.pop(-1, None)  # lost
+        return together(decoded(nodes, groups.step), groups.whole)
 
     def _parts(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
         """(bytes, position) of the pieces of some slots."""

@@ -69,6 +69,13 @@ def test_the_history_is_one_of_runs(run: History) -> None:
     run.check()
 
 
+def test_stats_and_repack_say_the_same_of_a_layout(run: History) -> None:
+    stats = run.repo.storage.stats()
+    now = run.repo.storage.repack(dry_run=True).plan.before
+    assert stats.recovery_worst == pytest.approx(now.worst_seconds)
+    assert stats.recovery_mean == pytest.approx(now.mean_seconds)
+
+
 def test_forgotten_by_name_in_the_middle(run: History) -> None:
     """Nothing of it stays, not even as a base or an input; what is behind it is still predicted."""
     gone = run.ids[5]

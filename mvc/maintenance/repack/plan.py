@@ -28,6 +28,7 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.graph import Reachability, StorageGraph, read_records
+from mvc.maintenance.payloads import decoded
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.problem import (
     Candidate,
@@ -168,11 +169,8 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
                 f"{version.commit.short}' gives the version up",
             )
         ways = [reached[node] for node in nodes]
-        walks: list[tuple[int, Iterable[Part]]] = [
-            (min(PIECE, survey.size(id_) - start), shared.parts(ways_to, (id_, start)))
-            for id_, start in nodes
-        ]
-        walks += shared.inputs(ways_to, nodes)
+        wanted = {node: min(PIECE, survey.size(node[0]) - node[1]) for node in nodes}
+        walks = decoded(wanted, lambda node: shared.last_step(ways_to[node]))
         works = together(walks, shared.seconds.__getitem__)
         times.append(costs.rates.version(works, version.files, version.nbytes))
         sizes.append(sum(way[1] for way in ways))
@@ -217,7 +215,6 @@ class _Shared:
         text = costs.survey.context.config.get("commit.pipeline")
         self._groups_new = Pipeline.parse(text).coding().scope == "group"
         self._found = costs.survey.found
-        self._predicts = any(candidate.inputs for candidate in selection)
         groups: dict[Hashable, list[Candidate]] = defaultdict(list)
         for candidate in selection.new if self._groups_new else ():
             groups[self._group(candidate)].append(candidate)
@@ -226,38 +223,10 @@ class _Shared:
             key: of_group(o.seconds for o in made) for key, made in every
         }
 
-    def parts(self, ways: _Ways, node: Node | None) -> Iterator[Part]:
-        """The payloads on the way to a piece, the last one first."""
-        while node is not None:
-            step = ways[node].step
-            yield step.seconds, self._group(step)
-            node = ways[node].origin
-
-    def inputs(self, ways: _Ways, nodes: Iterable[Node]) -> Iterator[tuple[int, list[Part]]]:
-        """Pieces from which those of ``nodes`` are predicted, and that no way to these has."""
-        done = set[Node]()
-        waiting: list[Node] = []
-        for node in nodes if self._predicts else ():
-            waiting += self._passed(ways, node, done)[1]
-        while waiting:
-            node = waiting.pop()
-            if node not in done:
-                parts, more = self._passed(ways, node, done)
-                waiting += more
-                yield ways[node].step.nbytes, parts
-
-    def _passed(
-        self, ways: _Ways, at: Node | None, done: set[Node]
-    ) -> tuple[list[Part], list[Node]]:
-        """The payloads on the way to a piece that is not ``done``, and the inputs of these."""
-        parts, inputs = list[Part](), list[Node]()
-        while at is not None and at not in done:
-            done.add(at)
-            step = ways[at].step
-            parts.append((step.seconds, self._group(step)))
-            inputs += step.needs[1:]
-            at = ways[at].origin
-        return parts, inputs
+    def last_step(self, path: CheapestPath) -> tuple[int, Part, Node | None, list[Node]]:
+        """As ``decoded`` asks for it."""
+        part = path.step.seconds, self._group(path.step)
+        return path.step.nbytes, part, path.origin, path.step.needs[1:]
 
     def _group(self, candidate: Candidate) -> Hashable | None:
         if candidate.place is not None:
