@@ -263,7 +263,7 @@ def check_model(
     here = model.state_dict()
     if wrong := _misfits(here, weights):
         raise CannotResume(
-            f"the version does not fit the model: {_first(wrong)}", hint=_names_hint(here, weights)
+            f"the version does not fit the model: {_first(wrong)}", hint=_hint(here, weights)
         )
     for key, mine in here.items():
         if isinstance(mine, torch.Tensor) and mine.is_meta:
@@ -278,10 +278,12 @@ def check_model(
         )
 
 
-def _names_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+def _hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     """The hint for a different model, or for one with a wrapper around some layers."""
     prefix = re.compile("|".join(map(re.escape, parts.PREFIXES)))
-    if {prefix.sub("", name) for name in here} == {prefix.sub("", name) for name in there}:
+    if here.keys() != there.keys() and (
+        {prefix.sub("", name) for name in here} == {prefix.sub("", name) for name in there}
+    ):
         return "a layer is compiled or wrapped in one of the two: wrap the same layers as then"
     return "make the model as it was when the version was recorded"
 

@@ -58,6 +58,7 @@ def test_wrong_objects_are_named(tmp_path: Path) -> None:
     model = small()
     optimizer = adam(model)
     with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(model.state_dict())
         before = threading.active_count()
         for given, options, match in (
             ((7, model), {}, "repo is of type int"),
@@ -216,7 +217,7 @@ def test_hints_of_refusals(tmp_path: Path) -> None:
         more = nn.Linear(3, 2)
         for given, match, hint in (
             ((model,), "state of an optimizer, but none", "pass the optimizer"),
-            ((more, adam(more)), "weight is float32", "make the model as it was"),
+            ((more, adam(more)), "weight: float32", "make the model as it was"),
             ((model, torch.optim.SGD(model.parameters())), "was torch", "the optimizer as it was"),
             ((model, Around(adam(model))), "Around", r"pass its \.optimizer"),
             ((model, torch.optim.Adam([model.weight])), "other param", "groups that it had"),

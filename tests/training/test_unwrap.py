@@ -72,7 +72,7 @@ def test_a_layer_that_is_compiled_is_hinted_at(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         with mvc.Recorder(repo, model) as recorder:
             recorder.step()
-        with pytest.raises(CannotResume, match=r"has no first\.weight") as caught:
+        with pytest.raises(CannotResume, match=r"first\.weight: the version lacks it") as caught:
             mvc.resume(repo, plain())
         assert "wrap the same layers" in str(caught.value.hint)
         other = plain()
