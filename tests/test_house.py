@@ -25,7 +25,7 @@ BUDGET = {
     ".": 868,
     "adapters": 2_059,
     "api": 758,
-    "cli": 4_154,
+    "cli": 4_152,
     "codecs": 1_489,
     "distributed": 2_912,
     "frameworks": 2_852,

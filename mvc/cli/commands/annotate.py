@@ -9,7 +9,7 @@ so far is listed.
 from __future__ import annotations
 
 from mvc.cli.commits import note_line
-from mvc.cli.verb import CommandOptions, Session, argument, fields, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 
 
 class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
@@ -25,7 +25,9 @@ def command(session: Session, args: _AnnotateOptions) -> None:
     commit = repository.find(args.rev)
     found, adds = repository.annotations(commit), args.metrics or args.params or args.note
     if adds:
-        found = (repository.annotate(commit, **fields(args, "metrics params note")),)
+        found = (
+            repository.annotate(commit, metrics=args.metrics, params=args.params, note=args.note),
+        )
     if session.answered("mvc.annotate/1", {"commit": commit, "annotations": found}):
         return
     if adds:

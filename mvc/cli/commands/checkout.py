@@ -87,11 +87,17 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
     to = _stdout(session) if args.output == "-" else args.output or session.repository.root
-    settings = fields(args, "everything atomic_dir delete force")
     try:
         with session.out.progress("restoring") as progress:
             return session.repository.checkout(
-                rev, path=names, to=to, progress=progress, **settings
+                rev,
+                path=names,
+                to=to,
+                progress=progress,
+                everything=args.everything,
+                atomic_dir=args.atomic_dir,
+                delete=args.delete,
+                force=args.force,
             )
     except UnknownRevision as error:
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mvc.cli.restored import tell
 from mvc.cli.session import load
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 from mvc.remote.clone import CloneOptions, clone
 from mvc.text import count, printable, size
 
@@ -28,7 +28,9 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
 def command(session: Session, args: _CloneOptions) -> None:
-    options = CloneOptions(**fields(args, "branch states bare options"))
+    options = CloneOptions(
+        branch=args.branch, states=args.states, bare=args.bare, options=args.options
+    )
     with session.out.progress("receiving") as progress:
         done = clone(args.url, args.folder, options, config=load, progress=progress)
     if session.answered("mvc.clone/1", done):

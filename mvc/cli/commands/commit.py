@@ -98,7 +98,9 @@ def command(session: Session, args: _CommitOptions) -> None:
     message = sys.stdin.read().removeprefix("\ufeff") if args.message == "-" else args.message
     recorded = {
         "message": message or "",
-        **fields(args, "metrics params deploy"),
+        "metrics": args.metrics,
+        "params": args.params,
+        "deploy": args.deploy,
     }
     run, failure = None, None
     if args.provenance is None:

@@ -8,7 +8,7 @@ without them.
 from __future__ import annotations
 
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 from mvc.repo.history.log import LogOptions
 from mvc.text import count
 
@@ -30,7 +30,9 @@ def command(session: Session, args: _FetchOptions) -> None:
             args.remote,
             args.versions,
             progress=progress,
-            **fields(args, "states prune nodes"),
+            states=args.states,
+            prune=args.prune,
+            nodes=args.nodes,
         )
     if session.as_json:
         session.out.json("mvc.fetch/1", done)

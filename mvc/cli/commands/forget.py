@@ -87,8 +87,11 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     context, as_json = session.repository.context, session.as_json
     rules = Retention(
         best=tuple(Best.parse(text) for text in args.keep_best),
-        **fields(args, "last=keep_last hourly=keep_hourly daily=keep_daily"),
-        **fields(args, "unused unqueried"),
+        last=args.keep_last,
+        hourly=args.keep_hourly,
+        daily=args.keep_daily,
+        unused=args.unused,
+        unqueried=args.unqueried,
     )
     chosen = forget.choose(context, list(args.rev), rules or None)
     asks = bool(chosen.commits) and not args.dry_run and not args.force

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
 from mvc.repo.importing.importing import Imported
 from mvc.text import count, format_time, listed, printable, size, stored_for
 
@@ -59,7 +59,10 @@ def command(session: Session, args: _ImportOptions) -> None:
                 taken=done.append,
                 left_out=left_out,
                 broken=broken if args.skip_broken else None,
-                **fields(args, "time=clock deploy path message"),
+                time=args.clock,
+                deploy=args.deploy,
+                path=args.path,
+                message=args.message,
             )
     except BaseException:
         _tell_kept(session, done)
@@ -105,7 +108,8 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
             args.sources[0],
             message=args.message or "",
             progress=progress,
-            **fields(args, "name reference"),
+            name=args.name,
+            reference=args.reference,
         )
     if not session.answered("mvc.import.data/1", {"data_sets": [found]}):
         session.out.note(f"Data set {found.name} is at {found.version.short}")

@@ -90,7 +90,10 @@ def command(session: Session, args: _ProbeOptions) -> int:
             optimizer=script.get("optimizer"),
             only=None if args.only is None else [each.strip() for each in args.only.split(",")],
             deterministic=args.deterministic or None,
-            **fields(args, "training against seed threads"),
+            training=args.training,
+            against=args.against,
+            seed=args.seed,
+            threads=args.threads,
         )
     if args.save is not None:
         found.save(args.save)

@@ -43,7 +43,13 @@ def command(session: Session, args: _PushOptions) -> int:
         done = repository.push(
             args.remote,
             progress=progress,
-            **fields(args, "refs every force delete states partial dry_run"),
+            refs=args.refs,
+            every=args.every,
+            force=args.force,
+            delete=args.delete,
+            states=args.states,
+            partial=args.partial,
+            dry_run=args.dry_run,
         )
     if session.as_json:
         session.out.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})

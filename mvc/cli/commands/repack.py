@@ -31,7 +31,6 @@ from mvc.maintenance.repack.repack import Repacked
 from mvc.text import count, listed, seconds, size
 
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
-_AIMS = "interval max_recovery max_size add_queried"
 _NAMED = 8  # versions listed by id, unless -v
 
 
@@ -68,7 +67,11 @@ def _repack(session: Session, args: _RepackOptions) -> None:
             remove=remove or None,
             reason=args.reason or "",
             progress=progress,
-            **fields(args, f"{_AIMS} dry_run"),
+            interval=args.interval,
+            max_recovery=args.max_recovery,
+            max_size=args.max_size,
+            add_queried=args.add_queried,
+            dry_run=args.dry_run,
         )
     told = session.answered("mvc.repack/1", _json(done, dry_run=args.dry_run))
     if not told and (args.dry_run or not session.out.quiet):

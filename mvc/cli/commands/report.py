@@ -7,12 +7,13 @@ how far each layer moved.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, fields, option, verb
+from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, option, verb
 from mvc.repo.worktree.worktree import is_report
 from mvc.report.page import write_report
 from mvc.text import size
@@ -35,14 +36,21 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _ReportOptions) -> None:
     if session.as_json and args.output == "-":
         raise click.UsageError("--json and the page cannot both go to stdout")
-    settings = fields(args, "layer_seconds=layers since until by")
+    write = partial(
+        write_report,
+        session.repository,
+        layer_seconds=args.layers,
+        since=args.since,
+        until=args.until,
+        by=args.by,
+    )
     if args.output == "-":
-        session.out.line(write_report(session.repository, **settings).rstrip("\n"))
+        session.out.line(write().rstrip("\n"))
         return
     file = args.output or "report.html"
     replaced = is_report(session.fs, Path(file))  # its own earlier page
     session.check_output(file, force=args.force or replaced)
-    page = write_report(session.repository, file, **settings)
+    page = write(file)
     length = len(page.encode())
     if not session.answered("mvc.report/1", {"file": file, "bytes": length}):
         session.out.note(f"wrote {file} ({size(length)})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
-from mvc.cli.verb import FORCE_WORK, CommandOptions, Session, argument, fields, flag, verb
+from mvc.cli.verb import FORCE_WORK, CommandOptions, Session, argument, flag, verb
 
 
 class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -19,8 +19,9 @@ def command(session: Session, args: _SwitchOptions) -> None:
     before = repository.head(if_known=True).branch
     there = {ref.name for ref in repository.branches()}
     with session.out.progress("restoring") as progress:
-        settings = fields(args, "create start force")
-        done = repository.switch(args.branch, progress=progress, **settings)
+        done = repository.switch(
+            args.branch, progress=progress, create=args.create, start=args.start, force=args.force
+        )
     created = args.create or args.branch not in {*there, before}
     if session.as_json:
         tell_of_training(session, before, args.branch)
