@@ -22,29 +22,29 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 868,
+    ".": 883,
     "adapters": 2_059,
     "api": 758,
     "cli": 4_152,
     "codecs": 1_489,
-    "distributed": 2_912,
+    "distributed": 2_911,
     "frameworks": 2_852,
     "io": 1_401,
     "lossy": 2_115,
     "maintenance": 5_666,
     "model": 740,
-    "models": 1_005,
+    "models": 1_004,
     "pipelines": 391,
     "probing": 841,
-    "recipes": 1_820,
+    "recipes": 1_819,
     "remote": 5_718,
     "repo": 6_602,
     "report": 703,
-    "server": 1_294,
-    "serving": 658,
+    "server": 1_290,
+    "serving": 654,
     "store": 5_856,
-    "testing": 408,
-    "training": 1_493,
+    "testing": 407,
+    "training": 1_492,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

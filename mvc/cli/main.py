@@ -23,7 +23,7 @@ from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
 from mvc.errors import MvcError, MvcWarning
-from mvc.io.patience import StillWaiting
+from mvc.system import StillWaiting
 
 _USAGE = 2
 _FAILED = 3

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from mvc.errors import MvcError, UnknownPath, WrongUsage
-from mvc.io.files import FileSystem
+from mvc.system import FileSystem
 from mvc.text import one_line
 
 _HIDDEN = "__mvc_script__"

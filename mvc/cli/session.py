@@ -14,8 +14,8 @@ import click
 
 from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
-from mvc.io.files import FileSystem
 from mvc.repo.config import Config, load_config, user_file
+from mvc.system import FileSystem
 from mvc.text import format_time, listed, one_line, printable
 
 if TYPE_CHECKING:

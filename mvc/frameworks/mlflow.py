@@ -13,12 +13,12 @@ from contextlib import closing
 from mlflow.tracking.context.abstract_context import RunContextProvider
 
 from mvc.errors import MvcError
-from mvc.io.files import FileSystem
 from mvc.repo.config import KEYS, load_config, user_file
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
 from mvc.store.store import CONFIG, FOLDER
+from mvc.system import FileSystem
 
 _log = logging.getLogger(__name__)
 _ASKED = KEYS["mlflow.tags"]

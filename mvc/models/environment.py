@@ -22,9 +22,8 @@ from msgspec import Struct
 
 from mvc.documents import OtherSchema, decoded
 from mvc.errors import DamagedData, MvcError
-from mvc.io.files import FileSystem
-from mvc.io.process import host_name
 from mvc.limits import MIB
+from mvc.system import FileSystem, host_name
 
 NAME = "environment.json"
 """The name under which a version carries its environment."""

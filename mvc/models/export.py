@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mvc.errors import WouldOverwrite
-from mvc.io.files import WriteFile
 from mvc.models import environment, models
 from mvc.names import printable
 from mvc.repo import attached
 from mvc.repo.checkout.outputs import refuse_store
+from mvc.system import WriteFile
 
 if TYPE_CHECKING:
     from mvc.api import Repository, Rev

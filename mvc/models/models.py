@@ -30,7 +30,6 @@ from mvc.errors import (
     need_torch,
 )
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.limits import MAX_ARGUMENTS
 from mvc.models.sources import place_of, sources_of
 from mvc.models.stored_code import StoredCode, is_code
@@ -39,6 +38,7 @@ from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.structure import as_node, encode, of_node
+from mvc.system import FileSystem
 
 if TYPE_CHECKING:
     import torch

@@ -23,12 +23,12 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from mvc.errors import CannotRecord
-from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.models.definitions import Definitions
 from mvc.models.environment import distribution_name
 from mvc.models.stored_code import file_of, is_utf8, stored_code_of
 from mvc.names import an, printable
+from mvc.system import FileSystem
 
 _STDLIB = sysconfig.get_path("stdlib")
 _SCRIPT = {"__main__", "__mp_main__"}

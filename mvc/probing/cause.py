@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.io.process import cpu_count
 from mvc.names import printable
 from mvc.probing.compare import FirstDifference, compare
 from mvc.probing.run import NoDeterministicKernel, Subject
 from mvc.probing.summary import Conditions, LayerSelection, Summary
+from mvc.system import cpu_count
 
 _SEED = 0
 _SHOWN = 3  # names of weights

@@ -18,7 +18,6 @@ from safetensors.torch import load, save
 from mvc.documents import decoded, fields_of
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import BlobId
-from mvc.io.files import FileSystem, WriteFile
 from mvc.limits import MAX_PROBE, MAX_PROBE_TENSORS
 from mvc.names import printable
 from mvc.probing.cause import Cause, causes
@@ -26,6 +25,7 @@ from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
 from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
+from mvc.system import FileSystem, WriteFile
 from mvc.text import html_table, text_table
 from mvc.training.state.rng import same_rng
 

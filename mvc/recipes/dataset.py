@@ -29,8 +29,6 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem, WriteFile
-from mvc.io.handles import FileIdentity
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
@@ -43,6 +41,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
+from mvc.system import FileIdentity, FileSystem, WriteFile
 from mvc.types import Progress
 
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None

@@ -38,7 +38,6 @@ from mvc.errors import (
     need_torch,
 )
 from mvc.ids import CommitId
-from mvc.io.process import import_path
 from mvc.maintenance.leftovers import work_folder
 from mvc.model.manifest import LogicalTensor
 from mvc.models import environment
@@ -56,6 +55,7 @@ from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import is_stored, new_proof
 from mvc.store.journal.entries import Entry
+from mvc.system import import_path
 from mvc.times import check_seconds
 from mvc.types import Progress
 

@@ -25,7 +25,6 @@ from msgspec import json
 from mvc.api import Repository
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
-from mvc.io.process import signal_at_end_of_parent
 from mvc.models import environment
 from mvc.models.environment import Environment
 from mvc.models.models import take_dtypes
@@ -35,6 +34,7 @@ from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Step
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
+from mvc.system import signal_at_end_of_parent
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
 

@@ -36,9 +36,6 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
-from mvc.io.clock import Clock
-from mvc.io.log import tell
-from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.names import printable
 from mvc.remote import scopes, slices, wire
@@ -52,6 +49,7 @@ from mvc.server.metrics import CONTENT, Counters
 from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
+from mvc.system import Clock, cpu_count, tell
 from mvc.types import Bytes
 
 PROOFS = 4

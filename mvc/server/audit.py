@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.io.log import tell
 from mvc.names import printable
 from mvc.remote.door import Received, Slice
 from mvc.remote.slices import Sent, decode_entries
 from mvc.server.authority import Caller
+from mvc.system import tell
 
 _MOST = 100  # names in a field
 _LONGEST = 250  # characters of one: what is refused may have any name

@@ -20,13 +20,13 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mvc.errors import IoFailed, WrongUsage
-from mvc.io.files import FileSystem
 from mvc.names import printable
 from mvc.remote.credentials import is_here
 from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
+from mvc.system import FileSystem
 
 ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
-from mvc.io.files import FileIdentity, FileSystem
 from mvc.remote.door import Place, RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.places import leads_on
@@ -23,6 +22,7 @@ from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import CONFIG, FOLDER
+from mvc.system import FileIdentity, FileSystem
 from mvc.text import size as in_units
 
 if TYPE_CHECKING:

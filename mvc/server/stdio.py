@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mvc.io.files import FileSystem
 from mvc.remote.scopes import parse_scopes
 from mvc.server.app import Application
 from mvc.server.authority import Account
 from mvc.server.listening import load_transfers, run, server_of
 from mvc.server.repositories import Repositories
+from mvc.system import FileSystem
 
 _PART = 1 << 18
 _KEEP_ALIVE = 86_400  # another ssh would ask for passwords again

@@ -18,14 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from mvc.errors import InvalidConfig, InvalidName, WrongUsage
-from mvc.io.clock import Clock
-from mvc.io.files import FileIdentity, FileSystem
-from mvc.io.process import trusted_owners
 from mvc.names import printable
 from mvc.remote.credentials import FORM
 from mvc.remote.scopes import parse_scopes
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER
+from mvc.system import Clock, FileIdentity, FileSystem, trusted_owners
 
 DAYS = 90
 """How long a token is good for, unless said otherwise."""

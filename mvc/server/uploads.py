@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused
-from mvc.io.files import FileLock, FileSystem
 from mvc.remote import slices, wire
 from mvc.remote.door import Received, Slice
 from mvc.remote.slices import NodeReport, Sent, decode_entries
+from mvc.system import FileLock, FileSystem
 from mvc.types import Bytes
 
 HELD = 600.0

@@ -33,9 +33,6 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.clock import Clock
-from mvc.io.files import FileIdentity, FileSystem
-from mvc.io.log import tell
 from mvc.names import check_node, check_ref, printable
 from mvc.remote.door import Door
 from mvc.remote.doors import open_door
@@ -50,6 +47,7 @@ from mvc.serving.sinks import ServedOutput, TakenOver, warn_of_takeover
 from mvc.store.format import FORMAT
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
+from mvc.system import Clock, FileIdentity, FileSystem, tell
 from mvc.times import format_time
 from mvc.types import PathName, Unpicklable
 

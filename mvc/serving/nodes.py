@@ -29,14 +29,13 @@ from mvc.errors import (
     RemoteRefused,
 )
 from mvc.ids import DIGEST_SIZE, CommitId
-from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
 from mvc.limits import MIB
 from mvc.names import NODES, check_node, check_ref, is_report
 from mvc.remote.door import Door, Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
 from mvc.remote.statements import AHEAD_NS
 from mvc.repo.statements.live import check_target, deployment_with, live_among, succession
+from mvc.system import Clock, FileSystem
 from mvc.times import datetime_of, nearest
 
 if TYPE_CHECKING:

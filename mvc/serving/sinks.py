@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mvc.adapters.served_version import ServedVersion, encode
 from mvc.errors import IoFailed, MvcError, MvcWarning
 from mvc.ids import CommitId
-from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.remote.replica import refuse_folder_name, refuse_unfit
@@ -21,6 +20,7 @@ from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.statements.live import Deployed
 from mvc.repo.worktree.worktree import entry_at
+from mvc.system import SWAPPED, TEMPORARY, FileSystem
 
 if TYPE_CHECKING:
     from mvc.api import Repository

@@ -13,10 +13,10 @@ import numpy as np
 from mvc.api import Repository
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
+from mvc.system import FileSystem
 from mvc.testing.process import fresh_process, open_repository
 
 State = dict[str, Any]

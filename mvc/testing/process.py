@@ -12,11 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 import lmdb
 
 from mvc.api import Repository
-from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import open_context
 from mvc.store.index.index import Index
+from mvc.system import Clock, FileSystem
 from mvc.testing.files import Hook, HookedFS
 
 P = ParamSpec("P")

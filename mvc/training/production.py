@@ -19,7 +19,6 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.adapters.served_version import ServedVersion, decode, encode
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
-from mvc.io.process import memory_bytes
 from mvc.lossy.accuracy import Evaluate
 from mvc.lossy.decisions import Monitor
 from mvc.lossy.production import Production
@@ -31,6 +30,7 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.structure import decode as of_structure
+from mvc.system import memory_bytes
 
 if TYPE_CHECKING:
     from mvc.api import Repository

@@ -18,10 +18,9 @@ from msgspec import Struct
 
 from mvc.api import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
-from mvc.io.log import tell
-from mvc.io.patience import Patience, warn
 from mvc.names import printable
 from mvc.remote.remotes import find_remote
+from mvc.system import Patience, tell, warn
 
 FIRST_PAUSE = 1.0
 """Seconds between a push that failed and the next one; each further failure doubles them."""

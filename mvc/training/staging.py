@@ -25,8 +25,8 @@ from msgspec import Struct, field
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.errors import Busy, UnsupportedTensor
 from mvc.ids import CommitId
-from mvc.io.patience import SLICE, Patience, warn
 from mvc.structure import MAX_DEPTH, part_name
+from mvc.system import SLICE, Patience, warn
 
 MODES = ("block", "coalesce", "drop")
 """When there is no room: wait, replace the version that waits, leave this one out."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mvc.io.process import cpu_count, import_path
+from mvc.system import cpu_count, import_path
 
 Tell = Callable[[Mapping[str, Any]], None]
 

@@ -42,10 +42,9 @@ from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import BEAT, TIMEOUT, check_worker_models, checked, protocol_of
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
-from mvc.io.files import FileSystem
-from mvc.io.patience import SLICE, Patience
 from mvc.repo.lookup.refs import tip
 from mvc.repo.recording import announce
+from mvc.system import SLICE, FileSystem, Patience
 from mvc.training.pushing import Pusher
 
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least

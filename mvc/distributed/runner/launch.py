@@ -24,7 +24,7 @@ from msgspec import Struct
 from mvc.distributed.runner.child import Child, Tell, end_all
 from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath, class_named, need_torch
-from mvc.io.patience import SLICE, Patience
+from mvc.system import SLICE, Patience
 
 ADDRESS = "MVC_COORDINATOR"
 """The variable that tells a worker where the coordinator is: host:port."""

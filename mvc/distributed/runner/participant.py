@@ -39,8 +39,8 @@ from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
 from mvc.distributed.runner.layout import Carried, ModelLayout, write_tensors
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
-from mvc.io.patience import SLICE, Patience, warn
 from mvc.names import printable
+from mvc.system import SLICE, Patience, warn
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")

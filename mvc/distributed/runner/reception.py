@@ -19,7 +19,7 @@ from typing import Any
 from mvc.distributed.runner.connection import Connection, ConnectionGone, serve
 from mvc.distributed.runner.handshake import Unproven, admit, own_secret
 from mvc.errors import BadMessage
-from mvc.io.patience import SLICE
+from mvc.system import SLICE
 
 GOODBYE = 5.0  # seconds that a failure may take to reach the workers
 _GREETING = 10.0  # seconds in which a process that connects must prove that it is a worker

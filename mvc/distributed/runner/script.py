@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mvc.distributed.runner.launch import REFUSED, Dismissed
 from mvc.errors import MvcError
-from mvc.io.process import signal_at_end_of_parent
+from mvc.system import signal_at_end_of_parent
 
 
 def end_with_stdin() -> None:

@@ -39,7 +39,6 @@ from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import check_new_path, is_path, staging_folder
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
-from mvc.io.files import TEMPORARY, FileSystem, ReadFile
 from mvc.limits import MAX_TENSORS
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -51,6 +50,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.store.store import FOLDER
+from mvc.system import TEMPORARY, FileSystem, ReadFile
 from mvc.types import Bytes
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")

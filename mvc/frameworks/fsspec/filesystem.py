@@ -46,7 +46,6 @@ from mvc.errors import (
 from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
-from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_path, printable
 from mvc.repo.commit.commit import commit
@@ -58,6 +57,7 @@ from mvc.repo.lookup.manifests import EMPTY
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
+from mvc.system import TEMPORARY, FileSystem, WriteFile
 
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")

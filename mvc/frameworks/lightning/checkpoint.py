@@ -24,11 +24,11 @@ from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.names import check_path, check_ref, training_path
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions, check_run
 from mvc.repo.lookup.refs import tip
+from mvc.system import FileSystem
 
 _SCHEMA = "mvc.lightning-checkpoint/1"
 _HEAD = "mvc lightning checkpoint 1"

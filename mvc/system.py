@@ -1,0 +1,82 @@
+"""The operating system as clients use it: files, clock, processes, waiting (only names; no code).
+
+A name is imported when it is asked for, so that a command loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mvc.io.clock import Clock
+    from mvc.io.files import (
+        SWAPPED,
+        TEMPORARY,
+        FileIdentity,
+        FileLock,
+        FileSystem,
+        ReadFile,
+        WriteFile,
+    )
+    from mvc.io.log import tell
+    from mvc.io.patience import SLICE, Patience, StillWaiting, warn
+    from mvc.io.process import (
+        cpu_count,
+        host_name,
+        import_path,
+        memory_bytes,
+        signal_at_end_of_parent,
+        trusted_owners,
+    )
+
+__all__ = [
+    "SLICE",
+    "SWAPPED",
+    "TEMPORARY",
+    "Clock",
+    "FileIdentity",
+    "FileLock",
+    "FileSystem",
+    "Patience",
+    "ReadFile",
+    "StillWaiting",
+    "WriteFile",
+    "cpu_count",
+    "host_name",
+    "import_path",
+    "memory_bytes",
+    "signal_at_end_of_parent",
+    "tell",
+    "trusted_owners",
+    "warn",
+]
+
+_IN = {
+    "Clock": "mvc.io.clock",
+    "FileIdentity": "mvc.io.files",
+    "FileLock": "mvc.io.files",
+    "FileSystem": "mvc.io.files",
+    "Patience": "mvc.io.patience",
+    "ReadFile": "mvc.io.files",
+    "SLICE": "mvc.io.patience",
+    "SWAPPED": "mvc.io.files",
+    "StillWaiting": "mvc.io.patience",
+    "TEMPORARY": "mvc.io.files",
+    "WriteFile": "mvc.io.files",
+    "cpu_count": "mvc.io.process",
+    "host_name": "mvc.io.process",
+    "import_path": "mvc.io.process",
+    "memory_bytes": "mvc.io.process",
+    "signal_at_end_of_parent": "mvc.io.process",
+    "tell": "mvc.io.log",
+    "trusted_owners": "mvc.io.process",
+    "warn": "mvc.io.patience",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN:
+        from importlib import import_module
+
+        return getattr(import_module(_IN[name]), name)
+    raise AttributeError(f"module 'mvc.system' has no attribute {name!r}")
