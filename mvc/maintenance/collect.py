@@ -274,9 +274,7 @@ def collect(
     """
     kept = keep_codings(found, reach, estimate)
     leaves = _leaving(found, kept)
-    # A pack from which a repair has moved everything has no record, but a region of no bytes.
-    named = {r.pack for each in found.entries for r in each.entry.regions if r.start + r.length}
-    packs = _pack_uses(found, leaves, {n: size for n, size in disk.packs.items() if n in named})
+    packs = _pack_uses(found, leaves, {n: s for n, s in disk.packs.items() if n in found.named})
     moved = _packs_to_move(found, reach, leaves, packs)
     split = _records_to_split(found, reach, kept, moved)
     ids = list(found.history.numbers)

@@ -125,7 +125,8 @@ class StorageGraph:
 
     ``entries``: read from the journal again whenever they are asked for. ``history``: what they
     say of versions. ``contents``: the objects of manifests, if these are read. ``damaged``: what
-    is wrong with records that were left out. ``pack_reader`` reads the packs.
+    is wrong with records that were left out. ``pack_reader`` reads the packs. ``named``: every
+    pack that an entry names, also one without records.
 
     Columns by record: ``packs``, ``offsets``, ``lengths`` (bytes of the whole record), ``heads``
     (bytes of its header), ``groups`` (whether its members share one payload), ``rows`` (its first
@@ -150,7 +151,7 @@ class StorageGraph:
         self.pack_reader = snapshot.packs
         self.packs, self.offsets = array("Q"), array("Q")
         self.lengths, self.heads = array("Q"), array("Q")
-        self.groups, self.rows = array("B"), array("q", [0])
+        self.groups, self.rows, self.named = array("B"), array("q", [0]), set[int]()
         self.payloads, self.forms = array("Q"), array("I")
         self.texts: dict[str, int] = {}
         self._ends = array("q", [0])  # by entry: the records up to its last
@@ -177,6 +178,8 @@ class StorageGraph:
         position = len(self.entries)
         self.entries.add(recorded)
         self.history.take(recorded)
+        # A pack from which a repair has moved everything has no record, but a region of no bytes.
+        self.named.update(r.pack for r in recorded.entry.regions if r.start + r.length)
         for pack, offset, header in records:
             self.packs.append(pack)
             self.offsets.append(offset)
