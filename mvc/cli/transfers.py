@@ -24,16 +24,15 @@ def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
     """Says what a fetch brought."""
     rows = [_row(each, here=True) for each in done.updates]
     _tell(session, f"From {printable(url)}", rows, done)
-    if done.held:
+    held = ", ".join(id_.short for id_ in done.held)
+    if held:
         session.out.warn(
-            f"{', '.join(id_.short for id_ in done.held)}: forgotten by name at {done.remote}, "
-            "and kept here for now, because HEAD or a version without weights stands on it"
+            f"{held}: forgotten by name at {done.remote}, and kept here for now, "
+            "because HEAD or a version without weights stands on it"
         )
+    forgotten = listed([id_.short for id_ in done.forgotten], 10)
     if done.forgotten:
-        session.out.note(
-            f"{listed([id_.short for id_ in done.forgotten], 10)}: forgotten by name at "
-            f"{done.remote}, and from now on here"
-        )
+        session.out.note(f"{forgotten}: forgotten by name at {done.remote}, and from now on here")
     if done.kept:
         kept = [id_.short for id_ in done.kept]
         session.out.warn(
@@ -48,13 +47,9 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
     for name in done.passed_over:
         session.out.note(f"tag {name} is another version there, and stays")
-    if done.at_home:
-        session.out.note(
-            f"the files of data sets stay here: {', '.join(id_.short for id_ in done.at_home)}"
-        )
-    if done.forgotten:
-        gone = listed([id_.short for id_ in done.forgotten], 10)
-        session.out.note(f"{gone}: forgotten by name here, and from now on at {done.remote}")
+    names = ", ".join(id_.short for id_ in done.at_home)
+    if names:
+        session.out.note(f"the files of data sets stay here: {names}")
     for target, id_ in done.not_there:
         session.out.warn(
             f"{id_.short}, live on {target} here, is not there, nor its deployment: "

@@ -132,8 +132,7 @@ def push(
 ) -> Pushed:
     """Sends branches and tags, by default the current branch, with what they need; durable there.
 
-    Tags, data sets, deployments and annotations of the versions that are there then go along, and
-    the versions of earlier deployments on the same targets.
+    Tags, data sets, deployments and annotations of the versions that are there then go along.
     Raises RefConflict for what is not fast-forward or has moved there, UnknownRevision,
     StateForgotten for a version whose state neither side has, WeightsDropped for weights that
     nobody there could make again, RemoteUnreachable, RemoteRefused, and the errors of both stores;
@@ -207,7 +206,7 @@ def send_first(
         said = sent_with(told(snapshot, due), is_own=True)
         with closing(open_door(remote, context)) as door:
             work = _Push(context, remote, door, due, progress=progress)
-            wanted = work.wanted(deployed_by(snapshot, due))
+            wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
             work.note(())
@@ -257,7 +256,7 @@ class _Plan:
         self, context: Context, remote: Remote, work: _Push, options: PushOptions, *,
         refs: Sequence[str],
     ) -> None:  # fmt: skip
-        self._context, self._remote, self._forgot = context, remote, work.tally.forgotten
+        self._context, self._remote, self._forgot = context, remote, work.forgot
         self._theirs, self._options, self._scopes = work.head.refs, options, work.head.scopes
         self._delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
         self._named = self._chosen(refs)
@@ -443,7 +442,7 @@ class _Plan:
 
 
 class _Push:
-    """Sends slices."""
+    """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
 
     def __init__(
         self, context: Context, remote: Remote, door: Door, *due: Recorded,
@@ -454,6 +453,7 @@ class _Push:
         self.head, self._known = before.head, before.pushed
         rows = operations(context, self._known, *due)
         self._said = {each.sequence: each for each in rows}
+        self.forgot = False
         self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
         self.at_home: tuple[CommitId, ...] = ()
@@ -469,18 +469,16 @@ class _Push:
         """Has the remote forget what was forgotten by name, whatever becomes of this push."""
         snapshot = self._context.store.snapshot
         place = None if self._known is None else self._known.place
+
+        def look() -> list[Sent]:
+            return [sent_with(each) for each in tombstones(snapshot, begins(snapshot, place))]
+
         if not self._may_forget:
             return
-        stones = iter(
-            snapshot.retry_on_rewrite(lambda: [*tombstones(snapshot, begins(snapshot, place))])
-        )
-        while said := list(islice(stones, _AT_ONCE)):
-            got = self._door.receive(
-                Slice(encode_entries([sent_with(part) for part in said]), 0, ())
-            )
-            if got.begun:
-                gone = (CommitId(each.subject) for part in said for each in part)
-                self.tally.forgotten.update(dict.fromkeys(gone))
+        stones = iter(snapshot.retry_on_rewrite(look))
+        while sent := list(islice(stones, _AT_ONCE)):
+            got = self._door.receive(Slice(encode_entries(sent), 0, ()))
+            self.forgot |= got.begun > 0
             self._took(got)
 
     def not_forgotten(self) -> tuple[CommitId, ...]:
@@ -504,8 +502,7 @@ class _Push:
         seen = [] if known is None else [r.commit for r in remote_refs(context, remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
         have = [id_ for id_ in theirs if context.store.has_commit(id_)]
-        tips = self._with_earlier([*tips, *have])
-        found = Wanted(versions=tuple(dict.fromkeys(tips)), have=frozenset(have))
+        found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
             return found
         due = known.untold(context, have)  # others have brought these since
@@ -513,20 +510,11 @@ class _Push:
             due += deployed_by(context.store.snapshot, recorded) if number < known.dealt else ()
         return replace(found, after=known.place, due=tuple(due))
 
-    def _with_earlier(self, versions: list[CommitId]) -> list[CommitId]:
-        """These, and the versions of what was recorded on a target before what goes along.
-
-        The remote compares what each deployment replaces with the one that came before it.
-        """
-        snapshot, targets = self._context.store.snapshot, set[str]()
-        there = Ancestors(snapshot, versions)
-        for each in reversed(self._said.values()):
-            going = told(snapshot, each, there.__contains__)
-            targets |= {said.target for said in going if self._takes(said.target)} - {""}
-            for id_ in deployed_by(snapshot, each) if own_targets(each) & targets else ():
-                there.add(id_)
-                versions.append(id_)
-        return versions
+    def due(self, targets: set[str]) -> Iterator[CommitId]:
+        """The versions of what is to be sent of these targets."""
+        for each in self._said.values():
+            if own_targets(each) & targets:
+                yield from deployed_by(self._context.store.snapshot, each)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
@@ -676,10 +664,17 @@ class _Push:
 
     def _open(self, recorded: Recorded) -> set[StatementId]:
         """The statements of an operation that the remote lacks, and should have."""
-        snapshot = self._context.store.snapshot
-        refused = recorded.entry.by_id.keys() & self._refused.keys()
-        dropped = {id_ for id_ in refused if retracting(snapshot, id_)}
+        snapshot, dropped = self._context.store.snapshot, set[StatementId]()
+        for made in recorded.entry.deployments:
+            if made.id in self._refused and retracting(snapshot, made.id):
+                dropped.add(made.id)
         return own_ids(told(snapshot, recorded)) - self._accepted - dropped
+
+    def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
+        """With the operations before number ``end`` whose statements were left out."""
+        rows = operations(self._context, self._known)
+        left = (each.sequence for each in rows if each.sequence < end and self._open(each))
+        return replace(known, dealt=end, left=tuple(left))
 
     def _took(self, got: Received) -> None:
         self.tally.held.update(dict.fromkeys(got.held))
@@ -712,17 +707,16 @@ class _Push:
         noted = _note_refs(context, remote, updates)
         is_told = not self.denied and not self.not_forgotten()
         place = None if self._last is None else self._last.place
-        if place is not None:
+        if place is not None and not is_told:
             known = self._known or KnownPlace(self._identity, Place(0, b""))
-            if is_told:
-                if noted is not None and noted.sequence == place.sequence:
-                    place = Place(noted.after.sequence, noted.after.chain)
-                now = {**head.refs, **{each.name: each.new for each in updates}}
-                tips = tuple(map(bytes, tips_of(now)))
-                known = KnownPlace(self._identity, place, tips, there=self._end)
-            end, rows = place.sequence, operations(context, self._known)
-            left = (each.sequence for each in rows if each.sequence < end and self._open(each))
-            keep_place(context, remote, PUSHED, replace(known, dealt=end, left=tuple(left)))
+            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
+        elif place is not None:
+            if noted is not None and noted.sequence == place.sequence:
+                place = Place(noted.after.sequence, noted.after.chain)
+            now = {**head.refs, **{each.name: each.new for each in updates}}
+            tips = tuple(map(bytes, tips_of(now)))
+            known = KnownPlace(self._identity, place, tips, there=self._end)
+            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here

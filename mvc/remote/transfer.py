@@ -41,8 +41,8 @@ class Transferred(Struct, frozen=True):
 
     ``targets``: where these deploy or retract, so that what is live there may be another version.
     Of versions that were forgotten by name at the sender, ``held`` are kept at the receiver for
-    now, because something stands on them. ``forgotten``: at the receiver from now on. A fetch also
-    names those that are ``kept``, because ``tombstones`` of the remote is false.
+    now, because something stands on them. A fetch also names those that are ``forgotten`` here from
+    now on, and those that are ``kept``, because ``tombstones`` of the remote is false.
     """
 
     remote: str
@@ -57,7 +57,7 @@ class Transferred(Struct, frozen=True):
 
     @property
     def is_news(self) -> bool:
-        return bool(self.updates or self.operations or self.forgotten)
+        return bool(self.updates or self.operations)
 
     @property
     def is_short(self) -> bool:
@@ -74,7 +74,6 @@ class Tally:
         self.versions: set[CommitId] = set()
         self.targets: set[str] = set()
         self.held: dict[CommitId, None] = {}
-        self.forgotten: dict[CommitId, None] = {}
         self._progress = progress
 
     def entries(self, head: bytes, entries: Collection[Sent], versions: set[CommitId]) -> None:
@@ -96,7 +95,6 @@ class Tally:
         return Transferred(
             self.remote, tuple(updates), len(self.versions), self.operations, bytes=self.bytes,
             targets=tuple(sorted(self.targets)), held=tuple(self.held),
-            forgotten=tuple(self.forgotten),
         )  # fmt: skip
 
 

@@ -101,12 +101,10 @@ def test_what_was_told_once_is_not_told_again(
     given, receive = [], FolderDoor.receive
     monkeypatch.setattr(FolderDoor, "receive", lambda door, s: given.append(s) or receive(door, s))
     shared.ada.storage.forget(shared.ids[0])
-    told = shared.ada.push()
-    assert (told.is_news, told.forgotten) == (True, (shared.ids[0],))
+    shared.ada.push()
     assert len(given) == 2
-    assert not shared.ada.push().is_news
     shared.ada.commit(state(9))
-    assert shared.ada.push().forgotten == ()
+    shared.ada.push()
     assert len(given) == 3
 
 
@@ -181,21 +179,3 @@ def test_a_remote_that_was_replaced_or_is_nowhere_is_said(
     assert "origin is another repository than at the last fetch" in capsys.readouterr().err
     assert run(["remote", "show", "away"]) == 0
     assert "warning" not in capsys.readouterr().err
-
-
-def test_what_came_before_on_a_target_goes_first(shared: Shared) -> None:
-    ada = shared.ada
-    ada.deploy(shared.ids[2], "prod")
-    ada.switch("trial", create=True)
-    trial = ada.commit(state(5), deploy="prod").id
-    ada.switch("main")
-    ada.rollback("prod")
-    assert not ada.push(dry_run=True).is_short
-    assert ada.push().refused == ()
-    found = [made.commit for made in shared.server.deployments("prod")]
-    assert found == [d.commit for d in ada.deployments("prod")] and trial in found
-    assert not ada.push().is_news and ada.remotes.unsent() == ()
-    ada.switch("trial")
-    ada.commit(state(6), deploy="prod")  # the newest stays here: nothing came after it
-    pushed = ada.push(refs=["main"])
-    assert (pushed.versions, pushed.refused) == (0, ())

@@ -100,7 +100,7 @@ class Ancestors:
         self._heap: list[tuple[tuple[int, int], Commit]] = []
         self._known: set[CommitId] = set()
         for tip in tips:
-            self.add(tip)
+            self._push(tip)
 
     def __contains__(self, id_: CommitId) -> bool:
         """Looks up each commit published after ``id_`` that was not seen before."""
@@ -112,11 +112,10 @@ class Ancestors:
         searched = newest_first(recorded, commit)
         while self._heap and self._heap[0][0] < searched:
             for parent in heappop(self._heap)[1].parents:
-                self.add(parent)
+                self._push(parent)
         return commit.id in self._known
 
-    def add(self, id_: CommitId) -> None:
-        """With one more tip."""
+    def _push(self, id_: CommitId) -> None:
         if id_ in self._known:
             return
         recorded, commit = placed(self._snapshot, id_)
