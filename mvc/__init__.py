@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import MvcError
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
@@ -116,12 +117,10 @@ _LAZY = {
     "write_report": "mvc.report.page",
 }
 
+_look_up = face(__name__, _LAZY)
+
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(_LAZY[name]), name)
     if name == "recipes":
         import mvc.recipes as recipes
 
@@ -130,7 +129,7 @@ def __getattr__(name: str) -> Any:
         from mvc.version import installed_version
 
         return installed_version()
-    raise AttributeError(f"module 'mvc' has no attribute {name!r}")
+    return _look_up(name)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,9 @@ A name is imported when it is asked for, so that a command loads no more than it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.io.clock import Clock
@@ -73,10 +75,4 @@ _IN = {
     "warn": "mvc.io.patience",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _IN:
-        from importlib import import_module
-
-        return getattr(import_module(_IN[name]), name)
-    raise AttributeError(f"module 'mvc.system' has no attribute {name!r}")
+__getattr__ = face(__name__, _IN)

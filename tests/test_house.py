@@ -22,9 +22,9 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 883,
+    ".": 889,
     "adapters": 2_059,
-    "api": 758,
+    "api": 755,
     "cli": 4_152,
     "codecs": 1_489,
     "distributed": 2_911,
@@ -36,7 +36,7 @@ BUDGET = {
     "models": 1_004,
     "pipelines": 391,
     "probing": 841,
-    "recipes": 1_819,
+    "recipes": 1_816,
     "remote": 5_718,
     "repo": 6_602,
     "report": 703,

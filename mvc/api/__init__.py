@@ -6,7 +6,9 @@ open a repository as users do, by ``mvc.Repository``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.api.absent import entered, fetches
@@ -56,10 +58,4 @@ _IN = {
     "visit": "mvc.api.clone",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _IN:
-        from importlib import import_module
-
-        return getattr(import_module(_IN[name]), name)
-    raise AttributeError(f"module 'mvc.api' has no attribute {name!r}")
+__getattr__ = face(__name__, _IN)

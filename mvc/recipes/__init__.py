@@ -6,7 +6,9 @@ is ``probe``. The functions of ``verbs`` are those of the package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.recipes.verbs import (
@@ -41,10 +43,4 @@ __all__ = [
     "store_weights",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from mvc.recipes import verbs
-
-        return getattr(verbs, name)
-    raise AttributeError(f"module 'mvc.recipes' has no attribute {name!r}")
+__getattr__ = face(__name__, dict.fromkeys(__all__, "mvc.recipes.verbs"))
