@@ -62,3 +62,10 @@ def test_tables_have_as_many_cells_as_their_heads() -> None:
             if not rows or not re.fullmatch(r"(\| *:?-+:? *)+\|", rows[0]) or len(set(cells)) > 1:
                 broken.append(f"{page.name}: {head}")
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/limits.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    modules = [str(path.relative_to(ROOT)) for path in (ROOT / "mvc").rglob("*.py")]
+    named = set(re.findall(r"`([a-z_/]+\.py)`", (ROOT / page).read_text()))
+    assert {n for n in named if not any(f"/{m}".endswith(f"/{n}") for m in modules)} == set()
