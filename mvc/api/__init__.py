@@ -17,20 +17,99 @@ if TYPE_CHECKING:
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
+    from mvc.io.ssh_keygen import Checked
     from mvc.maintenance.backup import restore
+    from mvc.maintenance.forget import Chosen, ForgetPreview
+    from mvc.maintenance.gc import Collection
+    from mvc.maintenance.receipts import ForgottenState, Receipt
+    from mvc.maintenance.repack.plan import LayoutMetrics
+    from mvc.maintenance.repack.repack import Repacked
+    from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
+    from mvc.maintenance.retention import Best, Retention
     from mvc.maintenance.stats import Stats
+    from mvc.model.commit import Commit
+    from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.model.tensor import TensorSpec
+    from mvc.remote.clone import CloneOptions
+    from mvc.remote.push import Pushed
+    from mvc.remote.transfer import RefUpdate, Transferred
+    from mvc.remote.unsent import Unsent
+    from mvc.repo.checkout.checkout import Restored
+    from mvc.repo.commit.request import CommitOptions, FileOptions
+    from mvc.repo.commit.result import CommitResult
+    from mvc.repo.config import Config
+    from mvc.repo.content.compare import FileDiff, TensorDiff
+    from mvc.repo.content.relation import Relation
+    from mvc.repo.diff.diff import Diff
+    from mvc.repo.diff.nearest import Nearest
+    from mvc.repo.history.log import LogEntry, LogOptions
+    from mvc.repo.lookup.refs import Ref
     from mvc.repo.lookup.revisions import Rev
-    from mvc.repo.statements.live import Deployed
+    from mvc.repo.oplog.oplog import Operation
+    from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.statements.annotations import Annotation, Annotations
+    from mvc.repo.statements.live import Deployed, Live
+    from mvc.repo.statements.signatures import Vouched
+    from mvc.repo.version_stats import VersionStats
+    from mvc.repo.worktree.identify import Identified
+    from mvc.repo.worktree.status import FileChange, Status
 
 __all__ = [
+    "Annotation",
+    "Annotations",
+    "Best",
+    "Checked",
+    "Chosen",
+    "CloneOptions",
+    "Collection",
+    "Commit",
+    "CommitOptions",
+    "CommitResult",
+    "Config",
     "Deployed",
+    "Diff",
+    "FileChange",
+    "FileDiff",
+    "FileEntry",
+    "FileOptions",
+    "ForgetPreview",
+    "ForgottenState",
+    "FsckReport",
+    "Healed",
+    "Identified",
+    "LayoutMetrics",
+    "Live",
+    "LogEntry",
+    "LogOptions",
+    "LogicalTensor",
+    "Manifest",
+    "Nearest",
+    "Operation",
+    "Problem",
+    "Pushed",
+    "Receipt",
+    "Ref",
+    "RefUpdate",
+    "Relation",
     "RemoteRefs",
     "Remotes",
+    "Repacked",
+    "Repaired",
     "Repository",
+    "Restored",
+    "Retention",
     "Rev",
     "Stats",
+    "Status",
     "Storage",
+    "TensorDiff",
+    "TensorSpec",
     "Tracking",
+    "Transferred",
+    "Undoing",
+    "Unsent",
+    "VersionStats",
+    "Vouched",
     "clone",
     "entered",
     "fetches",
@@ -41,14 +120,61 @@ __all__ = [
 ]
 
 _IN = {
+    "Annotation": "mvc.repo.statements.annotations",
+    "Annotations": "mvc.repo.statements.annotations",
+    "Best": "mvc.maintenance.retention",
+    "Checked": "mvc.io.ssh_keygen",
+    "Chosen": "mvc.maintenance.forget",
+    "CloneOptions": "mvc.remote.clone",
+    "Collection": "mvc.maintenance.gc",
+    "Commit": "mvc.model.commit",
+    "CommitOptions": "mvc.repo.commit.request",
+    "CommitResult": "mvc.repo.commit.result",
+    "Config": "mvc.repo.config",
     "Deployed": "mvc.repo.statements.live",
+    "Diff": "mvc.repo.diff.diff",
+    "FileChange": "mvc.repo.worktree.status",
+    "FileDiff": "mvc.repo.content.compare",
+    "FileEntry": "mvc.model.manifest",
+    "FileOptions": "mvc.repo.commit.request",
+    "ForgetPreview": "mvc.maintenance.forget",
+    "ForgottenState": "mvc.maintenance.receipts",
+    "FsckReport": "mvc.maintenance.report",
+    "Healed": "mvc.maintenance.report",
+    "Identified": "mvc.repo.worktree.identify",
+    "LayoutMetrics": "mvc.maintenance.repack.plan",
+    "Live": "mvc.repo.statements.live",
+    "LogEntry": "mvc.repo.history.log",
+    "LogOptions": "mvc.repo.history.log",
+    "LogicalTensor": "mvc.model.manifest",
+    "Manifest": "mvc.model.manifest",
+    "Nearest": "mvc.repo.diff.nearest",
+    "Operation": "mvc.repo.oplog.oplog",
+    "Problem": "mvc.maintenance.report",
+    "Pushed": "mvc.remote.push",
+    "Receipt": "mvc.maintenance.receipts",
+    "Ref": "mvc.repo.lookup.refs",
+    "RefUpdate": "mvc.remote.transfer",
+    "Relation": "mvc.repo.content.relation",
     "RemoteRefs": "mvc.api.remotes",
     "Remotes": "mvc.api.remotes",
+    "Repacked": "mvc.maintenance.repack.repack",
+    "Repaired": "mvc.maintenance.report",
     "Repository": "mvc.api.repository",
+    "Restored": "mvc.repo.checkout.checkout",
+    "Retention": "mvc.maintenance.retention",
     "Rev": "mvc.repo.lookup.revisions",
     "Stats": "mvc.maintenance.stats",
+    "Status": "mvc.repo.worktree.status",
     "Storage": "mvc.api.storage",
+    "TensorDiff": "mvc.repo.content.compare",
+    "TensorSpec": "mvc.model.tensor",
     "Tracking": "mvc.api.remotes",
+    "Transferred": "mvc.remote.transfer",
+    "Undoing": "mvc.repo.oplog.undo",
+    "Unsent": "mvc.remote.unsent",
+    "VersionStats": "mvc.repo.version_stats",
+    "Vouched": "mvc.repo.statements.signatures",
     "clone": "mvc.api.clone",
     "entered": "mvc.api.absent",
     "fetches": "mvc.api.absent",

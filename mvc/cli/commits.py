@@ -7,20 +7,16 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mvc.api import Annotation, Commit, Deployed, LogEntry
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
-from mvc.model.commit import Commit
-from mvc.repo.history.log import LogEntry
-from mvc.repo.statements.annotations import Annotation
-from mvc.repo.statements.live import Deployed
 from mvc.text import count, format_age, format_time, measured, one_line, printable
 
 if TYPE_CHECKING:
-    from mvc.io.ssh_keygen import Checked
-    from mvc.repo.content.relation import Relation
+    from mvc.api import Checked, Relation
 
 
 _COMMIT = (

@@ -14,12 +14,12 @@ import click
 from click.shell_completion import CompletionItem
 
 import mvc.recipes as recipes
+from mvc.api import LogOptions
 from mvc.cli.catalog import COMMANDS
 from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
 from mvc.repo.config import KEYS
-from mvc.repo.history.log import LogOptions
 
 _NEWEST = 100  # versions that are searched for names of metrics
 
@@ -106,7 +106,7 @@ def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
 
 
 def _presets(*_: object) -> Iterable[str]:
-    from mvc.pipelines.table import PRESETS  # which needs numpy
+    from mvc.pipelines import PRESETS
 
     return PRESETS
 

@@ -8,14 +8,13 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from mvc.api import FileEntry, LogicalTensor, Manifest, Ref
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
 from mvc.errors import UnknownPath
-from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.names import is_training_key, printable, training_files
-from mvc.repo.lookup.refs import Ref
 from mvc.text import count, format_time, shape, size
 
 

@@ -8,8 +8,8 @@ from mvc.cli.session import Session
 from mvc.text import count, format_time, one_line, printable
 
 if TYPE_CHECKING:
+    from mvc.api import ForgottenState, Receipt
     from mvc.ids import CommitId
-    from mvc.maintenance.receipts import ForgottenState, Receipt
 
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:

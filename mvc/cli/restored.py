@@ -9,7 +9,7 @@ from mvc.repo.recording import deploying
 from mvc.text import count, listed, printable
 
 if TYPE_CHECKING:
-    from mvc.repo.checkout.checkout import Restored
+    from mvc.api import Restored
 
 
 def tell(session: Session, done: Restored) -> None:

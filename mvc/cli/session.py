@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mvc.api import Config
 from mvc.cli.output import PAGER, Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
-from mvc.repo.config import Config, load_config, user_file
+from mvc.repo.config import load_config, user_file
 from mvc.system import FileSystem
 from mvc.text import format_time, listed, one_line, printable
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from mvc.adapters.python.arrays import has_dtype, make_array
+from mvc.api import FileEntry, LogicalTensor, Manifest, TensorSpec
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-from mvc.model.tensor import TensorSpec
 from mvc.repo.diff.distance import to_float64
 from mvc.text import number, printable, shape, size
 

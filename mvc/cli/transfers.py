@@ -11,9 +11,7 @@ from mvc.ids import CommitId
 from mvc.text import count, listed, printable, size
 
 if TYPE_CHECKING:
-    from mvc.remote.push import Pushed
-    from mvc.remote.transfer import RefUpdate, Transferred
-    from mvc.remote.unsent import Unsent
+    from mvc.api import Pushed, RefUpdate, Transferred, Unsent
 
 _PREFIXES = ("heads/", "tags/", "remotes/")
 _MARKS = {"new": "*", "forced": "+", "deleted": "-", "kept": "!", "forward": ""}

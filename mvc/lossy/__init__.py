@@ -8,3 +8,51 @@
 
 What needs a repository: ``mvc.repo.commit.commit`` and ``mvc.training``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
+
+if TYPE_CHECKING:
+    from mvc.lossy.accuracy import Evaluate
+    from mvc.lossy.decisions import DriftStage, Dsed, Monitor
+    from mvc.lossy.lc.payload import decode_steps, encode_steps
+    from mvc.lossy.lc.quantise import quantise
+    from mvc.lossy.lc.step import Addition
+    from mvc.lossy.production import Production
+    from mvc.lossy.reducer import Arrays, Reducer
+    from mvc.lossy.topk import TopKOfEach
+
+__all__ = [
+    "Addition",
+    "Arrays",
+    "DriftStage",
+    "Dsed",
+    "Evaluate",
+    "Monitor",
+    "Production",
+    "Reducer",
+    "TopKOfEach",
+    "decode_steps",
+    "encode_steps",
+    "quantise",
+]
+
+_IN = {
+    "Addition": "mvc.lossy.lc.step",
+    "Arrays": "mvc.lossy.reducer",
+    "DriftStage": "mvc.lossy.decisions",
+    "Dsed": "mvc.lossy.decisions",
+    "Evaluate": "mvc.lossy.accuracy",
+    "Monitor": "mvc.lossy.decisions",
+    "Production": "mvc.lossy.production",
+    "Reducer": "mvc.lossy.reducer",
+    "TopKOfEach": "mvc.lossy.topk",
+    "decode_steps": "mvc.lossy.lc.payload",
+    "encode_steps": "mvc.lossy.lc.payload",
+    "quantise": "mvc.lossy.lc.quantise",
+}
+
+__getattr__ = face(__name__, _IN)

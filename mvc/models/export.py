@@ -16,8 +16,7 @@ from mvc.repo.checkout.outputs import refuse_store
 from mvc.system import WriteFile
 
 if TYPE_CHECKING:
-    from mvc.api import Repository, Rev
-    from mvc.repo.checkout.checkout import Restored
+    from mvc.api import Repository, Restored, Rev
     from mvc.types import PathName, Progress
 
 

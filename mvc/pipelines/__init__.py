@@ -4,3 +4,29 @@ The stages themselves are below: lossless ones in ``mvc.codecs``, all others in 
 I/O, no threads; callers run chunks on a pool, and scratch buffers and zstd contexts belong to the
 thread that uses them.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+    from mvc.pipelines.table import PRESETS, STAGES, read_stages
+
+__all__ = [
+    "PRESETS",
+    "STAGES",
+    "Pipeline",
+    "read_stages",
+]
+
+_IN = {
+    "PRESETS": "mvc.pipelines.table",
+    "Pipeline": "mvc.pipelines.pipeline",
+    "STAGES": "mvc.pipelines.table",
+    "read_stages": "mvc.pipelines.table",
+}
+
+__getattr__ = face(__name__, _IN)

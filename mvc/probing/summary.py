@@ -14,10 +14,10 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from mvc.api import TensorSpec
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_NAME_BYTES
-from mvc.model.tensor import TensorSpec
 from mvc.names import printable
 
 PARTS = ("input", "output", "grad_input", "grad_output")

@@ -28,10 +28,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, convert
 
+from mvc.api import FileEntry
 from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import DamagedData, InvalidName, StateForgotten, UnknownPath, UnknownRevision
 from mvc.ids import CommitId, Root
-from mvc.model.manifest import FileEntry
 from mvc.models.stored_code import file_of, is_code
 from mvc.names import RECIPE, check_path, printable
 from mvc.repo import attached

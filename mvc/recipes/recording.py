@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
+from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import Root
 from mvc.maintenance.repack.goal import Proven
-from mvc.model.manifest import FileEntry
 from mvc.models import environment
 from mvc.models.models import NAME, Architecture, StoredModel, describe
 from mvc.models.sources import Sources, sources_of
@@ -37,8 +37,7 @@ from mvc.recipes.service import START, Describer, counting_steps
 from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest, FileOptions
-from mvc.repo.commit.result import CommitResult
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped

@@ -26,6 +26,7 @@ from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
+from mvc.api import LogicalTensor
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -39,7 +40,6 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.maintenance.leftovers import work_folder
-from mvc.model.manifest import LogicalTensor
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
 from mvc.models.models import code_of

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.adapters.python.state import from_state
+from mvc.api import FileEntry
 from mvc.errors import (
     CannotRetrain,
     DamagedData,
@@ -25,7 +26,6 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.repack.goal import Proven
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
-from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Recipe, needed_file, recipe_of

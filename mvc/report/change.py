@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from mvc.api import Commit
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.commit import Commit
 
 if TYPE_CHECKING:
     from mvc.api import Repository

@@ -11,10 +11,9 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from mvc.api import Commit, VersionStats
 from mvc.ids import CommitId
-from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.version_stats import VersionStats
 from mvc.report.axis import Axis, By, Point
 from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
 from mvc.report.overview import Overview, Span

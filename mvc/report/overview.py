@@ -7,16 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
+from mvc.api import Annotations, Commit
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
-from mvc.model.commit import Commit
 from mvc.names import is_training_key, training_files
 from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
-from mvc.repo.statements.annotations import Annotations
 from mvc.repo.statements.live import live_between, live_now
 from mvc.report.axis import By
 from mvc.times import within

@@ -11,14 +11,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.api import fetches
+from mvc.api import Commit, VersionStats, fetches
 from mvc.ids import CommitId
 from mvc.maintenance.repack.repack import draw_curve
-from mvc.model.commit import Commit
 from mvc.names import printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context
-from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis, By, ByteAxis, check_by
 from mvc.report.charts import KINDS, Charts, metrics_of, whole

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api import Repository, opened
+from mvc.api import Deployed, Repository, opened
 from mvc.errors import (
     DamagedData,
     HistoryMissing,
@@ -41,7 +41,7 @@ from mvc.remote.remotes import DEFAULT, normalised, remote_of
 from mvc.remote.replica import Replica
 from mvc.remote.wire import WAIT
 from mvc.repo.hook import HookFailed, run_command
-from mvc.repo.statements.live import Deployed, live_at
+from mvc.repo.statements.live import live_at
 from mvc.serving.nodes import Reports
 from mvc.serving.sinks import ServedOutput, TakenOver, warn_of_takeover
 from mvc.store.format import FORMAT

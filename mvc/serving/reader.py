@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from mvc.adapters.served_version import ServedVersion, decode
+from mvc.api import Deployed
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.names import check_ref
 from mvc.remote.replica import noted, refuse_unfit
-from mvc.repo.statements.live import Deployed
 from mvc.serving.follower import Follower
 from mvc.system import Clock, FileIdentity, FileSystem
 from mvc.types import PathName

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.adapters.served_version import ServedVersion, encode
+from mvc.api import Deployed, FileEntry
 from mvc.errors import IoFailed, MvcError, MvcWarning
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.remote.replica import refuse_folder_name, refuse_unfit
 from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.states import one_entry
-from mvc.repo.statements.live import Deployed
 from mvc.repo.worktree.worktree import entry_at
 from mvc.system import SWAPPED, TEMPORARY, FileSystem
 

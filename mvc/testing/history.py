@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mvc.api import Repository
+from mvc.api import CommitOptions, FileOptions, Repository
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
-from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.system import FileSystem

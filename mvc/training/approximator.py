@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from mvc.adapters.hashing import hash_finally
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.replaced import ReplacedFile
+from mvc.api import FileEntry
 from mvc.errors import MvcError
 from mvc.ids import BlobId
-from mvc.lossy.reducer import Reducer
+from mvc.lossy import Reducer
 from mvc.maintenance.repack.super_steps import STEP, join
-from mvc.model.manifest import FileEntry
-from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines import Pipeline
 from mvc.repo.commit.reduced_file import reduced
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip

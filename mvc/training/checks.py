@@ -12,10 +12,9 @@ from msgspec import Struct
 from mvc.adapters.served_version import ServedVersion
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.lossy.accuracy import Evaluate
-from mvc.lossy.decisions import Monitor
+from mvc.lossy import Evaluate, Monitor
 from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, encode_text
-from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines import Pipeline
 from mvc.repo.commit.request import CommitRequest, check_request, check_run
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from

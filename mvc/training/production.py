@@ -19,12 +19,9 @@ from mvc.adapters.replaced import ReplacedFile
 from mvc.adapters.served_version import ServedVersion, decode, encode
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
-from mvc.lossy.accuracy import Evaluate
-from mvc.lossy.decisions import Monitor
-from mvc.lossy.production import Production
-from mvc.lossy.reducer import Arrays
+from mvc.lossy import Arrays, Evaluate, Monitor, Production
 from mvc.names import training_path
-from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines import Pipeline
 from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests

@@ -20,10 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.adapters.served_version import ServedVersion
-from mvc.api import opened
+from mvc.api import CommitResult, opened
 from mvc.errors import WrongUsage
 from mvc.repo.commit.inputs import refuse_empty
-from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.recording import announce, announce_target
 from mvc.training import checks

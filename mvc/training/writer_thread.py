@@ -18,14 +18,13 @@ from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.adapters.replaced import ReplacedFile
 from mvc.adapters.served_version import ServedVersion
+from mvc.api import CommitOptions, CommitResult, FileEntry
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry
 from mvc.names import check_path, training_path
 from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.reduced_file import approximating
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
-from mvc.repo.commit.result import CommitResult
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip

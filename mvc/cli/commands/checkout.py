@@ -14,6 +14,7 @@ from typing import BinaryIO
 import click
 
 import mvc.recipes as recipes
+from mvc.api import Restored
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.verb import (
     AT,
@@ -29,7 +30,6 @@ from mvc.cli.verb import (
 )
 from mvc.errors import UnknownPath, UnknownRevision
 from mvc.names import is_report, printable
-from mvc.repo.checkout.checkout import Restored
 
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):

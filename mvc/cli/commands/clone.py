@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mvc.api import CloneOptions
 from mvc.cli.restored import tell
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.remote.clone import CloneOptions, clone
+from mvc.remote.clone import clone
 from mvc.text import count, printable, size
 
 

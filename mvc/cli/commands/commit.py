@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mvc.api import CommitOptions, CommitResult, FileOptions, LogEntry
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock, warn_of_new_target
 from mvc.cli.output import Output
@@ -38,9 +39,6 @@ from mvc.cli.verb import (
 )
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.repo.commit.request import CommitOptions, FileOptions
-from mvc.repo.commit.result import CommitResult
-from mvc.repo.history.log import LogEntry
 from mvc.repo.worktree.identify import earlier
 from mvc.text import count, format_time, one_line, printable, stored_for
 
@@ -252,7 +250,7 @@ def _record(
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:
     """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
-    from mvc.pipelines.pipeline import Pipeline
+    from mvc.pipelines import Pipeline
 
     text = str(session.repository.config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)

@@ -7,6 +7,7 @@ REV on TARGET, or the one at TIME, no longer counts; it stays on record.
 
 from __future__ import annotations
 
+from mvc.api import Deployed
 from mvc.cli.commits import (
     IsLive,
     forgotten_on,
@@ -32,7 +33,6 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import DamagedData, WrongUsage
-from mvc.repo.statements.live import Deployed
 from mvc.text import format_time, one_line
 
 

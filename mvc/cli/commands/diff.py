@@ -16,11 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from mvc.api import Diff, FileDiff, TensorDiff, TensorSpec
 from mvc.cli.listing import Folding
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, verb
-from mvc.model.tensor import TensorSpec
-from mvc.repo.content.compare import FileDiff, TensorDiff
-from mvc.repo.diff.diff import Diff
 from mvc.text import count, listed, number, percent, printable, shape
 
 _COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"

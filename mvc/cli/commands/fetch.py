@@ -7,9 +7,9 @@ without them.
 
 from __future__ import annotations
 
+from mvc.api import LogOptions
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.repo.history.log import LogOptions
 from mvc.text import count
 
 

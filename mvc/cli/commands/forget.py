@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import mvc.recipes as recipes
+from mvc.api import Best, Chosen, Commit, ForgetPreview, Receipt, Retention
 from mvc.cli.commits import forgotten_on
 from mvc.cli.payload import stamped
 from mvc.cli.receipts import print_receipt
@@ -30,11 +31,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import NotConfirmed
 from mvc.maintenance import forget
-from mvc.maintenance.forget import Chosen, ForgetPreview
 from mvc.maintenance.gc import grace_of
-from mvc.maintenance.receipts import Receipt
-from mvc.maintenance.retention import Best, Retention
-from mvc.model.commit import Commit
 from mvc.text import count, format_time, listed, one_line, printable, size
 
 _FIRST = 10

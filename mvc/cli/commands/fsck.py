@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mvc.api import FsckReport, Healed, Problem, Repaired
 from mvc.cli.commits import tell_absent
 from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
 from mvc.errors import HistoryMissing, RemoteRefused
@@ -20,7 +21,6 @@ from mvc.maintenance.fsck.fsck import forget_index, lost_end
 from mvc.maintenance.quarantine import QUARANTINE
 from mvc.maintenance.repair.journal import before_opening
 from mvc.maintenance.repair.repair import folder_of
-from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.store.store import FOLDER
 from mvc.system import FileSystem
 from mvc.text import count, listed, printable, size

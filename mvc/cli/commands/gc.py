@@ -6,9 +6,10 @@ were forgotten go at once.
 
 from __future__ import annotations
 
+from mvc.api import Collection
 from mvc.cli.verb import DRY_RUN, REMOTE, CommandOptions, Session, fields, option, reason, verb
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.maintenance.gc import Collection, grace_of
+from mvc.maintenance.gc import grace_of
 from mvc.text import count, size
 
 

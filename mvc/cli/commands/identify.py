@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mvc.api import Identified, Nearest
 from mvc.cli.commits import forgotten_on, state_json
 from mvc.cli.verb import CommandOptions, Session, argument, fields, verb
-from mvc.repo.diff.nearest import Nearest
-from mvc.repo.worktree.identify import Identified
 from mvc.text import count, format_time, one_line, printable
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
+from mvc.api import LogEntry, LogOptions
 from mvc.cli.commits import (
     as_json,
     details,
@@ -25,7 +26,6 @@ from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import LIMIT, CommandOptions, Session, argument, flag, option, verb
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
-from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.text import format_time, listed, number, one_line, printable
 
 

@@ -13,8 +13,7 @@ from msgspec.structs import asdict
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
-from mvc.pipelines.pipeline import Pipeline
-from mvc.pipelines.table import PRESETS, STAGES, read_stages
+from mvc.pipelines import PRESETS, STAGES, Pipeline, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from mvc.api import LayoutMetrics, Repacked
 from mvc.cli.verb import (
     DRY_RUN,
     REMOTE,
@@ -26,8 +27,6 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.ids import CommitId
-from mvc.maintenance.repack.plan import LayoutMetrics
-from mvc.maintenance.repack.repack import Repacked
 from mvc.text import count, listed, seconds, size
 
 _POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"

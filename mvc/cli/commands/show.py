@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 import mvc.recipes as recipes
+from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions, Manifest
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
@@ -33,9 +34,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry, Manifest
-from mvc.repo.content.compare import FileDiff, compare_paths
-from mvc.repo.history.log import LogEntry, LogOptions
+from mvc.repo.content.compare import compare_paths
 from mvc.text import count, printable
 
 _FIRST = 20

@@ -6,10 +6,9 @@ machine that the settings count with, after 'mvc stats --calibrate' for this one
 
 from __future__ import annotations
 
-from mvc.api import Stats
+from mvc.api import LogOptions, Stats
 from mvc.cli.commits import tell_absent
 from mvc.cli.verb import CommandOptions, Session, fields, flag, option, verb
-from mvc.repo.history.log import LogOptions
 from mvc.text import count, one_line, percent, seconds, size
 
 _KINDS = {

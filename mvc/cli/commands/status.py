@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mvc.api import FileChange, Status
 from mvc.cli.transfers import unsent_line
 from mvc.cli.verb import CommandOptions, Session, fields, flag, verb
-from mvc.repo.worktree.status import FileChange, Status
 from mvc.text import count, printable
 
 _SECTIONS = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from mvc.api import Deployed, Operation, Undoing
 from mvc.cli.commits import live_now, who
 from mvc.cli.restored import tell_of_training
 from mvc.cli.verb import (
@@ -25,9 +26,8 @@ from mvc.cli.verb import (
 )
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.repo.oplog.oplog import Operation, label
-from mvc.repo.oplog.undo import Undoing, ways_back
-from mvc.repo.statements.live import Deployed
+from mvc.repo.oplog.oplog import label
+from mvc.repo.oplog.undo import ways_back
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.text import count, format_time, one_line, printable
 

@@ -7,9 +7,10 @@ REVs: who signed these versions. The exit code is 1 if nobody vouches for one of
 
 from __future__ import annotations
 
+from mvc.api import Vouched
 from mvc.cli.commits import IsLive, live_now
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
-from mvc.repo.statements.signatures import Vouched, told
+from mvc.repo.statements.signatures import told
 from mvc.text import count, format_time
 
 

@@ -12,8 +12,7 @@ from mvc.api import Repository
 from mvc.errors import WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId
-from mvc.lossy.decisions import DriftStage, Dsed
-from mvc.lossy.topk import TopKOfEach
+from mvc.lossy import DriftStage, Dsed, TopKOfEach
 from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.state.parts import StateSource

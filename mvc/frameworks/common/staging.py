@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mvc.api import Manifest
 from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
-from mvc.model.manifest import Manifest
 from mvc.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER

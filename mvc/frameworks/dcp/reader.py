@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import values
+from mvc.api import FileEntry
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
@@ -24,7 +25,6 @@ from mvc.frameworks.common.staging import is_path
 from mvc.frameworks.dcp.objects import objects_path
 from mvc.ids import CommitId
 from mvc.limits import MIB
-from mvc.model.manifest import FileEntry
 from mvc.names import DEFAULT_STATE, check_path
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context

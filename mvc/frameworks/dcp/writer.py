@@ -33,6 +33,7 @@ from torch.futures import Future
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
+from mvc.api import CommitOptions, Manifest, TensorSpec
 from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
@@ -40,12 +41,11 @@ from mvc.frameworks.common.staging import check_new_path, is_path, staging_folde
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
-from mvc.model.manifest import Manifest
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES
 from mvc.names import DEFAULT_STATE, check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip

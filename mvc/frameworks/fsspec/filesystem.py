@@ -34,7 +34,7 @@ from msgspec import Struct
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.api import Repository
+from mvc.api import CommitOptions, FileEntry, Manifest, Repository
 from mvc.errors import (
     BadModelFile,
     InvalidName,
@@ -46,10 +46,9 @@ from mvc.errors import (
 from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_path, printable
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import check_available

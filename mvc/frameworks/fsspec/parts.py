@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mvc.adapters.parsed import CHECK_BYTES, gaps
+from mvc.api import FileEntry
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, MIB
-from mvc.model.manifest import Check, FileEntry
+from mvc.model.manifest import Check
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.types import Bytes

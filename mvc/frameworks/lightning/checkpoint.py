@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 
-from mvc.api import Repository
+from mvc.api import CommitOptions, Repository
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.names import check_path, check_ref, training_path
-from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitOptions, check_run
+from mvc.pipelines import Pipeline
+from mvc.repo.commit.request import check_run
 from mvc.repo.lookup.refs import tip
 from mvc.system import FileSystem
 
