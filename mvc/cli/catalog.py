@@ -82,9 +82,15 @@ ELSEWHERE: dict[str, str] = {
 """What to do instead of a command that people know from git or expect here."""
 
 
+_FOLDERS = {
+    name: section.lower().replace(" ", "_") for section, names in SECTIONS.items() for name in names
+}
+
+
 def module_of(name: str) -> str:
     """The module that defines a command; ``import`` is a word of Python and gets a line."""
-    return "mvc.cli.commands." + ("import_" if name == "import" else name.replace("-", "_"))
+    module = "import_" if name == "import" else name.replace("-", "_")
+    return f"mvc.cli.commands.{_FOLDERS[name]}.{module}"
 
 
 _RELATIONS = "'mvc diff' and 'mvc show' print how models relate"

@@ -25,8 +25,9 @@ def test_command_agrees_with_its_line_in_the_table(name: str) -> None:
 
 def test_every_module_is_in_the_table() -> None:
     folder = Path(mvc.cli.commands.__file__).parent
-    found = {p.stem for p in folder.glob("*.py")} - {"__init__"}
-    assert found == {module_of(name).rpartition(".")[2] for name in COMMANDS}
+    found = {".".join(p.relative_to(folder).with_suffix("").parts) for p in folder.glob("*/*.py")}
+    named = {module_of(name).removeprefix("mvc.cli.commands.") for name in COMMANDS}
+    assert {each for each in found if not each.endswith("__init__")} == named
 
 
 READING = [n for n in COMMANDS if n not in {"completion", "help", "switch"}]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mvc.cli.commands.gc import command
-from mvc.cli.commands.undo import ref_move
+from mvc.cli.commands.every_day.undo import ref_move
+from mvc.cli.commands.storage.gc import command
 from mvc.store.journal.entries import RefChange
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from mvc.cli.commands.log import graph_lines
+from mvc.cli.commands.every_day.log import graph_lines
 
 
 def draw(*versions: tuple[str, str], **runs: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.cli.commands.undo import moves
+from mvc.cli.commands.every_day.undo import moves
 from mvc.errors import (
     RefConflict,
     StateForgotten,

@@ -97,7 +97,7 @@ def test_an_address_that_is_taken_is_named(mvc: Mvc) -> None:
 
 def test_a_server_loads_no_torch() -> None:
     code = (
-        "import sys, mvc.server.listening, mvc.server.stdio, mvc.cli.commands.serve;"
+        "import sys, mvc.server.listening, mvc.server.stdio, mvc.cli.commands.remotes.serve;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

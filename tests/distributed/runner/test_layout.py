@@ -77,7 +77,7 @@ def test_what_others_send_is_checked() -> None:
 
 
 def test_torch_is_imported_only_by_who_trains() -> None:
-    code = "import sys, mvc.distributed, mvc.cli.commands.train_distributed; "
+    code = "import sys, mvc.distributed, mvc.cli.commands.start.train_distributed; "
     code += "sys.exit('torch' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

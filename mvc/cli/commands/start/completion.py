@@ -6,7 +6,7 @@ It completes commands, options, revisions, targets, paths, tensors, settings and
 from __future__ import annotations
 
 import click
-from click.shell_completion import BashComplete, ShellComplete, get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from mvc.cli.program import program
 from mvc.cli.verb import CommandOptions, Session, argument, verb
@@ -46,8 +46,11 @@ class _Bash(BashComplete):
     source_template = _BASH
 
 
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": ZshComplete, "fish": FishComplete}
+
+
 class _CompletionOptions(CommandOptions, frozen=True, kw_only=True):
-    shell: str = argument(None, type=click.Choice(["bash", "zsh", "fish"]))
+    shell: str = argument(None, type=click.Choice(_SHELLS))
 
 
 @verb(
@@ -56,8 +59,4 @@ class _CompletionOptions(CommandOptions, frozen=True, kw_only=True):
     json=False,
 )
 def command(session: Session, args: _CompletionOptions) -> None:
-    found: type[ShellComplete] | None = (
-        _Bash if args.shell == "bash" else get_completion_class(args.shell)
-    )
-    assert found is not None  # the choice above names click's own three
-    session.out.line(found(program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())
+    session.out.line(_SHELLS[args.shell](program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mvc.api import FsckReport, Healed, Problem, Repaired
 from mvc.cli.commits import tell_absent
 from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
-from mvc.errors import HistoryMissing, RemoteRefused
+from mvc.errors import DamagedData, HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
 from mvc.maintenance.quarantine import QUARANTINE
@@ -25,7 +25,6 @@ from mvc.store.store import FOLDER
 from mvc.system import FileSystem
 from mvc.text import count, listed, printable, size
 
-_DAMAGED = 4
 _FIRST = 10
 
 
@@ -79,7 +78,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
                 "'mvc fsck --repair' heals what another record or copy here still holds, "
                 "with --from DIR also what a backup or a new clone has"
             )
-    return 0 if report.sound else _DAMAGED
+    return 0 if report.sound else DamagedData.exit_code
 
 
 def _before_opening(session: Session, other: Path | None) -> list[Healed]:

@@ -1,0 +1,1 @@
+"""Commands for branches and tags."""

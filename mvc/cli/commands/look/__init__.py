@@ -1,0 +1,1 @@
+"""Commands that show, check and compare."""

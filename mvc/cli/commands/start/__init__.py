@@ -1,0 +1,1 @@
+"""Commands that begin something, and explain."""
