@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from mvc.models.environment import Environment
     from mvc.models.export import export_model
     from mvc.models.models import Architecture, load_model
+    from mvc.pipelines.requirements import Requirements
     from mvc.probing.probe import Probe, probe
-    from mvc.recipes.making import made
+    from mvc.recipes.making import constructed
     from mvc.recipes.verbs import record, retrain, retraining
     from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from mvc.repo.statements.live import Deployed, Live
     from mvc.report.change import first_change
     from mvc.report.page import write_report
-    from mvc.requirements import Requirements
     from mvc.serving.follower import Follower, Following
     from mvc.serving.nodes import nodes
     from mvc.training.recorder import Recorder, Report, watch
@@ -62,11 +62,11 @@ __all__ = [
     "Resumed",
     "__version__",
     "clone",
+    "constructed",
     "export_model",
     "first_change",
     "load",
     "load_model",
-    "made",
     "nodes",
     "probe",
     "record",
@@ -97,14 +97,14 @@ _LAZY = {
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api.repository",
-    "Requirements": "mvc.requirements",
+    "Requirements": "mvc.pipelines.requirements",
     "Resumed": "mvc.training.resume",
     "clone": "mvc.api.clone",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",
-    "made": "mvc.recipes.making",
+    "constructed": "mvc.recipes.making",
     "nodes": "mvc.serving.nodes",
     "probe": "mvc.probing.probe",
     "record": "mvc.recipes.verbs",

@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 889,
+    ".": 845,
     "adapters": 2_059,
     "api": 787,
-    "cli": 4_137,
+    "cli": 4_136,
     "codecs": 1_489,
     "distributed": 2_911,
     "frameworks": 2_851,
@@ -34,7 +34,7 @@ BUDGET = {
     "maintenance": 5_666,
     "model": 740,
     "models": 1_003,
-    "pipelines": 400,
+    "pipelines": 445,
     "probing": 841,
     "recipes": 1_815,
     "remote": 5_718,
@@ -44,7 +44,7 @@ BUDGET = {
     "serving": 653,
     "store": 5_856,
     "testing": 406,
-    "training": 1_486,
+    "training": 1_485,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

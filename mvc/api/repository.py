@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.pipelines.requirements import Requirements
     from mvc.remote.pull import Pulled
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import Transferred
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from mvc.repo.statements.signatures import Vouched
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
-    from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
 
 
@@ -321,11 +321,11 @@ class Repository(Unpicklable):
         CannotRecord and BadModelFile for what cannot be committed, NothingToCommit,
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
+        from mvc.pipelines.requirements import pipeline_and_bound
         from mvc.repo.commit.committing import commit_files, commit_states
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
         from mvc.repo.statements.protection import refuse_protected
-        from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
         text, bound = pipeline_and_bound(pipeline)

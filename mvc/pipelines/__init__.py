@@ -13,19 +13,33 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
+    from mvc.pipelines.requirements import (
+        ACCURACY_DROPS,
+        SPEEDS,
+        Requirements,
+        pipeline_and_bound,
+    )
     from mvc.pipelines.table import PRESETS, STAGES, read_stages
 
 __all__ = [
+    "ACCURACY_DROPS",
     "PRESETS",
+    "SPEEDS",
     "STAGES",
     "Pipeline",
+    "Requirements",
+    "pipeline_and_bound",
     "read_stages",
 ]
 
 _IN = {
+    "ACCURACY_DROPS": "mvc.pipelines.requirements",
     "PRESETS": "mvc.pipelines.table",
     "Pipeline": "mvc.pipelines.pipeline",
+    "Requirements": "mvc.pipelines.requirements",
+    "SPEEDS": "mvc.pipelines.requirements",
     "STAGES": "mvc.pipelines.table",
+    "pipeline_and_bound": "mvc.pipelines.requirements",
     "read_stages": "mvc.pipelines.table",
 }
 

@@ -1,4 +1,4 @@
-"""``mvc.made``: makes an object and remembers how."""
+"""``mvc.constructed``: makes an object and remembers how."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Making(Struct, frozen=True):
 _makings: dict[int, Making] = {}
 
 
-def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
+def constructed(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
     """``call(*args, **keywords)``, remembered, so that a recipe can hold the result.
 
     ``call`` is a class or a function of a module. Its arguments are plain values, paths inside of
@@ -62,15 +62,15 @@ def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T
         weakref.finalize(obj, _makings.pop, id(obj), None)
     except TypeError:
         raise WrongUsage(
-            f"made() cannot remember {an(type(obj).__qualname__)}",
-            hint="plain values need no made(); a class with __slots__ needs __weakref__",
+            f"constructed() cannot remember {an(type(obj).__qualname__)}",
+            hint="plain values need no constructed(); a class with __slots__ needs __weakref__",
         ) from None
     _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
     return obj
 
 
 def making_of(obj: Any) -> Making | None:
-    """How an object was made, if ``made`` made it."""
+    """How an object was made, if ``constructed`` made it."""
     return _makings.get(id(obj))
 
 

@@ -175,7 +175,7 @@ class Run:
             if optimizer is not None and not describer.knows(optimizer):
                 raise CannotRecord(
                     "the service does not use the optimizer that was passed",
-                    hint="pass it to the constructor of the service, within mvc.made(...)",
+                    hint="pass it to the constructor of the service, within mvc.constructed(...)",
                 )
             self._function: Callable[..., Any] = train
             return {"method": [value, "train"]}, {}

@@ -150,7 +150,7 @@ class Describer:
         return self._built(call, [], named)
 
     def made_model(self) -> Any:
-        """The value that builds the model as ``made`` remembers it."""
+        """The value that builds the model as ``constructed`` remembers it."""
         return self._built(*self._making(self._model, "model"))
 
     def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
@@ -273,7 +273,7 @@ class Describer:
             return f"{self._place(type(obj), place)}.{obj.name}"
         raise CannotRecord(
             f"{place} is {an(type(obj).__qualname__)}, and how it was made is unknown",
-            hint=f"make it with mvc.made({type(obj).__qualname__}, ...) in place of "
+            hint=f"make it with mvc.constructed({type(obj).__qualname__}, ...) in place of "
             f"{type(obj).__qualname__}(...)",
         )
 
@@ -347,7 +347,7 @@ class Describer:
                 raise CannotRecord(
                     f"{name} is {an(type(obj).__qualname__)}, "
                     f"whose argument {key} it does not keep",
-                    hint=f"make it with mvc.made({type(obj).__qualname__}, ...)",
+                    hint=f"make it with mvc.constructed({type(obj).__qualname__}, ...)",
                 )
         try:
             state = optimizer_state(self._model, obj)

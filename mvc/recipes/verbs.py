@@ -77,7 +77,7 @@ def record(
     (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
     ``train(model, **arguments)``; at the end of the block the model is committed with its
     recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
-    among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
+    among the arguments are made by ``mvc.constructed``. With ``verify`` the recipe is proven by one
     replay in another process, which is ended after ``timeout`` seconds and tells ``progress``
     as ``retrain`` does; ``drop_weights`` then gives up the weights, which is refused if a data
     set is only referred to. By default they are kept, unless ``store.storage_weight`` is set

@@ -14,11 +14,10 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy import Evaluate, Monitor
 from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, encode_text
-from mvc.pipelines import Pipeline
+from mvc.pipelines import Pipeline, Requirements, pipeline_and_bound
 from mvc.repo.commit.request import CommitRequest, check_request, check_run
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from
-from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.training.staging import MODES
 
 Metrics = Mapping[str, Any]

@@ -30,7 +30,7 @@ def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with library.Repository.open(mvc.folder) as repo:
-        model = library.made(Conv, 2)
+        model = library.constructed(Conv, 2)
         repo.commit(model.state_dict(), message="base")
         with record(repo, model, service=shift, verify=False, message="shifted") as run:
             run.train()
@@ -126,7 +126,7 @@ def test_undo_after_giving_up_is_refused_with_the_way_back(gone: Mvc) -> None:
 def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
     torch.manual_seed(0)
     with library.Repository.open(mvc.folder) as repo:
-        model = library.made(Conv, 2)
+        model = library.constructed(Conv, 2)
         base = repo.commit(model.state_dict(), message="base").id
         with record(repo, model, service=shift, verify=False) as run:
             run.train()
@@ -153,7 +153,7 @@ def test_data_outside_keep_the_weights(mvc: Mvc) -> None:
     Path("outside/a.txt").write_text("apple")
     mvc("import", "--data", "outside", "--reference")
     with library.Repository.open(mvc.folder) as repo:
-        model = library.made(Conv, 2)
+        model = library.constructed(Conv, 2)
         repo.commit(model.state_dict())
         with record(repo, model, data="outside", service=nothing, verify=False) as run:
             run.train()
@@ -212,7 +212,7 @@ def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
     torch.manual_seed(0)
     with library.Repository.open(mvc.folder) as repo:
         repo.commit({"large": torch.randn(400_000)}, path="large.safetensors")
-        model = library.made(Conv, 2)
+        model = library.constructed(Conv, 2)
         repo.commit(model.state_dict())
         with record(repo, model, service=shift, verify=False) as run:
             run.train()
@@ -243,7 +243,7 @@ def dropped(mvc: Mvc) -> Iterator[str]:
     from tests.recipes.by_hand import drop
 
     torch.manual_seed(0)
-    model = library.made(Conv, 2)
+    model = library.constructed(Conv, 2)
     with library.Repository.open(mvc.folder) as repo:
         repo.commit(model.state_dict())
         with record(repo, model, service=nothing, verify=False) as run:

@@ -7,9 +7,9 @@ import pytest
 
 import mvc
 from mvc.errors import WrongUsage
+from mvc.pipelines import ACCURACY_DROPS, SPEEDS, Requirements
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
-from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 
 def test_the_presets():

@@ -25,7 +25,7 @@ def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(
     (tmp_path / "lines.txt").write_text("\n".join(lines))
     with mvc.Repository.init(tmp_path / "repo") as repo:
         torch.manual_seed(0)
-        model = mvc.made(tiny)
+        model = mvc.constructed(tiny)
         start = repo.commit(model.state_dict())
         # The first of the two replays proves the recipe, and the weights are given up.
         with mvc.record(

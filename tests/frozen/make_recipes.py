@@ -42,7 +42,7 @@ def recipes(root: Path) -> None:
 
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    model = mvc.made(torch.nn.Linear, 16, 24)
+    model = mvc.constructed(torch.nn.Linear, 16, 24)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     mvc.Repository.init(root, clock=Ticking()).close()
     set_value(FileSystem(), root / ".mvc/config.yaml", "user.name", AUTHOR)

@@ -37,7 +37,7 @@ from tests.recipes.trainings import (
 @pytest.fixture
 def model(repo: mvc.Repository) -> Iterator[Conv]:
     torch.manual_seed(0)
-    made = mvc.made(Conv, 2, dropout=0.5)
+    made = mvc.constructed(Conv, 2, dropout=0.5)
     repo.commit(made.state_dict())
     yield made
 
@@ -47,11 +47,11 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(7)
-    data = mvc.made(Images, images, noise=0.2)
-    sampler = mvc.made(RandomSampler, data, generator=generator)
-    loader = mvc.made(DataLoader, data, batch_size=4, sampler=sampler)
-    loss = mvc.made(nn.CrossEntropyLoss, label_smoothing=0.1)
-    service = mvc.made(ImageService, optimizer, loader, loss=loss)
+    data = mvc.constructed(Images, images, noise=0.2)
+    sampler = mvc.constructed(RandomSampler, data, generator=generator)
+    loader = mvc.constructed(DataLoader, data, batch_size=4, sampler=sampler)
+    loss = mvc.constructed(nn.CrossEntropyLoss, label_smoothing=0.1)
+    service = mvc.constructed(ImageService, optimizer, loader, loss=loss)
     run = recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
     recipe = recipe_of(repo.context, run.result.id)
     assert [(o.name, o.kind, o.state) for o in recipe.objects] == [
@@ -114,8 +114,11 @@ def test_a_recipe_is_read_back_as_it_was_written(
         ({"f": open(__file__, encoding="utf-8")}, "f is an open file"),  # noqa: SIM115
         ({"f": torch}, "f is the module torch"),
         ({"f": Path("/etc/hostname")}, "f is the path /etc/hostname, which belongs to no data set"),
-        ({"f": mvc.made(Sampler, 3)}, "f holds a Generator in its attribute rng, whose state"),
-        ({"f": mvc.made(Half)}, "f has a state_dict, but no load_state_dict"),
+        (
+            {"f": mvc.constructed(Sampler, 3)},
+            "f holds a Generator in its attribute rng, whose state",
+        ),
+        ({"f": mvc.constructed(Half)}, "f has a state_dict, but no load_state_dict"),
         ({"f": {1, 2}}, "f is a set"),
         ({"f": object()}, "f is an object, and how it was made is unknown"),
     ],
@@ -134,7 +137,7 @@ def test_what_cannot_be_recorded_is_refused_by_name_before_training(
 def test_an_object_that_changed_since_it_was_made_has_a_state(
     repo: mvc.Repository, model: Conv
 ) -> None:
-    counter = mvc.made(Counter)
+    counter = mvc.constructed(Counter)
     counter.count = 3
     with pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"):
         recorded(repo, model, service=nothing, f=counter)
@@ -163,9 +166,9 @@ def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, mod
 
 def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
     with pytest.raises(TypeError, match="depth"):
-        mvc.made(Conv, depth=1)  # type: ignore[call-arg]
+        mvc.constructed(Conv, depth=1)  # type: ignore[call-arg]
     with pytest.raises(WrongUsage, match="cannot remember an int"):
-        mvc.made(int, 3)
+        mvc.constructed(int, 3)
     with pytest.raises(WrongUsage, match="service is of type NoneType"):
         recorded(repo, model, service=None)
     with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
@@ -256,7 +259,7 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
     repo: mvc.Repository, tmp_path: Path
 ) -> None:
     """Where that is smaller: here Adam has trained for long and goes on for one step."""
-    model = mvc.made(Conv, 64)
+    model = mvc.constructed(Conv, 64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-12, betas=(0.9999, 0.99999))
     for parameter in model.parameters():
         optimizer.state[parameter] = {

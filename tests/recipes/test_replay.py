@@ -54,7 +54,7 @@ from tests.recipes.trainings import (
 
 def conv(repo: mvc.Repository, **arguments: Any) -> tuple[Conv, torch.optim.Optimizer]:
     torch.manual_seed(1)
-    model = mvc.made(Conv, 2, dropout=0.5, **arguments)
+    model = mvc.constructed(Conv, 2, dropout=0.5, **arguments)
     repo.commit(model.state_dict(), message="start")
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -94,7 +94,7 @@ def test_a_conv_net_with_dropout_augmentation_and_shuffling(
     repo: mvc.Repository, images: Path
 ) -> None:
     model, optimizer = conv(repo)
-    scheduler = mvc.made(torch.optim.lr_scheduler.StepLR, optimizer, 1, gamma=0.5)
+    scheduler = mvc.constructed(torch.optim.lr_scheduler.StepLR, optimizer, 1, gamma=0.5)
     generator = torch.Generator().manual_seed(3)
     # The first training leaves objects with a state, and the second begins with it.
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("abcdefghijkl" * 5)
-    model = mvc.made(Tagger)
+    model = mvc.constructed(Tagger)
     repo.commit(model.state_dict())
     optimizer = torch.optim.SGD(
         [{"params": model.embed.parameters()}, {"params": model.lstm.parameters(), "lr": 0.5}],
@@ -150,8 +150,10 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     model.net[0].requires_grad_(False)
     model.net[1].eval()
     optimizer = torch.optim.RMSprop([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    loader = mvc.made(DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True)
-    service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
+    loader = mvc.constructed(
+        DataLoader, mvc.constructed(Images, images), batch_size=4, shuffle=True
+    )
+    service = mvc.constructed(ImageService, optimizer, loader, mvc.constructed(nn.CrossEntropyLoss))
     recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
     assert same(mvc.retrain(repo, trust=True).state, model)
 
@@ -159,10 +161,10 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
 @pytest.mark.usefixtures("prepared")
 def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
-    loader = mvc.made(
-        DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True, num_workers=2
+    loader = mvc.constructed(
+        DataLoader, mvc.constructed(Images, images), batch_size=4, shuffle=True, num_workers=2
     )
-    service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
+    service = mvc.constructed(ImageService, optimizer, loader, mvc.constructed(nn.CrossEntropyLoss))
     recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=2)
     assert same(mvc.retrain(repo, trust=True).state, model)
 
@@ -176,7 +178,7 @@ from mvc.errors import CannotRecord
 from tests.recipes.trainings import Conv, train_images
 
 torch.manual_seed(1)
-model = mvc.made(Conv, 2)
+model = mvc.constructed(Conv, 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 with mvc.Repository.open(sys.argv[1]) as repo:
     repo.commit(model.state_dict())

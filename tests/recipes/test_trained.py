@@ -23,7 +23,7 @@ def model(repo: mvc.Repository) -> Iterator[Conv]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    made = mvc.made(Conv, 2, dropout=0.5)
+    made = mvc.constructed(Conv, 2, dropout=0.5)
     repo.commit(made.state_dict())
     yield made
     torch.set_num_threads(before)

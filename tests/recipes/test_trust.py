@@ -63,7 +63,7 @@ class Foreign:
 
     def model(self) -> torch.nn.Module:
         """A model of one's own code with the weights that are gone."""
-        model = mvc.made(self.own.Net)
+        model = mvc.constructed(self.own.Net)
         model.load_state_dict(self.state)
         return model
 
@@ -79,7 +79,7 @@ def foreign(
 ) -> Foreign:
     project.write({"foreign.py": SERVICE, "own.py": SERVICE})
     theirs, own = project.load("foreign"), project.load("own")
-    model = mvc.made(theirs.Net)
+    model = mvc.constructed(theirs.Net)
     start = repo.commit(model.state_dict()).id
     run = recorded(repo, model, service=theirs.train)
     state = {name: value.clone() for name, value in model.state_dict().items()}

@@ -49,7 +49,7 @@ class Chain:
     def __init__(self, repo: mvc.Repository, folder: Path, trainings: int = 2) -> None:
         self.repo, self.states = repo, list[dict[str, torch.Tensor]]()
         torch.manual_seed(1)
-        self.model = mvc.made(Conv, 4, dropout=0.5)
+        self.model = mvc.constructed(Conv, 4, dropout=0.5)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.ids: list[CommitId] = [repo.commit(self.model.state_dict()).id]
         self._keep()
@@ -387,7 +387,7 @@ def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
     if weight is not None:
         weigh(repo, weight)
     with mvc.Repository.open(repo.context.root) as opened:
-        model = mvc.made(Conv, 4, dropout=0.5)
+        model = mvc.constructed(Conv, 4, dropout=0.5)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         opened.commit(model.state_dict())
         data = make_images(tmp_path / "images", 16)
@@ -474,7 +474,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
     repo: mvc.Repository, tmp_path: Path
 ) -> None:
     torch.manual_seed(1)
-    model = mvc.made(Conv, 4, dropout=0.5)
+    model = mvc.constructed(Conv, 4, dropout=0.5)
     repo.commit(model.state_dict())
     images = make_images(tmp_path / "images", 16)
     recipes.add_data(repo, images, reference=True)

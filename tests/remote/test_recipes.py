@@ -42,7 +42,7 @@ class Story:
         (self.images / "more").write_bytes(random.Random(1).randbytes(1_000_000))
         self._open = [self.server, self.author]
         torch.manual_seed(1)
-        self.model = mvc.made(Conv, 64, dropout=0.5)
+        self.model = mvc.constructed(Conv, 64, dropout=0.5)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.base = self.author.commit(self.model.state_dict(), message="base").id
         self.trained = self.train()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mvc
 import mvc.recipes as recipes
-from mvc import CommitOptions, Environment, Repository, made, root_of
+from mvc import CommitOptions, Environment, Repository, constructed, root_of
 from mvc.errors import CannotRetrain, DamagedData, WrongUsage
 from mvc.ids import CommitId
 
@@ -161,7 +161,7 @@ class Provenance:
             return _UPDATE.save(repo, model)
         folder = repo.root / "images"
         service = _recordable(model.experiment, folder)
-        network = made(model.experiment.architecture.build)
+        network = constructed(model.experiment.architecture.build)
         network.load_state_dict(model.base_state)
         steps = Steps()
         with (
@@ -216,12 +216,12 @@ def _recordable(experiment: Experiment, folder: Path) -> Experiment:
     data = experiment.data
     if not folder.exists():
         write_arrays(data, folder)
-    return made(
+    return constructed(
         Experiment,
-        made(Architecture, **vars(experiment.architecture)),
+        constructed(Architecture, **vars(experiment.architecture)),
         experiment.relation,
-        made(read_arrays, folder, data.name, data.classes, data.brightest),
-        made(Settings, **vars(experiment.settings)),
+        constructed(read_arrays, folder, data.name, data.classes, data.brightest),
+        constructed(Settings, **vars(experiment.settings)),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mvc.pipelines import ACCURACY_DROPS, SPEEDS, Requirements
 from mvc.pipelines.table import PRESETS
-from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 RESULTS = Path(__file__).parents[3] / "examples/reproduce/results"
 

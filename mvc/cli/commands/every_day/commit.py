@@ -206,7 +206,7 @@ def _record(
     session: Session, args: _CommitOptions, recorded: dict[str, Any]
 ) -> tuple[Run, MvcError | None]:
     """Commits a file with its recipe, and proves that; an error that comes after the commit."""
-    from mvc.recipes.making import made
+    from mvc.recipes.making import constructed
     from mvc.recipes.verbs import record
     from mvc.training.resume import load
 
@@ -224,7 +224,7 @@ def _record(
         service, make = script.required(script.name), script.required("model")
         if not callable(make):
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
-        model, optimizer = made(make), script.get("optimizer")
+        model, optimizer = constructed(make), script.get("optimizer")
         load(repository, model, "HEAD", path=name if name in base else None)
         with session.training() as progress:
             run = record(

@@ -13,9 +13,16 @@ from msgspec.structs import asdict
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
-from mvc.pipelines import PRESETS, STAGES, Pipeline, read_stages
+from mvc.pipelines import (
+    ACCURACY_DROPS,
+    PRESETS,
+    SPEEDS,
+    STAGES,
+    Pipeline,
+    Requirements,
+    read_stages,
+)
 from mvc.repo.config import set_value
-from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 _ABOUT = "about lossy decides"  # of a stage, in JSON
 
