@@ -15,9 +15,9 @@ from mvc.errors import HistoryMissing, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.names import REMOTE
 from mvc.remote import remotes
-from mvc.remote.doors import check_folder, door_module, open_door
 from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
+from mvc.remote.transports.opening import check_folder, open_transport, transport_module
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
@@ -84,7 +84,7 @@ class Remotes(Generic[_R]):
         made = remotes.remote_of(name, fspath(url), options)
         if made.is_bucket:
             made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
-            door_module(made).check_bucket(made)
+            transport_module(made).check_bucket(made)
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:
@@ -115,7 +115,7 @@ class Remotes(Generic[_R]):
     def run(self, name: str, arguments: Sequence[str]) -> int:
         """Runs ``mvc`` with these arguments on a remote behind ssh; returns its exit code."""
         remote = self.find(name)
-        run: Callable[[Remote, Sequence[str]], int] = door_module(remote).run
+        run: Callable[[Remote, Sequence[str]], int] = transport_module(remote).run
         return run(remote, arguments)
 
     def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
@@ -130,8 +130,10 @@ class Remotes(Generic[_R]):
             with self._repository(open_context(folder, discover=False)) as opened:
                 return act(opened)
         if remote.is_bucket:
-            with closing(door_module(remote).open_door(remote, self.context)) as door:
-                run = door.maintain if changes else door.inspect
+            with closing(
+                transport_module(remote).open_transport(remote, self.context)
+            ) as transport:
+                run = transport.maintain if changes else transport.inspect
                 done: _T = run(lambda inside: act(self._repository(inside)))
                 return done
         raise RemoteRefused(
@@ -176,8 +178,8 @@ def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
     known = None
     if context is not None and isinstance(remote, Remote):
         known = known_place(context, remote, FETCHED)
-    with closing(open_door(remote, context)) as door:
-        answer = door.head()
+    with closing(open_transport(remote, context)) as transport:
+        answer = transport.head()
     another = None
     if isinstance(remote, Remote):
         try:
@@ -191,7 +193,7 @@ def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
         return dict(sorted(found.items()))
 
     return RemoteRefs(
-        door.url,
+        transport.url,
         answer.refs.get(HEAD),
         under(BRANCH),
         under(TAG),

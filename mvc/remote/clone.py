@@ -30,8 +30,6 @@ from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
 from mvc.io.replacement import removing_if_failed
 from mvc.names import check_ref, printable
-from mvc.remote.door import RemoteHead, Wanted
-from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import fetch_from
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, ask, keep_place, place_of, tips_of
 from mvc.remote.remotes import (
@@ -45,6 +43,8 @@ from mvc.remote.remotes import (
 )
 from mvc.remote.remotes import FOLDER as REMOTES
 from mvc.remote.transfer import Transferred
+from mvc.remote.transport import RemoteHead, Wanted
+from mvc.remote.transports.opening import check_folder, open_transport
 from mvc.repo.checkout.checkout import Restored, restore_all
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
@@ -211,9 +211,9 @@ def _build(
         create(fs, Clock(), beside, "main", config=first)
     with _opened(beside, fs, config) as context:
         add_remote(context, remote, force=True)
-        with closing(open_door(remote, context)) as door:
-            import_module("mvc.remote.receiver")  # while the other end of ssh starts
-            before = ask(door, context, remote)
+        with closing(open_transport(remote, context)) as transport:
+            import_module("mvc.remote.receiving.receiver")  # while the other end of ssh starts
+            before = ask(transport, context, remote)
             there = before.head
             if remote.is_bucket and not there.identity:
                 raise NotARepository(
@@ -223,7 +223,7 @@ def _build(
                 )
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, door, before,
+                context, remote, transport, before,
                 wanted=Wanted(states=states_of(options.states), reports=remote.nodes),
                 progress=progress,
             )  # fmt: skip

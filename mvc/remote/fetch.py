@@ -18,9 +18,6 @@ from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotte
 from mvc.ids import CommitId
 from mvc.model.statement import Tombstone
 from mvc.names import REMOTE
-from mvc.remote import waiting as patience
-from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
-from mvc.remote.doors import open_door
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
@@ -47,6 +44,9 @@ from mvc.remote.transfer import (
     versions_in,
     with_missing,
 )
+from mvc.remote.transport import Move, Place, Received, RemoteHead, Slice, Transport, Wanted
+from mvc.remote.transports import waiting as patience
+from mvc.remote.transports.opening import open_transport
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
@@ -81,9 +81,9 @@ def fetch(
             "what is fetched needs the name of a remote", hint=f"mvc remote add NAME {remote.url}"
         )
     kinds = states_of(states or remote.states)
-    with closing(open_door(remote, context)) as door:
+    with closing(open_transport(remote, context)) as transport:
         return fetch_from(
-            context, remote, door, ask(door, context, remote),
+            context, remote, transport, ask(transport, context, remote),
             wanted=Wanted(states=kinds, reports=nodes or remote.nodes),
             prune=prune, progress=progress,
         )  # fmt: skip
@@ -92,19 +92,19 @@ def fetch(
 def fetch_from(
     context: Context,
     remote: Remote,
-    door: Door,
+    transport: Transport,
     before: Known,
     *,
     wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Transferred:
-    """As ``fetch``, through a door that was asked ``before``; ``wanted`` says which states."""
+    """As ``fetch``, through a transport that was asked ``before``; ``wanted`` says which states."""
     head, known = before.head, before.fetched
     check_same(remote, known, head)
     told = before.reports if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
-    work = _Fetch(context, remote, door, before, progress=progress)
+    work = _Fetch(context, remote, transport, before, progress=progress)
     place = Place(0, b"") if told is None else told.place
     buried, after = by_name(context.store.snapshot), place if place.sequence else None
     if known is not None:
@@ -161,10 +161,10 @@ def fetch_states(
     lacking = tuple(filter(lacks, asked))
     if not lacking:
         return Transferred(remote.name, ())
-    with closing(open_door(remote, context)) as door:
-        before = ask(door, context, remote)
+    with closing(open_transport(remote, context)) as transport:
+        before = ask(transport, context, remote)
         check_same(remote, before.fetched, before.head)
-        work = _Fetch(context, remote, door, before, progress=progress)
+        work = _Fetch(context, remote, transport, before, progress=progress)
         have = frozenset(nearest_kept(context, lacking))
         try:
             work.run(Wanted(again=lacking, have=have, without=by_name(snapshot)), ())
@@ -285,12 +285,12 @@ class _Fetch:
         self,
         context: Context,
         remote: Remote,
-        door: Door,
+        transport: Transport,
         before: Known,
         *,
         progress: Progress | None,
     ) -> None:
-        self._context, self._remote, self._door = context, remote, door
+        self._context, self._remote, self._transport = context, remote, transport
         self._identity = before.head.identity
         self.own = set[int]()
         self.tally = Tally(remote, progress)
@@ -316,7 +316,7 @@ class _Fetch:
     def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> Wanted | None:
         """What to want next if something is missing here; None if all came."""
         waiting, in_vain, news = list(updates), 0, time.monotonic()
-        with closing(self._door.send(wanted)) as slices:
+        with closing(self._transport.send(wanted)) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
                 if self._remote.disbelieved:
@@ -357,7 +357,9 @@ class _Fetch:
             self._receive(Slice(NOTHING, 0, (), _moves(left)))
 
     def _receive(self, given: Slice) -> Received:
-        from mvc.remote.receiver import receive  # a push and an idle fetch need none of it
+        from mvc.remote.receiving.receiver import (
+            receive,  # a push and an idle fetch need none of it
+        )
 
         got = receive(self._context, given, local=True)
         if got.begun:

@@ -8,8 +8,8 @@ from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.names import DATA, REMOTE, check_ref, printable
-from mvc.remote.door import Move
 from mvc.remote.remotes import check_name
+from mvc.remote.transport import Move
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG

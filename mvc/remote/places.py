@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, IoFailed
 from mvc.ids import CommitId
-from mvc.remote.door import Door, Place, RemoteHead
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Id
+from mvc.remote.transport import Place, RemoteHead, Transport
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
 from mvc.store.journal.entries import RefValue
@@ -114,13 +114,13 @@ class Known(Struct, frozen=True):
     pushed: KnownPlace | None
 
 
-def ask(door: Door, context: Context, remote: Remote) -> Known:
+def ask(transport: Transport, context: Context, remote: Remote) -> Known:
     """Asks for a remote's head. Raises HistoryMissing for another repository than before."""
     own = place_of(context.fresh())
     fetched, reports, pushed = (
         known_place(context, remote, name) for name in (FETCHED, REPORTS, PUSHED)
     )
-    head = door.head(None if pushed is None else pushed.there)
+    head = transport.head(None if pushed is None else pushed.there)
     check_identity(remote, fetched, head)
     if pushed is None or pushed.identity != head.identity:
         return Known(head, own, fetched, reports, pushed=None)

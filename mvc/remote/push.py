@@ -28,8 +28,6 @@ from mvc.errors import (
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Retraction, Tombstone
 from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
-from mvc.remote.door import FETCH, Door, Move, Place, Received, RefusedDeployment, Slice, Wanted
-from mvc.remote.doors import open_door
 from mvc.remote.fetch import nearest_kept
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.places import (
@@ -56,6 +54,17 @@ from mvc.remote.transfer import (
     versions_in,
     with_missing,
 )
+from mvc.remote.transport import (
+    FETCH,
+    Move,
+    Place,
+    Received,
+    RefusedDeployment,
+    Slice,
+    Transport,
+    Wanted,
+)
+from mvc.remote.transports.opening import open_transport
 from mvc.remote.unsent import (
     deployed_by,
     operations,
@@ -78,7 +87,7 @@ from mvc.times import format_time
 from mvc.types import Progress
 
 if TYPE_CHECKING:
-    from mvc.remote.sender import Sending
+    from mvc.remote.sending.sender import Sending
 
 _AT_ONCE = 1000  # operations whose tombstones go in one slice
 
@@ -140,9 +149,9 @@ def push(
     """
     chosen = options or PushOptions()
     context.fresh()
-    with closing(open_door(remote, context)) as door:
-        import_module("mvc.remote.sender")  # while the other end of ssh starts
-        work = _Push(context, remote, door, progress=progress)
+    with closing(open_transport(remote, context)) as transport:
+        import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
+        work = _Push(context, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
         plan = _Plan(context, remote, work, chosen, refs=refs)
@@ -180,9 +189,9 @@ def push_states(
     there.
     """
     context.fresh()
-    with closing(open_door(remote, context)) as door:
-        import_module("mvc.remote.sender")  # while the other end of ssh starts
-        work = _Push(context, remote, door, progress=progress)
+    with closing(open_transport(remote, context)) as transport:
+        import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
+        work = _Push(context, remote, transport, progress=progress)
         for id_ in versions:
             availability.check_kept(context, id_)
         again = work.lacking(tuple(dict.fromkeys(versions)))
@@ -204,13 +213,13 @@ def send_first(
         end = snapshot.position
         due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
         said = sent_with(told(snapshot, due), is_own=True)
-        with closing(open_door(remote, context)) as door:
-            work = _Push(context, remote, door, due, progress=progress)
+        with closing(open_transport(remote, context)) as transport:
+            work = _Push(context, remote, transport, due, progress=progress)
             wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
             work.note(())
-            got = door.receive(Slice(encode_entries([said]), 0, ()))
+            got = transport.receive(Slice(encode_entries([said]), 0, ()))
         if got.refused:
             raise RefConflict(
                 f"{remote.name} refuses it: {meanwhile(got.refused[0])}; "
@@ -445,11 +454,11 @@ class _Push:
     """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
 
     def __init__(
-        self, context: Context, remote: Remote, door: Door, *due: Recorded,
+        self, context: Context, remote: Remote, transport: Transport, *due: Recorded,
         progress: Progress | None,
     ) -> None:  # fmt: skip
-        self._context, self._remote, self._door = context, remote, door
-        before = ask(door, context, remote)
+        self._context, self._remote, self._transport = context, remote, transport
+        before = ask(transport, context, remote)
         self.head, self._known = before.head, before.pushed
         rows = operations(context, self._known, *due)
         self._said = {each.sequence: each for each in rows}
@@ -477,7 +486,7 @@ class _Push:
             return
         stones = iter(snapshot.retry_on_rewrite(look))
         while sent := list(islice(stones, _AT_ONCE)):
-            got = self._door.receive(Slice(encode_entries(sent), 0, ()))
+            got = self._transport.receive(Slice(encode_entries(sent), 0, ()))
             self.forgot |= got.begun > 0
             self._took(got)
 
@@ -519,7 +528,7 @@ class _Push:
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
         sent = [Sent(again=(bytes(id_),)) for id_ in versions]
-        missing = set(self._door.receive(Slice(encode_entries(sent), 0, ())).missing)
+        missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
         by_manifest = {commits.get(self._context, id_).manifest: id_ for id_ in versions}
         if missing <= by_manifest.keys():
             return tuple(by_manifest[id_] for id_ in by_manifest if id_ in missing)
@@ -531,7 +540,7 @@ class _Push:
         Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
         WeightsDropped for one without weights where what makes them again stays here.
         """
-        from mvc.remote.sender import Sending
+        from mvc.remote.sending.sender import Sending
 
         snapshot = self._context.store.snapshot
         lacks = snapshot.forgetting() or snapshot.state_marks(weights=True)
@@ -565,7 +574,7 @@ class _Push:
         """Without what goes along and the remote would refuse."""
         if not wanted.versions and not wanted.again:
             return
-        from mvc.remote.sender import send
+        from mvc.remote.sending.sender import send
 
         for each in send(self._context, wanted, without=self._without, said=self._told):
             yield self._allowed(each)
@@ -646,7 +655,7 @@ class _Push:
 
     def _give(self, given: Slice) -> Received:
         before = self.tally.bytes
-        got = self._door.receive(replace(given, records=self.tally.records(given.records)))
+        got = self._transport.receive(replace(given, records=self.tally.records(given.records)))
         if got.missing:
             self.tally.bytes = before
         else:

@@ -26,7 +26,7 @@ from mvc.errors import (
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
 from mvc.model.statement import Deployment, Signature, Statement, Tombstone
 from mvc.names import REMOTE, check_ref, printable
-from mvc.remote.door import States
+from mvc.remote.transport import States
 from mvc.repo.config import changing, read_yaml, write_yaml
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import remote_refs

@@ -36,10 +36,10 @@ from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import printable
-from mvc.remote.door import Door, Slice, Wanted
-from mvc.remote.live import objects_of
-from mvc.remote.receiver import take_records
+from mvc.remote.receiving.receiver import take_records
+from mvc.remote.sending.live import objects_of
 from mvc.remote.slices import decode_entries
+from mvc.remote.transport import Slice, Transport, Wanted
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
@@ -233,7 +233,7 @@ class Replica:
 
     # -- the next version ------------------------------------------------------------------
 
-    def update(self, door: Door, target: str, path: str = "") -> Update:
+    def update(self, transport: Transport, target: str, path: str = "") -> Update:
         """Makes the file what is live on a target; durable on return.
 
         ``path`` names a file of the version where it has several. Raises UnknownTarget,
@@ -247,7 +247,7 @@ class Replica:
             if old is not None and old.asked == path and doubts < 2:
                 wanted = self._from_here(wanted, old, with_kept=not doubts)
             try:
-                return self._taken(door, wanted, old)
+                return self._taken(transport, wanted, old)
             except DamagedData:
                 if not wanted.have:
                     raise
@@ -264,12 +264,14 @@ class Replica:
             objects=tuple(sorted({id_ for each in before for id_ in each.lacks})),
         )
 
-    def _taken(self, door: Door, wanted: Wanted, before: FollowedVersion | None) -> Update:
+    def _taken(
+        self, transport: Transport, wanted: Wanted, before: FollowedVersion | None
+    ) -> Update:
         foreign = before is None and self._fs.stat(self._place, follow=False) is not None
-        with closing(door.send(wanted)) as slices:
+        with closing(transport.send(wanted)) as slices:
             for given in slices:
                 return Update(self._take(given, wanted, before), given.size, foreign)
-        raise DamagedData(f"{door.url} does not say what is live")
+        raise DamagedData(f"{transport.url} does not say what is live")
 
     def _take(
         self, given: Slice, wanted: Wanted, before: FollowedVersion | None

@@ -17,7 +17,7 @@ from typing import Literal
 from mvc.errors import RemoteRefused, WrongUsage
 from mvc.limits import MAX_REF_BYTES
 from mvc.names import is_report, printable
-from mvc.remote.door import Move
+from mvc.remote.transport import Move
 from mvc.repo.lookup.refs import BRANCH, TAG
 
 Deed = Literal["read", "push", "deploy", "metrics", "admin"]

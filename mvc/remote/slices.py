@@ -19,7 +19,7 @@ from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_DIMENSIONS, MAX_ENTRY, MAX_NAME_BYTES, MIB
 from mvc.model.statement import Deployment, Statement
 from mvc.model.tensor import TensorSpec
-from mvc.remote.door import Move, Place, Slice
+from mvc.remote.transport import Move, Place, Slice
 from mvc.types import Bytes
 
 SLICE = 64 * MIB

@@ -25,7 +25,7 @@ from mvc.model.statement import (
     Tombstone,
 )
 from mvc.names import NODES, check_ref, is_report, printable
-from mvc.remote.door import RefusedDeployment
+from mvc.remote.transport import RefusedDeployment
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.statements.live import Standings

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.remote.door import Received, Wanted
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Sent, encode_entries
+from mvc.remote.transport import Received, Wanted
 from mvc.types import Bytes, Progress
 
 Change = Literal["new", "forward", "forced", "deleted", "kept"]

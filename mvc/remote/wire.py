@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import printable
 from mvc.remote import slices
-from mvc.remote.door import Received, RemoteHead, Wanted
+from mvc.remote.transport import Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
 """The type of every body."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mvc.limits import MIB
 from mvc.remote import slices
-from mvc.remote.door import Slice
+from mvc.remote.transport import Slice
 
 KEPT = 8
 MOST = 256 * MIB

@@ -2,8 +2,8 @@
 ``v1/receive``.
 
 The same application answers over TLS, a Unix socket and ssh's pipes. What takes long runs in
-threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears that the
-server is alive. No word of a request is written down before it was checked or escaped.
+threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears
+that the server is alive. No word of a request is written down before it was checked or escaped.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.limits import MIB
 from mvc.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Place, Received, Slice, Wanted
 from mvc.remote.slices import Sent
+from mvc.remote.transport import Place, Received, Slice, Wanted
 from mvc.server.answers import PART, Answer, Answers, Making, make
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
@@ -398,9 +398,9 @@ class Application:
         self._proofs += 1
 
         def receive(given: Slice) -> Received:
-            door = served.door(caller.scopes, caller.sender)
+            transport = served.transport(caller.scopes, caller.sender)
             try:
-                received = door.receive(given)
+                received = transport.receive(given)
             except Exception as error:
                 audit(served.name, caller, given, error)
                 raise
@@ -438,7 +438,9 @@ class Application:
 
         now_ns = self._clock.now_ns()
         given = asyncio.ensure_future(
-            gathering.add(reports, served.door(), self._run, now_ns=now_ns, author=caller.sender)
+            gathering.add(
+                reports, served.transport(), self._run, now_ns=now_ns, author=caller.sender
+            )
         )
 
         def ended(done: asyncio.Future[Received]) -> None:  # also if nobody waits any more
@@ -665,13 +667,13 @@ async def _drained(request: Request) -> None:
 
 
 def _make(served: Served, wanted: Wanted, question: Hashable) -> Answer | None:
-    given = served.door().send(wanted)
+    given = served.transport().send(wanted)
     return make(served.folder, given, lambda: served.question(wanted) == question)
 
 
 def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
     """The bytes of slices, nothing at the end of each."""
-    for given in served.door().send(wanted):
+    for given in served.transport().send(wanted):
         yield from slices.write(given)
         yield b""
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.remote.door import Received, Slice
 from mvc.remote.slices import Sent, decode_entries
+from mvc.remote.transport import Received, Slice
 from mvc.server.authority import Caller
 from mvc.system import tell
 

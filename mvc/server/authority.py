@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mvc.errors import MvcError, RemoteRefused
 from mvc.remote import scopes
-from mvc.remote.folder import account
+from mvc.remote.transports.folder import account
 from mvc.server.tokens import Tokens
 
 ALL = ("admin",)

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import MvcError
-from mvc.remote.door import Door, Received, Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.remote.transport import Received, Slice, Transport
 
 SECONDS = 2.0
 """For which the first report waits for others."""
@@ -44,7 +44,7 @@ class Gathering:
     async def add(
         self,
         reports: Sequence[NodeReport],
-        door: Door,
+        transport: Transport,
         run: Callable[..., Awaitable[object]],
         *,
         now_ns: int,
@@ -59,29 +59,29 @@ class Gathering:
         mine = _Waiting(tuple(noted))
         self._waiting.append(mine)
         if self._round is None:
-            self._round = asyncio.create_task(self._wait(door, run))
+            self._round = asyncio.create_task(self._wait(transport, run))
         await asyncio.shield(self._round)
         if isinstance(mine.outcome, Received):
             return mine.outcome
         raise mine.outcome or MvcError("a report was not published")
 
-    async def _wait(self, door: Door, run: Callable[..., Awaitable[object]]) -> None:
+    async def _wait(self, transport: Transport, run: Callable[..., Awaitable[object]]) -> None:
         await asyncio.sleep(self._seconds)
         self._round, gathered, self._waiting = None, self._waiting, []
-        await run(_publish, door, gathered)
+        await run(_publish, transport, gathered)
 
 
-def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:
+def _publish(transport: Transport, gathered: Sequence[_Waiting]) -> None:
     """Publishes what was reported, and notes for each request what became of it."""
     try:
-        received = door.receive(_joined(gathered))
+        received = transport.receive(_joined(gathered))
     except MvcError as error:
         half = len(gathered) // 2
         if not half:
             gathered[0].outcome = error
             return
-        _publish(door, gathered[:half])
-        _publish(door, gathered[half:])
+        _publish(transport, gathered[:half])
+        _publish(transport, gathered[half:])
         return
     for each in gathered:
         each.outcome = received

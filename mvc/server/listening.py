@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mvc.errors import IoFailed, WrongUsage
 from mvc.names import printable
-from mvc.remote.credentials import is_here
+from mvc.remote.transports.credentials import is_here
 from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
@@ -151,8 +151,8 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 
 def load_transfers() -> None:
     """Imports what slices need and a question does not, before the first slice comes."""
-    import_module("mvc.remote.sender")
-    import_module("mvc.remote.receiver")
+    import_module("mvc.remote.sending.sender")
+    import_module("mvc.remote.receiving.receiver")
 
 
 def _prepare_process() -> None:

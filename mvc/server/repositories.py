@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
-from mvc.remote.door import Place, RemoteHead, Wanted
-from mvc.remote.folder import FolderDoor
 from mvc.remote.places import leads_on
+from mvc.remote.transport import Place, RemoteHead, Wanted
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
@@ -26,7 +26,7 @@ from mvc.system import FileIdentity, FileSystem
 from mvc.text import size as in_units
 
 if TYPE_CHECKING:
-    from mvc.remote.live import LiveMark
+    from mvc.remote.sending.live import LiveMark
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
@@ -69,9 +69,9 @@ class Served:
             and self._fs.stat(self.folder / CONFIG) == self._settings
         )
 
-    def door(self, scopes: tuple[str, ...] = (), sender: str = "") -> FolderDoor:
-        """A door for one who may do this; without scopes, for one who may do everything."""
-        return FolderDoor(self.name, self._context, scopes=scopes, sender=sender)
+    def transport(self, scopes: tuple[str, ...] = (), sender: str = "") -> FolderTransport:
+        """A transport for one who may do this; without scopes, for one who may do everything."""
+        return FolderTransport(self.name, self._context, scopes=scopes, sender=sender)
 
     def head(self, after: Place | None) -> RemoteHead:
         """What it is now, but for the time, and whether its journal continues ``after``."""
@@ -79,7 +79,7 @@ class Served:
         known = self._head
         if known is None or known[0] != journal:
             with self._lock:
-                known = self._head = journal, self.door().head()
+                known = self._head = journal, self.transport().head()
         if after is None:
             return known[1]
         return replace(known[1], leads_on=leads_on(self._context.fresh(), after))
@@ -138,7 +138,7 @@ class Served:
 
 
 def _mark(context: Context, target: str) -> LiveMark:
-    from mvc.remote.live import LiveMark  # more than a head needs
+    from mvc.remote.sending.live import LiveMark  # more than a head needs
 
     return LiveMark(context, target)
 

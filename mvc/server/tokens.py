@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from mvc.errors import InvalidConfig, InvalidName, WrongUsage
 from mvc.names import printable
-from mvc.remote.credentials import FORM
 from mvc.remote.scopes import parse_scopes
+from mvc.remote.transports.credentials import FORM
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER
 from mvc.system import Clock, FileIdentity, FileSystem, trusted_owners

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.remote import slices, wire
-from mvc.remote.door import Received, Slice
 from mvc.remote.slices import NodeReport, Sent, decode_entries
+from mvc.remote.transport import Received, Slice
 from mvc.system import FileLock, FileSystem
 from mvc.types import Bytes
 

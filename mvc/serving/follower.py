@@ -34,11 +34,11 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.names import check_node, check_ref, printable
-from mvc.remote.door import Door
-from mvc.remote.doors import open_door
-from mvc.remote.live import LiveMark
 from mvc.remote.remotes import DEFAULT, normalised, remote_of
 from mvc.remote.replica import Replica
+from mvc.remote.sending.live import LiveMark
+from mvc.remote.transport import Transport
+from mvc.remote.transports.opening import open_transport
 from mvc.remote.wire import WAIT
 from mvc.repo.hook import HookFailed, run_command
 from mvc.repo.statements.live import live_at
@@ -342,7 +342,7 @@ class Following(Unpicklable):
         self._command, self._on_change = command, on_change
         self._stop, self._note = stop or Event(), note
         self._wait = WAIT if stop is None else _STOPPABLE
-        self._door: Door | None = None
+        self._transport: Transport | None = None
         self._mark = ""  # of what is live, as of the last answer
         self._pause = 0.0  # seconds after which it is tried again; 0 while all is well
         self._told = self._told_of_reports = ""
@@ -399,41 +399,41 @@ class Following(Unpicklable):
 
     # -- the remote ------------------------------------------------------------------------
 
-    def _at_door(self) -> Door:
-        if self._door is None:
+    def _at_transport(self) -> Transport:
+        if self._transport is None:
             remote = self._remote
             if remote.is_bucket:
-                from mvc.remote.bucket.door import open_door as open_bucket
+                from mvc.remote.transports.bucket.transport import open_transport as open_bucket
 
-                self._door = open_bucket(remote, None, place=self._file.folder / MIRROR)
+                self._transport = open_bucket(remote, None, place=self._file.folder / MIRROR)
             else:
-                self._door = open_door(
+                self._transport = open_transport(
                     replace(remote, name="") if remote.scheme == "file" else remote
                 )
-        return self._door
+        return self._transport
 
     def _leave(self) -> None:
         """Lets go of the remote; the next question opens the way again."""
-        door, self._door = self._door, None
-        if door is not None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
             with suppress(MvcError):
-                door.close()
+                transport.close()
 
     def _news(self) -> str | None:
         """The mark of what is live, if it is another one; waits for that as long as it may."""
         pause, interval = _spread(self._pause), self._interval
         if interval is None:
-            return self._at_door().live(self._target, self._mark, pause or self._wait)
+            return self._at_transport().live(self._target, self._mark, pause or self._wait)
         if self._mark:
             self._stop.wait(pause or interval)
-        return self._at_door().live(self._target, self._mark)
+        return self._at_transport().live(self._target, self._mark)
 
     def _report(self) -> None:
         """Sends the reports that wait; that they cannot be sent is said once."""
         if self._reports is None or not self._reports.waiting:
             return
         try:
-            self._reports.send(self._at_door())
+            self._reports.send(self._at_transport())
             self._told_of_reports = ""
         except MvcError as error:
             if error.message != self._told_of_reports:
@@ -454,7 +454,7 @@ class Following(Unpicklable):
         if self._reports is not None and old is not None:  # a kill may have kept it from being told
             served_ns = min(old.written_ns, self._clock.now_ns())
             self._reports.served(old.id, self._target, served_ns)
-        update = self._file.update(self._at_door(), self._target, self._path)
+        update = self._file.update(self._at_transport(), self._target, self._path)
         version = update.version
         if update.foreign:
             warn_of_takeover(self._file.shown, version.id, self._target)

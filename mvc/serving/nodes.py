@@ -31,9 +31,9 @@ from mvc.errors import (
 from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.limits import MIB
 from mvc.names import NODES, check_node, check_ref, is_report
-from mvc.remote.door import Door, Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
 from mvc.remote.statements import AHEAD_NS
+from mvc.remote.transport import Slice, Transport
 from mvc.repo.statements.live import check_target, deployment_with, live_among, succession
 from mvc.system import Clock, FileSystem
 from mvc.times import datetime_of, nearest
@@ -213,7 +213,7 @@ class Reports:
             when_ns = max(when_ns, before.time_ns + 1)
         self._write([*rows, _Report(target, bytes(commit), when_ns)])
 
-    def send(self, door: Door) -> None:
+    def send(self, transport: Transport) -> None:
         """Gives a remote the reports that wait: those refused least often first, then the oldest.
 
         What the remote has durably leaves the queue. What it refuses stays and is offered again,
@@ -228,7 +228,7 @@ class Reports:
             while due and len(refusals) <= _REFUSALS:
                 rows = due.pop()
                 try:
-                    self._offer(door, rows)
+                    self._offer(transport, rows)
                     done.update(rows)
                 except _REFUSED as error:
                     refusals.append(error)
@@ -247,13 +247,13 @@ class Reports:
         if refusals:
             raise refusals[-1]
 
-    def _offer(self, door: Door, rows: Sequence[_Report]) -> None:
+    def _offer(self, transport: Transport, rows: Sequence[_Report]) -> None:
         now = self._clock.now_ns()
         entries = [
             Sent(reports=(NodeReport(each.target, each.commit, each.time_ns, now),))
             for each in rows
         ]
-        door.receive(Slice(encode_entries(entries), 0, ()))
+        transport.receive(Slice(encode_entries(entries), 0, ()))
 
     # -- the file ------------------------------------------------------------------------
 

@@ -33,11 +33,11 @@ import numpy as np
 
 import mvc
 from mvc.remote import wire
-from mvc.remote.door import Wanted
+from mvc.remote.transport import Wanted
 from tests.benchmarks.measuring import folder, head, program, row
 from tests.fleet.following import follow
 from tests.remote.kit.proxy import Proxy
-from tests.remote.kit.serving import Serving, door, serving, token
+from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def _wait(root: Path, count: int) -> None:
     world.deploy()
     have = world.repo.find("HEAD")
     with serving(world.served) as server, ExitStack() as stack:
-        opened = stack.enter_context(closing(door(f"{server.url}/net", world.token)))
+        opened = stack.enter_context(closing(transport(f"{server.url}/net", world.token)))
         path = f"/net/v1/live?target=prod&mark={opened.live('prod')}&wait=60"
         headers = {"Authorization": f"Bearer {world.token}"}
         connections = [HTTPConnection("127.0.0.1", server.port) for _ in range(count)]

@@ -1,7 +1,7 @@
 """What remotes cost: docs/performance.md, "Remotes".
 
     PYTHONPATH=examples python -m tests.benchmarks.bench_remotes [--parts wire trips share memory
-        recorder] [--series digits resnet] [--versions 10 10000] [--doors http s3] [--root DIR]
+        recorder] [--series digits resnet] [--versions 10 10000] [--transports http s3] [--root DIR]
         [--dvc PROGRAM]
 
 wire: bytes and round trips of one new version of the conv net, pushed, fetched and cloned over
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=PARTS)
     parser.add_argument("--series", nargs="*", default=["digits"])
     parser.add_argument("--versions", nargs="*", type=int, default=[10, 10_000])
-    parser.add_argument("--doors", nargs="*", default=["http", "s3"], help="of trips")
+    parser.add_argument("--transports", nargs="*", default=["http", "s3"], help="of trips")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--dvc", default=shutil.which("dvc"), help="the program dvc")
     options = parser.parse_args()
@@ -61,7 +61,7 @@ def main() -> None:
         if "wire" in options.parts:
             _wire(root)
         if "trips" in options.parts:
-            for kind in options.doors:
+            for kind in options.transports:
                 for versions in options.versions:
                     _trips(root, versions, kind)
         if "share" in options.parts:

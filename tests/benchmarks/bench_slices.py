@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.api.repository import Repository
-from mvc.remote.receiver import receive
+from mvc.remote.receiving.receiver import receive
 from mvc.store.snapshot import JOURNAL
 from mvc.testing.files import WrappedFS
 from tests.benchmarks.measuring import head, row

@@ -10,7 +10,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.serving.follower import Follower
 from tests.cli.program import Mvc, imports
-from tests.remote.kit.serving import door, serving, token
+from tests.remote.kit.serving import serving, token, transport
 from tests.server.moving import served_folder
 from tests.waiting import until
 
@@ -23,7 +23,7 @@ def test_what_is_piped_imports_neither_logging_nor_rich(mvc: Mvc) -> None:
 def test_a_server_writes_a_line_for_each_request(tmp_path: Path) -> None:
     folder = served_folder(tmp_path / "served")
     with serving(folder) as server:
-        door(f"{server.url}/models", token(folder, "read")).head()
+        transport(f"{server.url}/models", token(folder, "read")).head()
         until(lambda: "anna GET models head 200" in server.log, 10)
 
 

@@ -16,12 +16,12 @@ from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.remote import slices
-from mvc.remote.door import Wanted
-from mvc.remote.http import HttpDoor
+from mvc.remote.transport import Wanted
+from mvc.remote.transports.http import HttpTransport
 from mvc.server import answers
 from mvc.testing import open_quietly
 from tests.remote.kit.proxy import Faults, Proxy
-from tests.remote.kit.serving import Serving, door, serving, token
+from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.server.moving import answering, served_folder
 from tests.waiting import until
 
@@ -54,8 +54,8 @@ class World:
         with open_quietly(self.root) as repo:
             act(repo)
 
-    def door(self, port: int) -> HttpDoor:
-        return door(f"http://127.0.0.1:{port}/{self.name}", self.text)
+    def transport(self, port: int) -> HttpTransport:
+        return transport(f"http://127.0.0.1:{port}/{self.name}", self.text)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def world(folder: Path, request: pytest.FixtureRequest) -> World:
     return World(folder, request.node.name[5:45])
 
 
-def ask(opened: HttpDoor, wanted: Wanted = LIVE) -> tuple[CommitId, bytes]:
+def ask(opened: HttpTransport, wanted: Wanted = LIVE) -> tuple[CommitId, bytes]:
     """Which version is live, and all bytes of the answer."""
     data, id_ = bytearray(), None
     for given in opened.send(wanted):
@@ -98,14 +98,14 @@ def outcomes(world: World, log: Callable[[], str], count: int) -> list[str]:
 
 def test_two_hundred_ask_at_once_and_one_answer_is_planned(world: World, server: Serving) -> None:
     world.deploy()
-    doors = [world.door(server.port) for _ in range(200)]
-    found, start = list[tuple[CommitId, bytes]](), threading.Barrier(len(doors))
+    transports = [world.transport(server.port) for _ in range(200)]
+    found, start = list[tuple[CommitId, bytes]](), threading.Barrier(len(transports))
 
-    def work(opened: HttpDoor) -> None:
+    def work(opened: HttpTransport) -> None:
         start.wait()
         found.append(ask(opened))
 
-    threads = [threading.Thread(target=work, args=(opened,)) for opened in doors]
+    threads = [threading.Thread(target=work, args=(opened,)) for opened in transports]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -115,7 +115,7 @@ def test_two_hundred_ask_at_once_and_one_answer_is_planned(world: World, server:
 
 
 def test_what_is_live_decides(world: World, server: Serving) -> None:
-    opened = world.door(server.port)
+    opened = world.transport(server.port)
     first = world.deploy()
     assert ask(opened)[0] == ask(opened)[0] == first
     second = world.deploy()
@@ -128,7 +128,7 @@ def test_what_is_live_decides(world: World, server: Serving) -> None:
 
 
 def test_a_state_that_was_forgotten_is_given_to_nobody(world: World, server: Serving) -> None:
-    opened = world.door(server.port)
+    opened = world.transport(server.port)
     first, second = world.deploy(), world.deploy()
     delta = Wanted(live="prod", have=frozenset({first}))
     assert ask(opened)[0] == ask(opened)[0] == second
@@ -144,7 +144,7 @@ def test_a_state_that_was_forgotten_is_given_to_nobody(world: World, server: Ser
 
 
 def test_what_others_deploy_leaves_it(world: World, server: Serving) -> None:
-    opened = world.door(server.port)
+    opened = world.transport(server.port)
     first = world.deploy()
     ask(opened)
     world.own(lambda repo: repo.deploy(first, "lab"))
@@ -154,9 +154,9 @@ def test_what_others_deploy_leaves_it(world: World, server: Serving) -> None:
 
 def test_an_answer_that_broke_off_goes_on(world: World, server: Serving) -> None:
     world.deploy()
-    whole = ask(world.door(server.port))
+    whole = ask(world.transport(server.port))
     with Proxy(("127.0.0.1", server.port)) as proxy:
-        opened = world.door(proxy.port)
+        opened = world.transport(proxy.port)
         for cut in (1000, 90_000, len(whole[1])):
             proxy.again(Faults(down=cut))
             assert ask(opened) == whole
@@ -166,7 +166,7 @@ def test_an_answer_that_broke_off_goes_on(world: World, server: Serving) -> None
 def test_an_answer_that_became_another_one_does_not_go_on(world: World, server: Serving) -> None:
     world.deploy()
     with Proxy(("127.0.0.1", server.port)) as proxy:
-        opened = world.door(proxy.port)
+        opened = world.transport(proxy.port)
         parts = opened.send(LIVE)
         proxy.again(Faults(down=90_000))
         given = next(parts)
@@ -194,7 +194,7 @@ class TestUnshared:
     def test_a_large_one(self, world: World, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(answers, "MOST", 1 << 20)
         world.deploy(500_000)
-        opened = world.door(port)
+        opened = world.transport(port)
         found = {ask(opened) for _ in range(3)}
         assert len(found) == 1 and self._outcomes(world, 3) == ["done"] * 3
 
@@ -206,7 +206,7 @@ class TestUnshared:
 
         monkeypatch.setattr("os.posix_fallocate", full)
         world.deploy()
-        opened = world.door(port)
+        opened = world.transport(port)
         assert ask(opened) == ask(opened) and self._outcomes(world, 2) == ["done"] * 2
 
     def test_a_system_that_reserves_no_room(
@@ -214,12 +214,12 @@ class TestUnshared:
     ) -> None:
         monkeypatch.delattr("os.posix_fallocate")  # macOS
         world.deploy()
-        opened = world.door(port)
+        opened = world.transport(port)
         assert ask(opened) == ask(opened) and self._outcomes(world, 2) == ["done"] * 2
 
     def test_few_are_kept(self, world: World, port: int) -> None:
         versions = [world.deploy() for _ in range(answers.KEPT + 2)]
-        opened = world.door(port)
+        opened = world.transport(port)
         questions = [Wanted(live="prod", have=frozenset({id_})) for id_ in versions]
         for wanted in [*questions, questions[-1], questions[0]]:
             ask(opened, wanted)
@@ -227,7 +227,7 @@ class TestUnshared:
         assert self._outcomes(world, len(expected)) == expected
 
     def test_an_error_is_not_kept(self, world: World, port: int) -> None:
-        opened = world.door(port)
+        opened = world.transport(port)
         for _ in range(2):
             with pytest.raises(MvcError, match="prod"):
                 ask(opened)

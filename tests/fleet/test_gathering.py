@@ -13,12 +13,12 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
-from mvc.remote.door import Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries
+from mvc.remote.transport import Slice
 from mvc.serving.nodes import Reports
 from mvc.serving.nodes import nodes as states_of_nodes
 from tests.fleet.test_reports import START
-from tests.remote.kit.serving import door, token
+from tests.remote.kit.serving import token, transport
 from tests.server.moving import answering, record, served_folder
 
 
@@ -63,7 +63,7 @@ def test_reports_of_many_nodes_become_one_entry(folder: Path, url: str, tmp_path
     nodes = [node(folder, str(number), tmp_path, first) for number in range(8)]
 
     def send(each: tuple[Reports, str]) -> int:
-        with closing(door(url, each[1])) as opened:
+        with closing(transport(url, each[1])) as opened:
             each[0].send(opened)
         return each[0].waiting
 
@@ -89,7 +89,7 @@ def test_what_one_node_may_not_say_holds_no_other_back(
     thief[0].served(first, "prod", START + 5)
 
     def send(each: tuple[Reports, str]) -> type[Exception] | None:
-        with closing(door(url, each[1])) as opened:
+        with closing(transport(url, each[1])) as opened:
             try:
                 each[0].send(opened)
             except (HistoryMissing, RemoteRefused) as error:
@@ -112,11 +112,11 @@ def test_a_node_dates_no_report_of_another(folder: Path, url: str, tmp_path: Pat
     given = Slice(encode_entries([Sent(reports=(claim,))]), 0, ())
 
     def forge() -> None:
-        with closing(door(url, forged)) as opened:
+        with closing(transport(url, forged)) as opened:
             opened.receive(given)
 
     def send() -> None:
-        with closing(door(url, honest[1])) as opened:
+        with closing(transport(url, honest[1])) as opened:
             honest[0].send(opened)
 
     with ThreadPoolExecutor(2) as pool:

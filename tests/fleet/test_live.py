@@ -1,4 +1,4 @@
-"""What a door answers one who asks for nothing but what is live on a target."""
+"""What a transport answers one who asks for nothing but what is live on a target."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mvc.api.repository import Repository
 from mvc.errors import InvalidName, NoDeployment, StateForgotten, UnknownPath, UnknownTarget
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment
-from mvc.remote.door import Door, Slice, Wanted
-from mvc.remote.doors import open_door
 from mvc.remote.slices import Sent, decode_entries
-from tests.remote.kit.serving import door, serving, token
+from mvc.remote.transport import Slice, Transport, Wanted
+from mvc.remote.transports.opening import open_transport
+from tests.remote.kit.serving import serving, token, transport
 
 
 @pytest.fixture(params=["folder", "http"])
-def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Door]:
+def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Transport]:
     if request.param == "folder":
-        found = open_door(str(folder / "models"))
+        found = open_transport(str(folder / "models"))
         yield found
         found.close()
     else:
         text = token(folder, "read")
         with serving(folder) as server:
-            yield door(f"{server.url}/models", text)
+            yield transport(f"{server.url}/models", text)
 
 
 def commit(repo: Repository, step: int, *, deploy: str | None = None, **files: object) -> bytes:
@@ -41,7 +41,7 @@ def commit(repo: Repository, step: int, *, deploy: str | None = None, **files: o
     return done.id
 
 
-def ask(opened: Door, target: str = "prod", **wanted: object) -> tuple[Sent, Slice, bytes]:
+def ask(opened: Transport, target: str = "prod", **wanted: object) -> tuple[Sent, Slice, bytes]:
     slices = []
     for given in opened.send(Wanted(live=target, **wanted)):
         slices.append((given, b"".join(map(bytes, given.records))))
@@ -51,7 +51,9 @@ def ask(opened: Door, target: str = "prod", **wanted: object) -> tuple[Sent, Sli
     return sent, given, records
 
 
-def test_the_answer_is_the_live_version_and_its_deployment(repo: Repository, opened: Door) -> None:
+def test_the_answer_is_the_live_version_and_its_deployment(
+    repo: Repository, opened: Transport
+) -> None:
     ids = [commit(repo, i, deploy="prod") for i in range(3)]
     commit(repo, 3)
     repo.deploy(ids[0], "other")
@@ -66,7 +68,7 @@ def test_the_answer_is_the_live_version_and_its_deployment(repo: Repository, ope
 
 
 def test_a_delta_against_the_file_is_small_in_both_directions(
-    repo: Repository, opened: Door
+    repo: Repository, opened: Transport
 ) -> None:
     ids = [commit(repo, i, deploy="prod") for i in range(1, 4)]
     whole = len(ask(opened, path="model.st")[2])
@@ -77,7 +79,7 @@ def test_a_delta_against_the_file_is_small_in_both_directions(
     assert back < whole / 2
 
 
-def test_other_paths_do_not_travel(repo: Repository, opened: Door) -> None:
+def test_other_paths_do_not_travel(repo: Repository, opened: Transport) -> None:
     other = np.random.default_rng(7).standard_normal(200_000, np.float32)
     first = commit(repo, 1, deploy="prod", **{"other.st": {"m": other}})
     commit(repo, 2, deploy="prod", **{"other.st": {"m": other + 1}})
@@ -87,7 +89,7 @@ def test_other_paths_do_not_travel(repo: Repository, opened: Door) -> None:
         ask(opened, path="nothing")
 
 
-def test_what_cannot_be_had_is_named(repo: Repository, opened: Door) -> None:
+def test_what_cannot_be_had_is_named(repo: Repository, opened: Transport) -> None:
     with pytest.raises(UnknownTarget):
         ask(opened)
     version = commit(repo, 1, deploy="prod")
@@ -103,7 +105,7 @@ def test_what_cannot_be_had_is_named(repo: Repository, opened: Door) -> None:
         ask(opened)
 
 
-def test_only_a_change_of_what_is_live_ends_a_wait(repo: Repository, opened: Door) -> None:
+def test_only_a_change_of_what_is_live_ends_a_wait(repo: Repository, opened: Transport) -> None:
     with pytest.raises(InvalidName):
         opened.live("..")
     nothing = opened.live("prod")
@@ -128,7 +130,9 @@ def test_only_a_change_of_what_is_live_ends_a_wait(repo: Repository, opened: Doo
     assert heard[0][0] not in (None, mark) and heard[0][1] - begun < 10
 
 
-def test_a_dated_deployment_becomes_due_without_an_entry(repo: Repository, opened: Door) -> None:
+def test_a_dated_deployment_becomes_due_without_an_entry(
+    repo: Repository, opened: Transport
+) -> None:
     first, second = commit(repo, 1, deploy="prod"), commit(repo, 2)
     repo.deploy(second, "prod", at=datetime.now(UTC) + timedelta(seconds=1.5))
     mark = opened.live("prod")

@@ -1,4 +1,4 @@
-"""Who serves what, behind every door; and where reports do not count."""
+"""Who serves what, behind every transport; and where reports do not count."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.errors import InvalidName, UnknownTarget
 from mvc.ids import CommitId
-from mvc.remote.doors import open_door
+from mvc.remote.transports.opening import open_transport
 from mvc.serving.nodes import SILENT_NS, Reports
 from mvc.testing.process import FixedClock
 from tests.fleet.following import follow
 from tests.remote.kit.places import Place, place
 
 MINUTE = 60 * 10**9
-DOORS = ["folder", "ssh", "http", "bucket"]
+TRANSPORTS = ["folder", "ssh", "http", "bucket"]
 
 
 def weights(seed: int) -> dict[str, np.ndarray]:
@@ -48,8 +48,10 @@ class Fleet:
         (self.folder / node).mkdir(exist_ok=True)
         reports = Reports(self.folder / node, node, clock=FixedClock(now))
         reports.served(commit, "prod", now if at is None else at)
-        with closing(open_door(self.owner.remotes.find("origin"), self.owner.context)) as door:
-            reports.send(door)
+        with closing(
+            open_transport(self.owner.remotes.find("origin"), self.owner.context)
+        ) as transport:
+            reports.send(transport)
         assert not reports.waiting
 
 
@@ -62,7 +64,7 @@ def a_fleet(kind: str, folder: Path) -> Iterator[Fleet]:
         yield Fleet(remote, owner, folder, versions)
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=TRANSPORTS)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
     with a_fleet(request.param, tmp_path) as made:
         yield made

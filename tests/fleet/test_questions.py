@@ -16,8 +16,8 @@ import pytest
 import mvc
 from mvc.errors import NoDeployment, RemoteUnreachable
 from mvc.ids import CommitId
-from mvc.remote.door import Received, Slice
-from mvc.remote.folder import FolderDoor
+from mvc.remote.transport import Received, Slice
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.nodes import QUEUE, Reports
 from mvc.testing.history import History
@@ -30,7 +30,7 @@ SECOND = 10**9
 MINUTE = 60 * SECOND
 
 
-class _LossyDoor(FolderDoor):
+class _LossyTransport(FolderTransport):
     """Half of the requests do not arrive, or their answers do not come back."""
 
     chance: random.Random
@@ -72,13 +72,13 @@ class _Node:
             self.reports.served(live.commit, live.target, at)
         self.log.append((max(at, self.log[-1][0] + 1) if self.log else at, live.commit))
 
-    def send(self, door: _LossyDoor, now_ns: int) -> None:
+    def send(self, transport: _LossyTransport, now_ns: int) -> None:
         """Gives what waits, now and then with an old queue put back before."""
         self._clock.advance(now_ns + self._skew - self._clock.now_ns())
         if self.reports.waiting and not self._old:
             self._old = self._queue.read_bytes()
         try:
-            self.reports.send(door)
+            self.reports.send(transport)
         except RemoteUnreachable:
             return
         if self._old and self._chance.random() < 0.3:
@@ -86,7 +86,7 @@ class _Node:
             self._queue.write_bytes(self._old)
             self._old = b""
             with suppress(RemoteUnreachable):
-                self.reports.send(door)
+                self.reports.send(transport)
             self._queue.write_bytes(kept)
 
     def served(self, at: int | None) -> CommitId | None:
@@ -97,8 +97,8 @@ class _Node:
 def _lives(history: History, nodes: list[_Node], chance: random.Random, steps: int) -> None:
     """What happens to a fleet; in the end all reports have come."""
     repo, clock = history.repo, history.options["clock"]
-    door = _LossyDoor("server", repo.context)
-    door.chance = chance
+    transport = _LossyTransport("server", repo.context)
+    transport.chance = chance
     for step in range(steps):
         clock.advance(chance.randint(1, 20 * 60) * SECOND)
         if chance.random() < 0.3:
@@ -115,13 +115,13 @@ def _lives(history: History, nodes: list[_Node], chance: random.Random, steps: i
                 now = clock.now_ns() + chance.randint(0, MINUTE)
                 node.swap(repo.live("prod").deployment, now)
             if chance.random() < 0.3:
-                node.send(door, clock.now_ns())
+                node.send(transport, clock.now_ns())
         if step % 20 == 10:
             repo.storage.gc(grace="0")
-    door.chance = random.Random(1)
+    transport.chance = random.Random(1)
     while any(node.reports.waiting for node in nodes):
         for node in nodes:
-            node.send(door, clock.now_ns())
+            node.send(transport, clock.now_ns())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from blake3 import blake3
 from mvc.errors import HistoryMissing, InvalidName, RemoteRefused, UnknownTarget
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.remote.door import Door
-from mvc.remote.doors import open_door
+from mvc.remote.transport import Transport
+from mvc.remote.transports.opening import open_transport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.nodes import QUEUE, Reports, nodes
 from mvc.testing.history import History
@@ -24,7 +24,7 @@ START = 1_750_000_000_000_000_000
 
 
 class Server:
-    """A repository with some versions, through a door in this process."""
+    """A repository with some versions, through a transport in this process."""
 
     def __init__(self, root: Path, versions: int = 3) -> None:
         self.root = root
@@ -33,9 +33,9 @@ class Server:
         self.versions = history.ids
 
     @contextmanager
-    def door(self) -> Iterator[Door]:
-        with closing(open_door(str(self.root))) as door:
-            yield door
+    def transport(self) -> Iterator[Transport]:
+        with closing(open_transport(str(self.root))) as transport:
+            yield transport
 
     def deployments(self, target: str) -> list[Deployed]:
         with closing(open_repository(self.root)) as repo:
@@ -61,8 +61,8 @@ def test_a_report_says_what_a_node_served_when(server: Server, reports: Reports)
     first, second, _ = server.versions
     reports.served(first, "prod", START + 5)
     reports.served(second, "prod", START + 50)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert reports.waiting == 0
     assert server.live("7", START + 49) == first
     assert server.live("7", START + 50) == server.live("7") == second
@@ -72,16 +72,16 @@ def test_what_is_said_again_counts_once(server: Server, reports: Reports) -> Non
     """After a kill between the swap and the note the follower says it again."""
     for moment in (5, 90, 91):
         reports.served(server.versions[0], "prod", START + moment)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
         reports.served(server.versions[0], "prod", START + 200)
         assert reports.waiting == 0
 
 
 def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
     reports.served(server.versions[1], "prod", START + 50)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     with closing(open_repository(server.root)) as repo:
         (status,) = nodes(repo)
         assert (status.node, status.target, status.commit) == ("7", "prod", server.versions[1])
@@ -114,8 +114,8 @@ def test_a_damaged_line_costs_one_report(server: Server, reports: Reports, queue
     data[data.index(b"\n") + 30] ^= 1
     queue.write_bytes(data)
     assert reports.waiting == 2
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert served(server) == [server.versions[0], server.versions[2]]
 
 
@@ -133,8 +133,8 @@ def test_what_another_wrote_there_is_not_sent(
     text = queue.read_bytes().splitlines()[0].partition(b" ")[2].replace(b"nodes/7/prod", b"prod")
     queue.write_bytes(b"%s %s\n" % (blake3(text).hexdigest(8).encode(), text))
     before = len(server.deployments("prod"))
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert len(server.deployments("prod")) == before
 
 
@@ -150,8 +150,8 @@ def test_a_kill_loses_no_report(number: int, server: Server, tmp_path: Path) -> 
     killed(serve, lambda call, *_: call == number)
     noted = Reports(tmp_path / "beside", "7").waiting
     serve(FileSystem(), max(0, noted - 1))  # the follower says what it serves once more
-    with server.door() as door:
-        Reports(tmp_path / "beside", "7").send(door)
+    with server.transport() as transport:
+        Reports(tmp_path / "beside", "7").send(transport)
     assert served(server) == server.versions
 
 
@@ -160,8 +160,8 @@ def test_what_is_refused_stays_and_the_others_go(server: Server, reports: Report
     for number, version in enumerate([server.versions[0], unknown, server.versions[1]]):
         reports.served(version, "prod", START + number)
     for _ in range(2):
-        with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
-            reports.send(door)
+        with server.transport() as transport, pytest.raises(HistoryMissing, match="is not here"):
+            reports.send(transport)
         assert reports.waiting == 1
     assert served(server) == server.versions[:2]
 
@@ -177,8 +177,8 @@ def test_however_many_are_refused_the_others_go(
         reports.served(version, "prod", START + number)
 
     def send() -> None:
-        with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
-            Reports(tmp_path / "beside", "7").send(door)
+        with server.transport() as transport, pytest.raises(HistoryMissing, match="is not here"):
+            Reports(tmp_path / "beside", "7").send(transport)
 
     for _ in range(8):
         send()
@@ -197,8 +197,8 @@ def test_the_oldest_go_for_newer_ones(
     monkeypatch.setattr("mvc.serving.nodes.MOST", 2)
     for number, version in enumerate(server.versions):
         reports.served(version, "prod", START + number)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert served(server) == server.versions[1:]
 
 
@@ -206,11 +206,11 @@ def test_a_clock_that_was_far_ahead(server: Server, reports: Reports) -> None:
     first, second, third = server.versions
     reports.served(first, "prod", START)
     reports.served(second, "prod", START + 4000 * DAY)
-    with server.door() as door, pytest.raises(RemoteRefused, match="ahead"):
-        reports.send(door)
+    with server.transport() as transport, pytest.raises(RemoteRefused, match="ahead"):
+        reports.send(transport)
     reports.served(third, "prod", START + 5)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert served(server) == [first, third]
 
 
@@ -218,7 +218,7 @@ def test_a_clock_that_is_set_back(server: Server, reports: Reports) -> None:
     """What is served last is what the node serves from then on."""
     for at, version in zip((0, 600, 30), server.versions, strict=True):
         reports.served(version, "prod", START + at)
-    with server.door() as door:
-        reports.send(door)
+    with server.transport() as transport:
+        reports.send(transport)
     assert server.live("7", START + 599) == server.versions[0]
     assert server.live("7", START + 601) == server.live("7") == server.versions[2]

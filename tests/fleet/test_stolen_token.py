@@ -24,11 +24,11 @@ from mvc.model.statement import (
     Statement,
     Tombstone,
 )
-from mvc.remote.door import Move, Slice
-from mvc.remote.doors import open_door
-from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Absent, NodeReport, Sent, encode_entries
+from mvc.remote.transport import Move, Slice
+from mvc.remote.transports.http import HttpTransport
+from mvc.remote.transports.opening import open_transport
 from mvc.serving.nodes import Reports
 from mvc.testing import open_quietly
 from tests.remote.kit.places import Place, connect, place
@@ -77,9 +77,9 @@ class World:
     def _others(self) -> set[CommitId]:
         return {self.main, self.first, self.of_eight}
 
-    def door(self) -> HttpDoor:
-        opened = open_door(Remote(self.url, "origin"))
-        assert isinstance(opened, HttpDoor)
+    def transport(self) -> HttpTransport:
+        opened = open_transport(Remote(self.url, "origin"))
+        assert isinstance(opened, HttpTransport)
         return opened
 
 
@@ -99,8 +99,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (folder / "eight").mkdir()
         eight = Reports(folder / "eight", "8")
         eight.served(main, "prod", time.time_ns())
-        with closing(open_door(owner.remotes.find("origin"), owner.context)) as door:
-            eight.send(door)
+        with closing(open_transport(owner.remotes.find("origin"), owner.context)) as transport:
+            eight.send(transport)
         token = remote.narrow_token(*SCOPES)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MVC_TOKEN_ORIGIN", token)
@@ -257,7 +257,7 @@ Crafted = Callable[[World], Any]
 
 def give(world: World, said: Sequence[Statement], *moves: Move, **sent: Any) -> Any:
     entry = Sent(statements=tuple(each.encoded for each in said), **sent)
-    return world.door().receive(Slice(encode_entries([entry]), 0, [], moves))
+    return world.transport().receive(Slice(encode_entries([entry]), 0, [], moves))
 
 
 def stamp(at: int = 1) -> dict[str, Any]:
@@ -344,7 +344,7 @@ SLICES: dict[str, Crafted] = {
 def test_slices_that_no_client_makes(name: str, world: World) -> None:
     with pytest.raises(MvcError):
         SLICES[name](world)
-    assert "heads/nodes/7/new" not in world.door().head().refs
+    assert "heads/nodes/7/new" not in world.transport().head().refs
 
 
 def test_a_token_that_is_taken_away_ends_at_once(world: World) -> None:
@@ -356,7 +356,7 @@ def test_a_token_that_is_taken_away_ends_at_once(world: World) -> None:
     (held,) = [each.name for each in tokens.all() if each.scopes == SCOPES]
     tokens.remove(held)
     with pytest.raises(RemoteRefused, match="not known here"):
-        world.door().head()
+        world.transport().head()
 
 
 def test_the_owner_sees_who_it_was(world: World) -> None:

@@ -192,7 +192,7 @@ def run_page(
     if not python_only:
         patch.setattr(Clock, "now_ns", lambda _: page.now_ns())
         patch.setattr(time, "sleep", sleep)
-        patch.setattr("mvc.remote.folder.user_name", lambda: "ada")
+        patch.setattr("mvc.remote.transports.folder.user_name", lambda: "ada")
     page.run_python() if python_only else page.run()
 
 

@@ -71,7 +71,10 @@ ALLOWED = {
     ("repo/worktree/git_code.py", "subprocess"),  # git, without what a repository would have it run
     ("distributed/runner/child.py", "subprocess"),  # processes of a training: the user's script
     ("distributed/runner/script.py", "runpy"),  # that script, named on the command line
-    ("remote/ssh.py", "subprocess"),  # the user's ssh; host and path are arguments of no shell
+    (
+        "remote/transports/ssh.py",
+        "subprocess",
+    ),  # the user's ssh; host and path are arguments of no shell
     ("server/listening.py", "ctypes"),  # mallopt(3), which Python does not have
     ("io/process.py", "ctypes"),  # prctl(2), which Python does not have
     ("models/definitions.py", "eval"),  # expressions without calls, of the user's own file

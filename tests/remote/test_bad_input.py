@@ -95,7 +95,7 @@ def test_a_full_disk_here(ada: Repository, server: Path, tmp_path: Path) -> None
 
 def test_a_full_disk_there(ada: Repository, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True)
-    from mvc.remote import folder
+    from mvc.remote.transports import folder
 
     real = folder.open_context
 

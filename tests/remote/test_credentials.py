@@ -7,8 +7,8 @@ import pytest
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
-from mvc.remote.credentials import read_token, variable_of
 from mvc.remote.remotes import Remote
+from mvc.remote.transports.credentials import read_token, variable_of
 from mvc.repo.config import load_config
 
 TOKEN = "mvc_" + "k" * 43

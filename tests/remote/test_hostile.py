@@ -2,7 +2,7 @@
 
 The slices are honest ones that were changed by hand, with every checksum right, so that only what
 the receiver proves by itself stands against them. They reach ``receive`` as they do behind each
-door: by a push at the server, by a fetch at the client.
+transport: by a push at the server, by a fetch at the client.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.statement import Deployment, Retraction, Tombstone
-from mvc.remote.door import Move, Place, Received, RemoteHead, Slice, Wanted
-from mvc.remote.folder import FolderDoor
-from mvc.remote.receiver import receive
+from mvc.remote.receiving.receiver import receive
 from mvc.remote.slices import Absent, Lack, Sent, SentShape, encode_entries, sent_with
+from mvc.remote.transport import Move, Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.transports.folder import FolderTransport
 from mvc.store.journal.entries import RefValue
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
@@ -65,8 +65,8 @@ class World:
         fresh_process()
         self.source = open_quietly(folder / "a", clock=clock)
         self.receiver = open_quietly(folder / "b", clock=clock)
-        self.sends = FolderDoor("a", self.source.context)
-        self.takes = FolderDoor("b", self.receiver.context)
+        self.sends = FolderTransport("a", self.source.context)
+        self.takes = FolderTransport("b", self.receiver.context)
         self.ids: list[CommitId] = []
         self.grow(2)
         for given in self.sends.send(Wanted()):
@@ -572,7 +572,7 @@ def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     """A state that HEAD stands on is forgotten once HEAD moves on, if its owner said so."""
     tip = world.ids[-1]
     tomb = _tombstone(world, -1)
-    low = FolderDoor("a", world.source.context, scopes=("push:heads/side",))
+    low = FolderTransport("a", world.source.context, scopes=("push:heads/side",))
     with pytest.raises(RemoteRefused, match="admin"):
         low.receive(Slice(*_only([tomb])))
     world.grow(1)
@@ -621,13 +621,13 @@ def test_what_is_refused_is_taken_off_the_disk(world: World) -> None:
 def test_a_clone_stands_on_no_branch_that_cannot_be(
     name: RefValue, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = FolderDoor.head
+    honest = FolderTransport.head
 
-    def forged(door: FolderDoor, after: Place | None = None) -> RemoteHead:
-        head = honest(door, after)
+    def forged(transport: FolderTransport, after: Place | None = None) -> RemoteHead:
+        head = honest(transport, after)
         return replace(head, refs={**head.refs, "HEAD": name})
 
-    monkeypatch.setattr(FolderDoor, "head", forged)
+    monkeypatch.setattr(FolderTransport, "head", forged)
     with pytest.raises((InvalidName, HistoryMissing)) as caught:
         mvc.clone(str(world.receiver.root), tmp_path / "clone")
     assert "\x1b" not in caught.value.message

@@ -19,11 +19,11 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.remote import wire
-from mvc.remote.credentials import variable_of
-from mvc.remote.door import Place, RemoteHead
-from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
-from tests.remote.kit.serving import door
+from mvc.remote.transport import Place, RemoteHead
+from mvc.remote.transports.credentials import variable_of
+from mvc.remote.transports.opening import open_transport
+from tests.remote.kit.serving import transport
 
 TOKEN = "mvc_" + "k" * 43
 HEAD = RemoteHead(b"i" * 16, Place(3, b"c" * 16), {"HEAD": "heads/main"}, 1)
@@ -67,14 +67,14 @@ def answering(answer: Answer) -> Iterator[tuple[str, list[BaseHTTPRequestHandler
 
 def refusal(answer: Answer, token: str | None = TOKEN) -> MvcError:
     with answering(answer) as (url, _), pytest.raises(MvcError) as caught:
-        door(url, token).head()
+        transport(url, token).head()
     assert TOKEN not in str(caught.value) and "\n" not in caught.value.message
     return caught.value
 
 
 def test_the_token_goes_in_a_header_alone() -> None:
     with answering(lambda r, _: reply(r, 200, wire.encode(HEAD))) as (url, requests):
-        assert door(url, TOKEN).head() == HEAD
+        assert transport(url, TOKEN).head() == HEAD
     assert requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
     assert requests[0].path == "/models/v1/head"
 
@@ -142,7 +142,7 @@ def test_a_busy_server_is_asked_again_when_it_says() -> None:
             reply(request, 200, wire.encode(HEAD))
 
     with answering(answer) as (url, requests):
-        assert door(url).head() == HEAD
+        assert transport(url).head() == HEAD
     assert len(requests) == 3
 
 
@@ -154,30 +154,30 @@ def test_a_connection_that_breaks_is_made_again() -> None:
             reply(request, 200, wire.encode(HEAD))
 
     with answering(answer) as (url, requests):
-        opened = door(url)
+        opened = transport(url)
         assert opened.head() == opened.head() == HEAD
     assert len(requests) == 3
 
 
 def test_nobody_there() -> None:
     with pytest.raises(RemoteUnreachable, match="connection refused") as caught:
-        door("http://127.0.0.1:1/models").head()
+        transport("http://127.0.0.1:1/models").head()
     assert caught.value.hint
     with pytest.raises(RemoteUnreachable, match="its name is not known"):
-        door("http://nowhere.invalid/models").head()
+        transport("http://nowhere.invalid/models").head()
     with pytest.raises(RemoteUnreachable, match="no socket"):
-        open_door("unix:/nowhere/mvc.sock/models").head()
+        open_transport("unix:/nowhere/mvc.sock/models").head()
 
 
 def test_no_token_goes_unprotected_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = Remote("http://lab.example/models", "origin")
     monkeypatch.setenv(variable_of(remote), TOKEN)
     with pytest.raises(RemoteRefused, match="no token is sent"):
-        open_door(remote)
+        open_transport(remote)
 
 
 def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     for name in ("ca.pem", "none.pem"):
         with pytest.raises(WrongUsage, match=name):
-            open_door(Remote("https://127.0.0.1/x", ca_file=str(tmp_path / name)))
+            open_transport(Remote("https://127.0.0.1/x", ca_file=str(tmp_path / name)))

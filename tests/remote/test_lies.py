@@ -17,8 +17,8 @@ from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable
 from mvc.model.statement import AnnotationStatement
 from mvc.remote import slices, wire
-from mvc.remote.door import Door, Place, Received, RemoteHead, Slice, Wanted
-from tests.remote.kit.serving import door
+from mvc.remote.transport import Place, Received, RemoteHead, Slice, Transport, Wanted
+from tests.remote.kit.serving import transport
 
 Lie = Callable[[socket.socket, bytes, int], None]
 """Answers a request, of which it gets the head, and whose number counts from 0."""
@@ -36,9 +36,9 @@ BEGIN = b"".join(map(bytes, islice(slices.write(Slice(b"\x90", 1 << 40, ())), 3)
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mvc.remote.waiting.PATIENCE", ALLOWED)
-    monkeypatch.setattr("mvc.remote.waiting.WORK", ALLOWED)
-    monkeypatch.setattr("mvc.remote.http.PAUSES", (0.01,) * 5)
+    monkeypatch.setattr("mvc.remote.transports.waiting.PATIENCE", ALLOWED)
+    monkeypatch.setattr("mvc.remote.transports.waiting.WORK", ALLOWED)
+    monkeypatch.setattr("mvc.remote.transports.http.PAUSES", (0.01,) * 5)
 
 
 @contextmanager
@@ -106,24 +106,26 @@ def saying(*parts: bytes, again: bytes = b"", pause: float = 0.0, dripped: bool 
     return lie
 
 
-def ask(opened: Door) -> None:
+def ask(opened: Transport) -> None:
     opened.head()
 
 
-def take(opened: Door) -> None:
+def take(opened: Transport) -> None:
     for given in opened.send(Wanted()):
         for _ in given.records:
             pass
 
 
-def give(opened: Door, size: int = 32 << 20) -> Received:
+def give(opened: Transport, size: int = 32 << 20) -> Received:
     return opened.receive(Slice(b"\x90", size, [bytes(1 << 20)] * (size >> 20)))
 
 
-def ended(lie: Lie, act: Callable[[Door], object] = ask, received: int | None = None) -> MvcError:
+def ended(
+    lie: Lie, act: Callable[[Transport], object] = ask, received: int | None = None
+) -> MvcError:
     """How an operation ends with this server."""
     with lying(lie, received) as url:
-        opened = door(url)
+        opened = transport(url)
         begun = time.monotonic()
         with pytest.raises(MvcError) as caught:
             act(opened)
@@ -215,7 +217,7 @@ def test_a_proxy_that_hardly_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("NO_PROXY", raising=False)
         begun = time.monotonic()
         with pytest.raises(RemoteUnreachable):
-            door("https://models.invalid/x").head()
+            transport("https://models.invalid/x").head()
         assert time.monotonic() - begun < 6 * ALLOWED
 
 
@@ -223,7 +225,7 @@ def test_a_handshake_that_is_not_answered() -> None:
     with lying(saying(b"")) as url:
         begun = time.monotonic()
         with pytest.raises(RemoteUnreachable):
-            door(url.replace("http:", "https:")).head()
+            transport(url.replace("http:", "https:")).head()
         assert time.monotonic() - begun < 6 * ALLOWED
 
 
@@ -278,9 +280,11 @@ def test_an_honest_server_on_a_slow_line_is_waited_for() -> None:
     received = Received(Place(4, b"c" * 32))
     with lying(lie, received=1 << 16) as url:
         begun = time.monotonic()
-        (came,) = [(each, b"".join(map(bytes, each.records))) for each in door(url).send(Wanted())]
+        (came,) = [
+            (each, b"".join(map(bytes, each.records))) for each in transport(url).send(Wanted())
+        ]
         assert came[1] == bytes(8 << 10)
         assert time.monotonic() - begun > 2 * ALLOWED
         begun = time.monotonic()
-        assert give(door(url), 31 << 20) == received
+        assert give(transport(url), 31 << 20) == received
         assert time.monotonic() - begun > 2 * ALLOWED

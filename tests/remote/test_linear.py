@@ -29,10 +29,10 @@ from mvc.model.statement import (
 )
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
-from mvc.remote.door import Slice, Wanted
-from mvc.remote.folder import FolderDoor
-from mvc.remote.receiver import receive
+from mvc.remote.receiving.receiver import receive
 from mvc.remote.slices import encode_entries, sent_with
+from mvc.remote.transport import Slice, Wanted
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.lookup.manifests import objects
 from mvc.store.packs.records import MANIFEST, Coding, Member
 from mvc.store.snapshot import JOURNAL
@@ -203,7 +203,7 @@ def chained(place: Path, count: int, order: str) -> Slice:
     state = {f"k{i:04}": np.arange(i, i + 16, dtype=np.int32) for i in range(count)}
     with Repository.init(place) as repo:
         manifest = repo.version(repo.commit(state).id).manifest
-        (given,) = FolderDoor("a", repo.context).send(Wanted())
+        (given,) = FolderTransport("a", repo.context).send(Wanted())
         forged = taken_apart(given)
         recovery = repo.context.store.recovery
         encoded = recovery.manifest(manifest)

@@ -1,4 +1,4 @@
-"""Histories of every kind through every door; what is committed after a clone costs the same."""
+"""Histories of every kind by every transport; what is committed after a clone costs the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TORN = {"one-copy", "torn-first-copy", "torn-second-copy"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_history_of_all_kinds_goes_through_a_door(
+def test_a_history_of_all_kinds_goes_through_a_transport(
     kind: str, mixed_history: Copy, tmp_path: Path
 ) -> None:
     with place(kind, tmp_path) as remote, open_quietly(mixed_history(tmp_path / "a")) as source:

@@ -4,8 +4,8 @@ import pytest
 
 from mvc.errors import InvalidName, MvcError, RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.remote.door import Move
 from mvc.remote.moves import ref_changes
+from mvc.remote.transport import Move
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import get

@@ -13,7 +13,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.remote.closure import Closure
+from mvc.remote.sending.closure import Closure
 from mvc.store.format import read_features
 from mvc.testing import History
 from mvc.testing.history import assert_same

@@ -96,10 +96,12 @@ def test_what_is_forgotten_by_name_goes_although_a_branch_is_refused(shared: Sha
 def test_what_was_told_once_is_not_told_again(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mvc.remote.folder import FolderDoor
+    from mvc.remote.transports.folder import FolderTransport
 
-    given, receive = [], FolderDoor.receive
-    monkeypatch.setattr(FolderDoor, "receive", lambda door, s: given.append(s) or receive(door, s))
+    given, receive = [], FolderTransport.receive
+    monkeypatch.setattr(
+        FolderTransport, "receive", lambda transport, s: given.append(s) or receive(transport, s)
+    )
     shared.ada.storage.forget(shared.ids[0])
     shared.ada.push()
     assert len(given) == 2

@@ -19,9 +19,9 @@ from mvc.errors import (
     WeightsDropped,
 )
 from mvc.ids import CommitId
-from mvc.remote.door import Wanted
-from mvc.remote.receiver import receive
-from mvc.remote.sender import send
+from mvc.remote.receiving.receiver import receive
+from mvc.remote.sending.sender import send
+from mvc.remote.transport import Wanted
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.availability import Dropped
 from tests.recipes.by_hand import drop

@@ -12,8 +12,8 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing
-from mvc.remote.door import Place, RemoteHead, Slice
-from mvc.remote.folder import FolderDoor
+from mvc.remote.transport import Place, RemoteHead, Slice
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.lookup.availability import forgotten
 from tests.remote.kit.team import Team
 
@@ -41,10 +41,10 @@ def test_what_is_recorded_during_a_fetch_is_pushed(
     team.ada.commit(state(3))
     team.ada.deploy("HEAD", "test")
     team.ada.push()
-    real = FolderDoor.send
+    real = FolderTransport.send
 
-    def sending(door: FolderDoor, wanted: object) -> Iterator[Slice]:
-        yield from real(door, wanted)
+    def sending(transport: FolderTransport, wanted: object) -> Iterator[Slice]:
+        yield from real(transport, wanted)
         with Repository.open(team.bob.root, discover=False) as other:
             if said == "deployment":
                 other.deploy(team.ids[0], "prod")
@@ -54,7 +54,7 @@ def test_what_is_recorded_during_a_fetch_is_pushed(
                 other.storage.forget([team.ids[0]])
 
     with monkeypatch.context() as patched:
-        patched.setattr(FolderDoor, "send", sending)
+        patched.setattr(FolderTransport, "send", sending)
         team.bob.fetch()
     team.bob.pull()
     team.bob.push()
@@ -72,18 +72,18 @@ def test_what_is_recorded_during_a_fetch_is_pushed(
 def test_another_process_fetches_while_this_one_asks(
     team: Team, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    real = FolderDoor.head
+    real = FolderTransport.head
 
-    def head(door: FolderDoor, after: Place | None = None) -> RemoteHead:
-        answer = real(door, after)
-        monkeypatch.setattr(FolderDoor, "head", real)
+    def head(transport: FolderTransport, after: Place | None = None) -> RemoteHead:
+        answer = real(transport, after)
+        monkeypatch.setattr(FolderTransport, "head", real)
         team.ada.commit(state(3))
         team.ada.push()
         with Repository.open(team.bob.root, discover=False) as other:
             other.fetch()
         return answer
 
-    monkeypatch.setattr(FolderDoor, "head", head)
+    monkeypatch.setattr(FolderTransport, "head", head)
     getattr(team.bob, verb)()
     team.bob.fetch()
     assert team.bob.find("origin/main") == team.ada.find("main")

@@ -19,7 +19,6 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.io.files import FileSystem
-from mvc.remote.doors import open_door
 from mvc.remote.remotes import (
     Remote,
     add_remote,
@@ -29,6 +28,7 @@ from mvc.remote.remotes import (
     remove_remote,
     states_of,
 )
+from mvc.remote.transports.opening import open_transport
 
 HERE = Path("/here")
 
@@ -178,25 +178,33 @@ class _OnNetwork(FileSystem):
 
 def test_a_folder_that_cannot_be_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteUnreachable, match="no folder") as missing:
-        open_door(str(tmp_path / "gone"))
+        open_transport(str(tmp_path / "gone"))
     assert "mvc init --bare" in str(missing.value.hint)
     with pytest.raises(NotARepository, match="no repository"):
-        open_door(str(tmp_path))
-    monkeypatch.setattr("mvc.remote.doors.FileSystem", _OnNetwork)
+        open_transport(str(tmp_path))
+    monkeypatch.setattr("mvc.remote.transports.opening.FileSystem", _OnNetwork)
     with pytest.raises(RemoteUnreachable, match="network file system") as caught:
-        open_door(str(tmp_path))
+        open_transport(str(tmp_path))
     assert "bucket:" in str(caught.value.hint)
     assert "ssh://" in str(caught.value.hint)
 
 
-IMPORTED = "import sys, mvc.server.stdio, mvc.remote.push, mvc.remote.ssh; print(*sys.modules)"
+IMPORTED = (
+    "import sys, mvc.server.stdio, mvc.remote.push, mvc.remote.transports.ssh; print(*sys.modules)"
+)
 
 
 def test_a_start_imports_only_what_a_question_needs() -> None:
     """At both ends of ssh the rest is imported while the other end is at work."""
     line = [sys.executable, "-c", IMPORTED]
     modules = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
-    late = {"numpy", "urllib3", "mvc.remote.receiver", "mvc.remote.sender", "mvc.maintenance.gc"}
+    late = {
+        "numpy",
+        "urllib3",
+        "mvc.remote.receiving.receiver",
+        "mvc.remote.sending.sender",
+        "mvc.maintenance.gc",
+    }
     assert late.isdisjoint(modules)
 
 

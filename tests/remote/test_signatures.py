@@ -14,10 +14,10 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RemoteRefused
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Signature
-from mvc.remote.door import Slice
-from mvc.remote.receiver import receive
+from mvc.remote.receiving.receiver import receive
 from mvc.remote.slices import Sent, encode_entries, sent_with
 from mvc.remote.statements import without
+from mvc.remote.transport import Slice
 from tests.signing import people
 
 __all__ = ["people"]

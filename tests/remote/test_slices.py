@@ -12,8 +12,8 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.remote import slices
-from mvc.remote.door import Move, Place, Slice
 from mvc.remote.slices import Absent, Sent, SentShape
+from mvc.remote.transport import Move, Place, Slice
 
 ID = CommitId(bytes(range(32)))
 SENT = (

@@ -12,9 +12,9 @@ import pytest
 
 from mvc.api import Repository
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
-from mvc.remote import ssh
 from mvc.remote.remotes import Remote
-from mvc.remote.ssh import Address
+from mvc.remote.transports import ssh
+from mvc.remote.transports.ssh import Address
 
 
 def program(folder: Path, text: str) -> str:
@@ -27,12 +27,12 @@ def program(folder: Path, text: str) -> str:
 
 def failure(monkeypatch: pytest.MonkeyPatch, command: str) -> MvcError:
     monkeypatch.setenv("MVC_SSH", command)
-    door = ssh.open_door(Remote("ssh://lab/srv/models"), None)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/models"), None)
     try:
         with pytest.raises(MvcError) as caught:
-            door.head()
+            transport.head()
     finally:
-        door.close()
+        transport.close()
     return caught.value
 
 
@@ -136,16 +136,16 @@ def test_no_process_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "os.read(0, 100); os.read(0, 1)",
     )
     monkeypatch.setenv("MVC_SSH", fake)
-    door = ssh.open_door(Remote("ssh://lab/srv/x"), None)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/x"), None)
     with pytest.raises(RemoteUnreachable):
-        door.head()
-    door.close()
+        transport.head()
+    transport.close()
     for pid in pids.read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
 
 
-def test_a_call_that_broke_is_not_kept_while_the_door_is_open(
+def test_a_call_that_broke_is_not_kept_while_the_transport_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Repository.init(tmp_path / "served") as repo:
@@ -158,9 +158,9 @@ def test_a_call_that_broke_is_not_kept_while_the_door_is_open(
         f"os.execv({words[0]!r}, {words!r})",
     )
     monkeypatch.setenv("MVC_SSH", fake)
-    with closing(ssh.open_door(Remote("ssh://lab/srv/x"), None)) as door:
+    with closing(ssh.open_transport(Remote("ssh://lab/srv/x"), None)) as transport:
         for _ in range(3):
-            door.live("prod")
+            transport.live("prod")
             *broke, last = map(int, pids.read_text().split())
             os.kill(last, signal.SIGKILL)
         with pytest.raises(ProcessLookupError):
@@ -177,10 +177,10 @@ def test_a_process_that_does_not_end_is_killed(
         f"open({str(pid)!r}, 'w').write(str(os.getpid())); os.write(1, b'no'); time.sleep(60)",
     )
     monkeypatch.setenv("MVC_SSH", fake)
-    monkeypatch.setattr("mvc.remote.waiting.PATIENCE", 1.0)
-    door = ssh.open_door(Remote("ssh://lab/srv/x"), None)
+    monkeypatch.setattr("mvc.remote.transports.waiting.PATIENCE", 1.0)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/x"), None)
     with pytest.raises(RemoteUnreachable):
-        door.head()
-    door.close()
+        transport.head()
+    transport.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)

@@ -12,8 +12,8 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
 from mvc.ids import CommitId
-from mvc.remote.door import Wanted
 from mvc.remote.statements import by_name
+from mvc.remote.transport import Wanted
 from mvc.testing import HookedFS, open_quietly
 from mvc.testing.history import History, weights
 from tests.remote.kit.carrying import carry
@@ -267,7 +267,7 @@ def test_an_interrupted_transfer_goes_on(history: History, target: Repository) -
 
 def carry_size(history: History) -> int:
     """How many slices of one version the history has."""
-    from mvc.remote.sender import send
+    from mvc.remote.sending.sender import send
 
     return len(list(send(history.repo.context, Wanted(), most=1)))
 

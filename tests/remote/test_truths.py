@@ -21,9 +21,9 @@ from mvc.errors import (
 from mvc.ids import Root
 from mvc.limits import MAX_REF_BYTES
 from mvc.model.statement import AnnotationStatement, Tombstone
-from mvc.remote.door import Slice, Wanted
-from mvc.remote.folder import FolderDoor
 from mvc.remote.slices import encode_entries, sent_with
+from mvc.remote.transport import Slice, Wanted
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.history.log import LogOptions
 from mvc.store.journal.entries import Entry, RefChange, StateMark
 from tests.oracle import reader
@@ -254,19 +254,19 @@ def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
     pair: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever answer a hostile one says it; by default it is believed."""
-    honest = FolderDoor.send
+    honest = FolderTransport.send
     stone = Tombstone(subject=pair.ids[0], node=bytes(16), root=Root(bytes(32)))
     tomb = sent_with([stone])
 
-    def forged(door: FolderDoor, wanted: Wanted) -> Iterator[Slice]:
+    def forged(transport: FolderTransport, wanted: Wanted) -> Iterator[Slice]:
         yield Slice(encode_entries([tomb]), 0, ())
-        yield from honest(door, wanted)
+        yield from honest(transport, wanted)
 
     for name, believed in (("bob", False), ("eve", True)):
         clone = pair.clone(name, states="last:1")
         clone.remotes.add("origin", pair.url, force=True, tombstones=believed)
         clone.fetch("origin", pair.ids[:1])
         with monkeypatch.context() as patched:
-            patched.setattr(FolderDoor, "send", forged)
+            patched.setattr(FolderTransport, "send", forged)
             clone.fetch("origin", pair.ids[1:2])
         assert can_read(clone, pair.ids[0]) is not believed

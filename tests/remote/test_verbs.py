@@ -64,19 +64,19 @@ def test_new_versions_travel_on(team: Team) -> None:
 
 
 def test_nothing_new_is_one_trip(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mvc.remote.folder import FolderDoor
+    from mvc.remote.transports.folder import FolderTransport
 
     team.bob.fetch()
     before = team.bob.context.fresh().position
     calls = list[str]()
     for name in ("head", "send", "receive"):
-        real = getattr(FolderDoor, name)
+        real = getattr(FolderTransport, name)
 
-        def noting(self: FolderDoor, *given: object, name: str = name, real=real) -> object:
+        def noting(self: FolderTransport, *given: object, name: str = name, real=real) -> object:
             calls.append(name)
             return real(self, *given)
 
-        monkeypatch.setattr(FolderDoor, name, noting)
+        monkeypatch.setattr(FolderTransport, name, noting)
     fetched = team.bob.fetch()
     assert (fetched.is_news, calls) == (False, ["head"])
     pushed = team.bob.push()
@@ -394,7 +394,8 @@ def test_what_is_said_of_a_version_follows_when_others_have_pushed_it(team: Team
 def test_a_clone_that_was_killed_goes_on(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     from functools import partial
 
-    from mvc.remote import receiver, sender
+    from mvc.remote.receiving import receiver
+    from mvc.remote.sending import sender
 
     for value in range(2, 6):
         team.ada.commit(state(value))

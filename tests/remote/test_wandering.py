@@ -13,7 +13,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, MvcError
 from mvc.io.files import FileSystem
-from mvc.remote.door import States, Wanted
+from mvc.remote.transport import States, Wanted
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.config import set_value
 from mvc.testing import open_quietly

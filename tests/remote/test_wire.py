@@ -11,7 +11,7 @@ from msgspec.structs import FieldInfo, fields
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
 from mvc.ids import CommitId, StatementId
 from mvc.remote import wire
-from mvc.remote.door import Place, Received, RefusedDeployment, RemoteHead, Wanted
+from mvc.remote.transport import Place, Received, RefusedDeployment, RemoteHead, Wanted
 from mvc.remote.wire import Broken
 
 ID = CommitId(bytes(range(32)))

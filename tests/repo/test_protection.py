@@ -11,9 +11,9 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import RemoteRefused, TargetProtected
 from mvc.io.files import FileSystem
-from mvc.remote.folder import FolderDoor
+from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.config import set_value
-from tests.remote.kit.serving import door, serving, token
+from tests.remote.kit.serving import serving, token, transport
 from tests.server.moving import move, record, served_folder
 
 PROTECTED = "prod, prod/*"
@@ -93,7 +93,7 @@ def test_a_server_asks_for_a_scope_that_names_it(tmp_path: Path, source: Reposit
     with serving(folder) as server:
 
         def of(scopes: str, name: str) -> object:
-            return door(f"{server.url}/models", token(folder, *scopes.split(), name=name))
+            return transport(f"{server.url}/models", token(folder, *scopes.split(), name=name))
 
         opened = of("push:* deploy:*", "any")
         opened.head()  # the repository is open before the setting changes
@@ -130,7 +130,7 @@ def test_what_a_client_sends_all_the_same_is_refused(tmp_path: Path, source: Rep
     protect(shared)
     with Repository.open(shared) as repo:
         with pytest.raises(RemoteRefused, match="prod is protected there"):
-            move(source, FolderDoor("there", repo.context), "heads/main")
+            move(source, FolderTransport("there", repo.context), "heads/main")
         assert not repo.branches() and not repo.targets()
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.remote.door import Door, Move, Received, Slice, Wanted
-from mvc.remote.folder import FolderDoor
-from mvc.remote.receiver import receive
+from mvc.remote.receiving.receiver import receive
 from mvc.remote.slices import encode_entries
+from mvc.remote.transport import Move, Received, Slice, Transport, Wanted
+from mvc.remote.transports.folder import FolderTransport
 from mvc.server.app import Application
 from mvc.server.authority import Holders
 from mvc.server.listening import server_of
@@ -68,17 +68,19 @@ def content(given: Repository | Path) -> dict[str, list[bytes]]:
 
 
 class _Local:
-    """The door of a repository that fetches for itself."""
+    """The transport of a repository that fetches for itself."""
 
     def __init__(self, repo: Repository) -> None:
-        self._repo, self._door = repo, FolderDoor("here", repo.context)
-        self.head, self.send = self._door.head, self._door.send
+        self._repo, self._transport = repo, FolderTransport("here", repo.context)
+        self.head, self.send = self._transport.head, self._transport.send
 
     def receive(self, given: Slice) -> Received:
         return receive(self._repo.context, given, local=True)
 
 
-def move(source: Repository | Door, target: Repository | Door, ref: str | Move) -> tuple[str, ...]:
+def move(
+    source: Repository | Transport, target: Repository | Transport, ref: str | Move
+) -> tuple[str, ...]:
     """Takes what ``source`` has to ``target``, and moves ``ref`` there to where ``main`` is.
 
     Returns the refs that are elsewhere then.

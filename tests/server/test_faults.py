@@ -11,9 +11,9 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict, RemoteUnreachable
-from mvc.remote.http import HttpDoor
+from mvc.remote.transports.http import HttpTransport
 from tests.remote.kit.proxy import Faults, Proxy
-from tests.remote.kit.serving import Serving, door, serving, token
+from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.server.moving import content, move, record, served_folder
 
 _SIZE = 100_000
@@ -30,7 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a connection that broke works again at once."""
-    monkeypatch.setattr("mvc.remote.http.PAUSES", (0.01, 0.1, 1.0, 2.0, 4.0))
+    monkeypatch.setattr("mvc.remote.transports.http.PAUSES", (0.01, 0.1, 1.0, 2.0, 4.0))
 
 
 class Place:
@@ -49,8 +49,8 @@ class Place:
         Repository.init(root, bare=True).close()
         return root
 
-    def door(self, root: Path) -> HttpDoor:
-        return door(self.url(root), self.token)
+    def transport(self, root: Path) -> HttpTransport:
+        return transport(self.url(root), self.token)
 
     def url(self, root: Path) -> str:
         return f"http://127.0.0.1:{self.proxy.port}/{root.name}"
@@ -71,7 +71,7 @@ def points(count: int) -> list[int]:
 def check_push(place: Place, source: Repository, faults: Faults) -> int:
     """Pushes with faults; returns the bytes that went up."""
     root = place.fresh()
-    opened = place.door(root)
+    opened = place.transport(root)
     opened.head()
     place.proxy.again(faults)
     move(source, opened, "heads/main")
@@ -84,8 +84,8 @@ def check_push(place: Place, source: Repository, faults: Faults) -> int:
 def check_fetch(place: Place, source: Repository, copy: Path, faults: Faults) -> int:
     """Fetches with faults; returns the bytes that came down."""
     root = place.fresh()
-    move(source, place.door(root), "heads/main")
-    opened = place.door(root)
+    move(source, place.transport(root), "heads/main")
+    opened = place.transport(root)
     opened.head()
     place.proxy.again(faults)
     with Repository.init(copy) as repo:
@@ -141,10 +141,10 @@ def test_a_busy_server_is_waited_for(place: Place, source: Repository, tmp_path:
 def test_a_server_that_stays_away_is_named(
     place: Place, source: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.remote.http.PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("mvc.remote.transports.http.PAUSES", (0.01, 0.01))
     root = place.fresh()
     with Proxy(place.address) as proxy:
-        opened = door(f"http://127.0.0.1:{proxy.port}/{root.name}", place.token)
+        opened = transport(f"http://127.0.0.1:{proxy.port}/{root.name}", place.token)
         opened.head()
     with pytest.raises(RemoteUnreachable, match="does not answer: connection refused"):
         move(source, opened, "heads/main")
@@ -159,7 +159,7 @@ def test_pushers_at_once_to_branches_of_their_own(place: Place, tmp_path: Path, 
         try:
             with Repository.init(tmp_path / f"{number}") as repo:
                 record(repo, 100 + number)
-                move(repo, place.door(root), f"heads/n{number}")
+                move(repo, place.transport(root), f"heads/n{number}")
         except Exception as error:
             failures.append(error)
 
@@ -180,7 +180,7 @@ def test_pushers_at_once_to_one_branch(place: Place, tmp_path: Path) -> None:
         with Repository.init(tmp_path / f"{number}") as repo:
             record(repo, 200 + number)
             try:
-                move(repo, place.door(root), "heads/main")
+                move(repo, place.transport(root), "heads/main")
                 won.append(number)
             except RefConflict as error:
                 refused.append(error)

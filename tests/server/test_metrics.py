@@ -11,7 +11,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import RemoteRefused
-from tests.remote.kit.serving import Serving, door, serving, token
+from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.server.moving import move
 from tests.waiting import until
 
@@ -64,7 +64,7 @@ def test_who_may_read_them(folder: Path) -> None:
 
 def test_who_may_read_them_may_read_nothing_else(folder: Path, source: Repository) -> None:
     with serving(folder) as server:
-        opened = door(f"{server.url}/models", token(folder, "metrics"))
+        opened = transport(f"{server.url}/models", token(folder, "metrics"))
         with pytest.raises(RemoteRefused, match="needs the scope read"):
             opened.head()
         with pytest.raises(RemoteRefused, match="needs the scope"):
@@ -76,7 +76,7 @@ def test_what_is_counted(folder: Path, source: Repository, tmp_path: Path) -> No
     with serving(folder) as server:
         before = values(scrape(server, text))
         assert before["mvc_serve_received_bytes_total"] == 0
-        opened = door(f"{server.url}/models", token(folder, "admin"))
+        opened = transport(f"{server.url}/models", token(folder, "admin"))
         move(source, opened, "heads/main")
         with Repository.init(tmp_path / "copy") as copy:
             move(opened, copy, "heads/main")

@@ -17,10 +17,10 @@ from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.process import user_name
 from mvc.model.statement import AnnotationStatement, Signature
-from mvc.remote.door import Slice
 from mvc.remote.slices import NodeReport, Sent, encode_entries, sent_with
+from mvc.remote.transport import Slice
 from tests.remote.kit import ssh
-from tests.remote.kit.serving import door, serving, token
+from tests.remote.kit.serving import serving, token, transport
 from tests.server.moving import answering, record, served_folder
 
 
@@ -75,7 +75,7 @@ def test_a_name_of_any_length_that_is_refused_is_logged_in_one_short_line(folder
     target = "x\ntoken ada models " * 100_000
     gone = NodeReport(target, b"c" * 32, 1, 1)
     with serving(folder) as server:
-        with closing(door(f"{server.url}/models", text)) as opened, pytest.raises(MvcError):
+        with closing(transport(f"{server.url}/models", text)) as opened, pytest.raises(MvcError):
             opened.receive(Slice(encode_entries([Sent((), 0, reports=(gone,)), Sent()]), 0, ()))
         (line,) = (line for line in server.log.splitlines() if "token ada" in line)
     assert "Z token eve models deployments=[x\\ntoken ada" in line and len(line) < 500
@@ -198,7 +198,9 @@ class Annotating:
         if signed:
             statement = Signature(subject=id_, of_statement=False, signed_ns=1, blob=b"x", **stamp)
         given = Slice(encode_entries([sent_with([statement])]), 0, ())
-        with closing(door(self.url, token(self.folder, *scopes.split(","), name=name))) as opened:
+        with closing(
+            transport(self.url, token(self.folder, *scopes.split(","), name=name))
+        ) as opened:
             opened.receive(given)
 
 

@@ -32,15 +32,15 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 from mvc.remote import slices, wire
-from mvc.remote.door import Move, Slice, Wanted
-from mvc.remote.doors import open_door
-from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
+from mvc.remote.transport import Move, Slice, Wanted
+from mvc.remote.transports.http import HttpTransport
+from mvc.remote.transports.opening import open_transport
 from mvc.server import app, listening
 from mvc.server.app import SENDS, UPLOADS, WATCHES
 from mvc.serving.nodes import Reports
 from mvc.testing.files import FailingFS
-from tests.remote.kit.serving import Serving, door, serving, token
+from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.server.moving import answering, content, move, record, served_folder
 from tests.waiting import until
 
@@ -76,7 +76,7 @@ def test_what_is_pushed_over_tls_comes_back(
 ) -> None:
     with serving(folder, *authority.issue()) as server:
         assert server.url.startswith("https://")
-        opened = door(f"{server.url}/models", token(folder, *SCOPES), ca_file=authority.file)
+        opened = transport(f"{server.url}/models", token(folder, *SCOPES), ca_file=authority.file)
         moved = move(source, opened, "heads/main")
         assert moved == ("heads/main",)
         with Repository.init(tmp_path / "copy") as copy:
@@ -124,22 +124,22 @@ def test_a_proxy_leads_to_the_server(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:word@127.0.0.1:{proxy.server_port}")
     with serving(folder, *authority.issue()) as server:
-        opened = door(f"{server.url}/models", text, ca_file=authority.file)
+        opened = transport(f"{server.url}/models", text, ca_file=authority.file)
         assert move(source, opened, "heads/main") == ("heads/main",)
         assert set(Tunnel.asked) == {(f"127.0.0.1:{server.port}", "Basic bWU6d29yZA==")}
         Tunnel.asked.clear()
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        door(f"{server.url}/models", text, ca_file=authority.file).head()
+        transport(f"{server.url}/models", text, ca_file=authority.file).head()
         assert Tunnel.asked == []
         monkeypatch.delenv("NO_PROXY")
         proxy.shutdown()
         proxy.server_close()
         with pytest.raises(RemoteUnreachable) as away:
-            door(f"{server.url}/models", text, ca_file=authority.file).head()
+            transport(f"{server.url}/models", text, ca_file=authority.file).head()
         assert "word" not in f"{away.value} {away.value.hint}"
         monkeypatch.setenv("HTTPS_PROXY", "nonsense://me:word@there")
         with pytest.raises(WrongUsage, match="names no proxy"):
-            door(f"{server.url}/models", text, ca_file=authority.file)
+            transport(f"{server.url}/models", text, ca_file=authority.file)
 
 
 def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path:
 
     def failure(url: str, ca_file: str = authority.file) -> MvcError:
         with pytest.raises(MvcError) as caught:
-            door(f"{url}/models", text, ca_file=ca_file).head()
+            transport(f"{url}/models", text, ca_file=ca_file).head()
         assert type(caught.value) is RemoteUnreachable and "\n" not in str(caught.value)
         assert text not in str(caught.value)
         return caught.value
@@ -177,7 +177,7 @@ def test_the_same_command_works_once_the_cause_is_gone(
     folder: Path, source: Repository, tmp_path: Path
 ) -> None:
     with serving(folder) as server:
-        opened = door(f"{server.url}/none", token(folder, *SCOPES))
+        opened = transport(f"{server.url}/none", token(folder, *SCOPES))
         with pytest.raises(RemoteRefused, match="there is no repository none"):
             opened.head()
         Repository.init(folder / "none", bare=True).close()
@@ -191,7 +191,7 @@ def test_names_lead_nowhere_else(folder: Path, source: Repository) -> None:
     reads, all_of_it = token(folder, *SCOPES), token(folder, "admin", name="b")
     with serving(folder) as server:
         with pytest.raises(RemoteRefused):
-            door(server.url, reads).head()
+            transport(server.url, reads).head()
         for name in (
             "../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "inner", "a//b",
             "models/",
@@ -222,9 +222,11 @@ class Shared:
     def __init__(self, folder: Path, server: Serving) -> None:
         self.folder, self.server = folder, server
 
-    def door(self, *scopes: str, name: str, days: int = 1) -> HttpDoor:
+    def transport(self, *scopes: str, name: str, days: int = 1) -> HttpTransport:
         """For who has a new token."""
-        return door(f"{self.server.url}/models", token(self.folder, *scopes, name=name, days=days))
+        return transport(
+            f"{self.server.url}/models", token(self.folder, *scopes, name=name, days=days)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -237,10 +239,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 class TestTokens:
     def test_without_one_nobody_is_let_in(self, served: Shared) -> None:
         with pytest.raises(RemoteRefused, match="a token is needed here") as caught:
-            door(f"{served.server.url}/models").head()
+            transport(f"{served.server.url}/models").head()
         assert "MVC_TOKEN" in str(caught.value.hint)
         with pytest.raises(RemoteRefused, match="not known here"):
-            door(f"{served.server.url}/models", "mvc_" + "x" * 43).head()
+            transport(f"{served.server.url}/models", "mvc_" + "x" * 43).head()
 
     def test_who_has_none_is_told_the_variable_of_the_remote(self, served: Shared) -> None:
         url = f"{served.server.url}/models"
@@ -249,7 +251,7 @@ class TestTokens:
             (Remote(url), "mvc remote add NAME URL"),
         ]:
             with (
-                contextlib.closing(open_door(remote)) as opened,
+                contextlib.closing(open_transport(remote)) as opened,
                 pytest.raises(RemoteRefused) as caught,
             ):
                 opened.head()
@@ -257,14 +259,14 @@ class TestTokens:
 
     def test_one_that_has_expired(self, served: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RemoteRefused, match="the token old has expired"):
-            served.door("read", name="old", days=-1).head()
+            served.transport("read", name="old", days=-1).head()
 
     def test_one_for_another_repository(self, served: Shared) -> None:
         with pytest.raises(RemoteRefused, match="no scope for this repository"):
-            served.door("team/*:read", name="team").head()
+            served.transport("team/*:read", name="team").head()
 
     def test_who_may_read_cannot_push(self, served: Shared, source: Repository) -> None:
-        opened = served.door("read", name="reader")
+        opened = served.transport("read", name="reader")
         assert opened.head().scopes == ("read",)
         with pytest.raises(RemoteRefused, match="needs the scope push"):
             move(source, opened, "heads/main")
@@ -272,7 +274,7 @@ class TestTokens:
     def test_who_may_push_one_branch_cannot_read_or_push_others(
         self, served: Shared, source: Repository, tmp_path: Path
     ) -> None:
-        opened = served.door("push:heads/nodes/7/*", name="seven")
+        opened = served.transport("push:heads/nodes/7/*", name="seven")
         assert move(source, opened, "heads/nodes/7/main") == ("heads/nodes/7/main",)
         with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
             move(source, opened, "heads/main")
@@ -280,7 +282,7 @@ class TestTokens:
             move(opened, copy, "heads/nodes/7/main")
 
     def test_append_only_is_push_alone(self, served: Shared, source: Repository) -> None:
-        opened = served.door("push:*", name="appends")
+        opened = served.transport("push:*", name="appends")
         move(source, opened, "heads/append")
         tip, old = source.find("HEAD"), source.find("HEAD~2")
         with pytest.raises(RefConflict, match="non-fast-forward"):
@@ -289,16 +291,16 @@ class TestTokens:
             move(source, opened, Move("heads/append", tip, old, force=True))
         with pytest.raises(RemoteRefused, match="needs the scope admin"):
             move(source, opened, Move("heads/append", tip, None))
-        owner = served.door("admin", name="owner")
+        owner = served.transport("admin", name="owner")
         assert move(source, owner, Move("heads/append", tip, old, force=True)) == ("heads/append",)
         assert move(source, owner, Move("heads/append", old, None)) == ("heads/append",)
 
     def test_deployments_need_their_own_scope(self, served: Shared, source: Repository) -> None:
         source.deploy("HEAD", "prod")
-        narrow = served.door("push:*,deploy:lab", name="lab")
+        narrow = served.transport("push:*,deploy:lab", name="lab")
         with pytest.raises(RemoteRefused, match="needs the scope deploy:prod"):
             move(source, narrow, "heads/deployed")
-        wide = served.door("push:*,deploy:pr*", name="prod")
+        wide = served.transport("push:*,deploy:pr*", name="prod")
         move(source, wide, "heads/deployed")
         move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
         told = r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$"
@@ -307,7 +309,7 @@ class TestTokens:
     def test_a_report_of_another_node_names_its_scope_alone(
         self, served: Shared, tmp_path: Path
     ) -> None:
-        narrow = served.door("read,deploy:nodes/7/*", name="7")
+        narrow = served.transport("read,deploy:nodes/7/*", name="7")
         reports = Reports(tmp_path, "8")
         reports.served(CommitId(bytes(32)), "prod", time.time_ns())
         with pytest.raises(RemoteRefused, match=r"needs the scope deploy:nodes/8/prod(\n|$)"):
@@ -318,14 +320,14 @@ class TestTokens:
         (served.folder / ".mvc-tokens").chmod(0o644)
         try:
             with pytest.raises(RemoteRefused, match="cannot read its tokens") as caught:
-                door(f"{served.server.url}/models", text).head()
+                transport(f"{served.server.url}/models", text).head()
         finally:
             (served.folder / ".mvc-tokens").chmod(0o600)
         assert str(served.folder) not in f"{caught.value}{caught.value.hint}"
 
     def test_no_word_of_one_is_logged(self, served: Shared) -> None:
         text = token(served.folder, "read", name="secret")
-        door(f"{served.server.url}/models", text).head()
+        transport(f"{served.server.url}/models", text).head()
         raw(served.server, f"GET /models/v1/head?token={text} HTTP/1.1", text)
         raw(served.server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
         log = served.server.log
@@ -356,7 +358,7 @@ def test_requests_are_bounded(folder: Path) -> None:
         assert b" 404 " in raw(server, "GET /models/v2/head HTTP/1.1", text)
         assert b" 405 " in raw(server, "DELETE /models/v1/head HTTP/1.1", text)
         assert " - GET - - 404 0ms" in server.log and " - DELETE - - 405 0ms" in server.log
-        assert door(f"{server.url}/models", text).head()
+        assert transport(f"{server.url}/models", text).head()
 
 
 def test_a_quota_is_named_and_nothing_stays(
@@ -365,13 +367,13 @@ def test_a_quota_is_named_and_nothing_stays(
     text = token(folder, *SCOPES)
     record(source, 9, size=200_000)
     with serving(folder, "--quota", "100kB") as server:
-        opened = door(f"{server.url}/models", text)
+        opened = transport(f"{server.url}/models", text)
         with pytest.raises(StorageFull, match="quota of 100 kB"):
             move(source, opened, "heads/main")
         assert "heads/main" not in opened.head().refs
     assert not list((folder / "models/.mvc/uploads").glob("*[0-9a-f]"))
     with serving(folder, "--quota", "10MB") as server:
-        assert move(source, door(f"{server.url}/models", text), "heads/main")
+        assert move(source, transport(f"{server.url}/models", text), "heads/main")
 
 
 def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository) -> None:
@@ -380,7 +382,7 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
     full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True, within=uploads)
     record(source, 9, size=200_000)
     with answering(folder, full) as url:
-        opened = door(f"{url}/models", text)
+        opened = transport(f"{url}/models", text)
         opened.head()
         full.fail_at = full.calls + 3  # the folder and the file are made
         with pytest.raises(StorageFull):
@@ -394,7 +396,7 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
 def test_the_end_of_a_server_is_in_order(folder: Path) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
-        opened = door(f"{server.url}/models", text)
+        opened = transport(f"{server.url}/models", text)
         mark = opened.live("prod")
         heard = []
         thread = threading.Thread(target=lambda: heard.append(opened.live("prod", mark, 30)))
@@ -409,7 +411,7 @@ def test_the_end_of_a_server_is_in_order(folder: Path) -> None:
 def test_a_repository_in_another_ones_place_is_seen(folder: Path, source: Repository) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
-        opened = door(f"{server.url}/models", text)
+        opened = transport(f"{server.url}/models", text)
         first = opened.head().identity
         (folder / "models").rename(folder / "models-2")
         with pytest.raises(RemoteRefused):
@@ -424,7 +426,7 @@ def test_a_socket_of_unix(folder: Path, source: Repository, tmp_path: Path) -> N
         with serving(folder, address=f"unix:{path}") as server:
             assert server.url == f"unix:{path}"
             assert path.stat().st_mode & 0o777 == 0o660
-            opened = door(f"{server.url}/models", text)
+            opened = transport(f"{server.url}/models", text)
             assert move(source, opened, "heads/main") or True
             assert opened.head().refs["heads/main"] == source.find("HEAD")
 
@@ -433,7 +435,7 @@ def test_a_connection_that_says_nothing_keeps_nobody_away(folder: Path) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
-        assert door(f"{server.url}/models", text).head()
+        assert transport(f"{server.url}/models", text).head()
         for each in idle:
             each.close()
 
@@ -445,7 +447,7 @@ def test_who_asks_slowly_keeps_nobody_from_fetching(folder: Path, source: Reposi
         "Content-Length: 1000\r\n\r\nx"
     )
     with serving(folder) as server, contextlib.ExitStack() as held:
-        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", holder)))
+        opened = held.enter_context(contextlib.closing(transport(f"{server.url}/models", holder)))
         move(source, opened, "heads/main")
         for _ in range(40):
             slow = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -463,7 +465,7 @@ def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Reposi
             each.sendall(head_of(line, slow, "Content-Length: 1000000") + b"x" * 10)
         time.sleep(0.3)
         asked = time.monotonic()
-        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        opened = held.enter_context(contextlib.closing(transport(f"{server.url}/models", honest)))
         assert move(source, opened, "heads/main") == ("heads/main",)
         assert time.monotonic() - asked < 10
         assert "503" not in server.log
@@ -475,7 +477,7 @@ def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
     monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
     text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
     with answering(folder) as url:
-        with contextlib.closing(door(f"{url}/models", text)) as opened:
+        with contextlib.closing(transport(f"{url}/models", text)) as opened:
             large = Slice(b"\x90", 40 << 20, map(bytes, repeat(MIB, 40)))
             with pytest.raises(
                 StorageFull, match=r"^remote: the server's disk is nearly full: .* MB do not fit"
@@ -514,7 +516,7 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
     with Repository.init(tmp_path / "large") as large, contextlib.ExitStack() as held:
         record(large, 1, 1 << 22)  # more than the system keeps of what nobody reads
         server = held.enter_context(serving(folder))
-        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        opened = held.enter_context(contextlib.closing(transport(f"{server.url}/models", honest)))
         move(large, opened, "heads/main")
         body = wire.encode(Wanted())
         request = head_of(
@@ -594,7 +596,7 @@ def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
     waiting: list[socket.socket] = []
     try:
         with serving(folder) as server:
-            opened = door(f"{server.url}/models", text)
+            opened = transport(f"{server.url}/models", text)
             lines = ["GET /models/v1/live?target=prod&mark=-&wait=60 HTTP/1.1", "Host: x"]
             request = "\r\n".join([*lines, f"Authorization: Bearer {text}", "", ""]).encode()
             for _ in range(1000):
@@ -616,7 +618,7 @@ def test_a_token_is_in_no_list_of_processes_log_or_file(
 ) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
-        opened = door(f"{server.url}/models", text)
+        opened = transport(f"{server.url}/models", text)
         move(source, opened, "heads/main")
         with pytest.raises(RemoteRefused) as caught:
             move(source, opened, "tags/v1")
@@ -639,7 +641,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
         with socket.create_connection(address) as silent, socket.create_connection(address) as slow:
             slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")
             assert silent.recv(1) == slow.recv(1) == b""
-        assert door(f"{url}/models", text).head()
+        assert transport(f"{url}/models", text).head()
 
 
 def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
@@ -647,7 +649,7 @@ def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> N
     body = wire.encode(Wanted())
     length = f"Content-Length: {len(body)}"
     with serving(folder) as server:
-        move(source, door(f"{server.url}/models", text), "heads/main")
+        move(source, transport(f"{server.url}/models", text), "heads/main")
         for query in ("skip=100&check=00", "skip=99999999&check=00"):
             line = f"POST /models/v1/send?{query} HTTP/1.1"
             answer = raw(server, line, text, length, body=body)

@@ -9,8 +9,8 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import RemoteRefused, RemoteUnreachable
-from mvc.remote.door import Door, Wanted
-from mvc.remote.doors import open_door
+from mvc.remote.transport import Transport, Wanted
+from mvc.remote.transports.opening import open_transport
 from tests.remote.kit import ssh
 from tests.server.moving import content, move, served_folder
 
@@ -29,19 +29,19 @@ def models(tmp_path: Path, bin_: Path) -> Path:
     return served_folder(tmp_path / "served dir") / "models"
 
 
-def opened(path: Path) -> Door:
-    return open_door(f"ssh://lab{path}".replace(" ", "%20"))
+def opened(path: Path) -> Transport:
+    return open_transport(f"ssh://lab{path}".replace(" ", "%20"))
 
 
 def test_what_is_pushed_through_ssh_comes_back(
     models: Path, source: Repository, bin_: Path, tmp_path: Path
 ) -> None:
-    door = opened(models)
-    assert move(source, door, "heads/main") == ("heads/main",)
+    transport = opened(models)
+    assert move(source, transport, "heads/main") == ("heads/main",)
     with Repository.init(tmp_path / "copy") as copy:
-        move(door, copy, "heads/main")
+        move(transport, copy, "heads/main")
         assert content(copy) == content(source)
-    door.close()
+    transport.close()
     (call,) = ssh.calls(bin_)  # one connection for all
     assert call["arguments"][-1] == f"mvc serve --stdio -- '{models}'"
 
@@ -53,7 +53,7 @@ def test_a_folder_without_a_repository_is_said_to_be_one(models: Path) -> None:
 
 def test_a_repository_in_the_home_folder(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(models.parent))
-    assert open_door("ssh://lab/~/models").head().bare
+    assert open_transport("ssh://lab/~/models").head().bare
 
 
 def test_a_forced_command_narrows_the_account(
@@ -62,14 +62,14 @@ def test_a_forced_command_narrows_the_account(
     forced = bin_ / "mvc"
     command = f"serve --stdio --scope 'push:heads/nodes/7/*' '{models}'"
     forced.write_text(forced.read_text().replace('"$@"', command))
-    door = opened(models)
-    assert door.head().scopes == ("push:heads/nodes/7/*",)
-    assert move(source, door, "heads/nodes/7/main") == ("heads/nodes/7/main",)
+    transport = opened(models)
+    assert transport.head().scopes == ("push:heads/nodes/7/*",)
+    assert move(source, transport, "heads/nodes/7/main") == ("heads/nodes/7/main",)
     with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
-        move(source, door, "heads/main")
+        move(source, transport, "heads/main")
     with pytest.raises(RemoteRefused, match="needs the scope read"):
-        next(iter(door.send(Wanted())))
-    door.close()
+        next(iter(transport.send(Wanted())))
+    transport.close()
 
 
 @pytest.mark.parametrize("fault", [{"up": 700}, {"up": 9000}, {"down": 100}, {"down": 9000}])

@@ -8,14 +8,14 @@ import pytest
 from mvc.errors import DamagedData, RemoteRefused
 from mvc.io.files import FileSystem
 from mvc.remote import slices
-from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
 from mvc.server.uploads import HELD, InUse, Uploads
 
 ID = "0123456789abcdef" * 2
 RECEIVED = Received(Place(1, b"c" * 16))
 
 
-class Door:
+class Transport:
     """Takes slices, and keeps how many bytes each had."""
 
     url = "test"
@@ -58,19 +58,19 @@ def held(tmp_path: Path) -> Uploads:
 
 
 def test_an_upload_is_published_once_it_is_whole(tmp_path: Path, held: Uploads) -> None:
-    data, door = written(), Door()
+    data, transport = written(), Transport()
     add(held, data[:500])
     assert held.find(ID).settled_size() == 500
     add(uploads(tmp_path), data[500:], at=500)  # another process
-    assert held.find(ID).publish(door.receive) == RECEIVED
-    assert door.sizes == [1000]
+    assert held.find(ID).publish(transport.receive) == RECEIVED
+    assert transport.sizes == [1000]
 
 
 def test_its_answer_is_kept_for_those_who_did_not_get_it(held: Uploads) -> None:
     add(held, written())
     upload = held.find(ID)
     assert upload.answer() is None
-    upload.publish(Door().receive)
+    upload.publish(Transport().receive)
     upload.delete()
     assert held.find(ID).answer() == RECEIVED and held.find(ID).settled_size() == 0
 
@@ -86,7 +86,7 @@ def test_what_is_not_whole_is_not_published(held: Uploads) -> None:
     data = written()
     add(held, data[:-1])
     with pytest.raises(DamagedData):
-        held.find(ID).publish(Door().receive)
+        held.find(ID).publish(Transport().receive)
     assert held.find(ID).answer() is None
 
 

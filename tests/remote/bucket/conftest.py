@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mvc.io.files import FileSystem
-from mvc.remote.bucket.objects import FolderObjects, Objects
+from mvc.remote.transports.bucket.objects import FolderObjects, Objects
 from tests.remote.bucket.kit import Team
 
 Another = Callable[[], Objects]
@@ -63,7 +63,7 @@ def opened(url: str) -> Objects:
     """Its objects."""
     if url.startswith("bucket:"):
         return FolderObjects(FileSystem(), Path(url.removeprefix("bucket:")))
-    from mvc.remote.bucket.cloud import CloudObjects
+    from mvc.remote.transports.bucket.cloud import CloudObjects
 
     return CloudObjects(url)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from mvc.errors import RemoteUnreachable
-from mvc.remote.bucket.objects import Objects, Stored, Versioned
+from mvc.remote.transports.bucket.objects import Objects, Stored, Versioned
 from mvc.testing import Killed
 from mvc.types import Bytes
 

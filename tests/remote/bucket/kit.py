@@ -13,12 +13,12 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import fsck
-from mvc.remote.bucket import door as doors
-from mvc.remote.bucket.objects import Objects
 from mvc.remote.fetch import fetch
 from mvc.remote.push import Pushed, PushOptions, push
 from mvc.remote.remotes import Remote, add_remote, remotes
 from mvc.remote.transfer import Transferred
+from mvc.remote.transports.bucket import transport as transports
+from mvc.remote.transports.bucket.objects import Objects
 
 T = TypeVar("T")
 Wrap = Callable[[Objects], Objects]
@@ -31,8 +31,8 @@ class Team:
         self.folder, self.url = folder, url
         self.wrap: Wrap = lambda objects: objects
         self._repos: dict[str, Repository] = {}
-        real = doors.objects_of
-        monkeypatch.setattr(doors, "objects_of", lambda remote: self.wrap(real(remote)))
+        real = transports.objects_of
+        monkeypatch.setattr(transports, "objects_of", lambda remote: self.wrap(real(remote)))
 
     @property
     def remote(self) -> Remote:
@@ -65,13 +65,13 @@ class Team:
 
     def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
         """Runs a verb on the bucket's repository."""
-        with closing(doors.open_door(self.remote, self[name].context)) as door:
-            return door.maintain(lambda context: act(Repository(context)))
+        with closing(transports.open_transport(self.remote, self[name].context)) as transport:
+            return transport.maintain(lambda context: act(Repository(context)))
 
     def problems(self, name: str) -> tuple[object, ...]:
         """What fsck finds in the bucket."""
-        with closing(doors.open_door(self.remote, self[name].context)) as door:
-            return door.inspect(lambda context: fsck(context, full=True).problems)
+        with closing(transports.open_transport(self.remote, self[name].context)) as transport:
+            return transport.inspect(lambda context: fsck(context, full=True).problems)
 
     def close(self) -> None:
         for repo in self._repos.values():

@@ -17,8 +17,8 @@ from mvc.errors import (
     RemoteRefused,
     RemoteUnreachable,
 )
-from mvc.remote.bucket.door import open_door
-from mvc.remote.bucket.layout import MAX_HEAD
+from mvc.remote.transports.bucket.layout import MAX_HEAD
+from mvc.remote.transports.bucket.transport import open_transport
 from tests.remote.bucket.faults import Passing, Unconditional
 from tests.remote.bucket.kit import Team, messages, state
 from tests.remote.kit.same import assert_clean, assert_same
@@ -294,12 +294,12 @@ def test_errors_name_no_key(team: Team, s3: str) -> None:
     assert "a-secret" not in f"{raised.value} {raised.value.hint}"
 
 
-def test_two_doors_of_one_repository(folder_team: Team) -> None:
+def test_two_transports_of_one_repository(folder_team: Team) -> None:
     """The second one has a mirror of its own, and both see what was pushed."""
     team = folder_team
     team.commit("ada", 0)
     team.push("ada")
-    with closing(open_door(team.remote, team["ada"].context)) as first:
+    with closing(open_transport(team.remote, team["ada"].context)) as first:
         before = first.head().place
         team.commit("ada", 1)
         team.push("ada")

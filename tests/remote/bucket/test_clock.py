@@ -18,7 +18,7 @@ pytest.importorskip("obstore")
 def test_a_refusal_names_its_own_remedy(
     monkeypatch: pytest.MonkeyPatch, code: str, hint: str
 ) -> None:
-    from mvc.remote.bucket.cloud import CloudObjects
+    from mvc.remote.transports.bucket.cloud import CloudObjects
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -157,7 +157,7 @@ def test_gc(fresh: Callable[[], Team], every: int) -> None:
 DIES = """
 import os, sys
 from mvc.api.repository import Repository
-from mvc.remote.bucket.objects import FolderObjects
+from mvc.remote.transports.bucket.objects import FolderObjects
 from mvc.remote.push import push
 from mvc.remote.remotes import find_remote
 

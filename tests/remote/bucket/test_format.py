@@ -7,7 +7,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from mvc.api.repository import Repository
-from mvc.remote.bucket.layout import BucketHead, PackObject
+from mvc.remote.transports.bucket.layout import BucketHead, PackObject
 from mvc.store.format import format_line
 from tests.oracle.reader import Cursor as OracleCursor
 from tests.oracle.test_document import example

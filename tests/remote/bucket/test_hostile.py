@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused, UnsupportedFormat
 from mvc.io.files import FileSystem
-from mvc.remote.bucket.layout import (
+from mvc.remote.transports.bucket.layout import (
     MAX_HEAD,
     BucketHead,
     JournalPart,
@@ -28,7 +28,7 @@ from mvc.remote.bucket.layout import (
     final_size,
     follow,
 )
-from mvc.remote.bucket.objects import FolderObjects
+from mvc.remote.transports.bucket.objects import FolderObjects
 from mvc.repo.lookup.refs import remote_refs
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, Position, encode_entry

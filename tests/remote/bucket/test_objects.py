@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
+from mvc.remote.transports.bucket.objects import FolderObjects, Objects, check_conditions
 from tests.remote.bucket.conftest import opened
 from tests.remote.bucket.faults import Unconditional
 

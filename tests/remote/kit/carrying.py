@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.remote import slices
-from mvc.remote.door import Move, Place, Received, Slice, Wanted
-from mvc.remote.receiver import receive
-from mvc.remote.sender import send
+from mvc.remote.receiving.receiver import receive
+from mvc.remote.sending.sender import send
 from mvc.remote.slices import SLICE, encode_entries
 from mvc.remote.statements import by_name
+from mvc.remote.transport import Move, Place, Received, Slice, Wanted
 from mvc.repo.lookup.refs import head_refs
 
 __all__ = ["Carried", "carry", "over_the_wire", "tracked"]

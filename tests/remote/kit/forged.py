@@ -14,8 +14,8 @@ from mvc.limits import CHUNK
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.pipelines.pipeline import Pipeline
-from mvc.remote.door import Move, Place, Slice
 from mvc.remote.slices import Sent, decode_entries, encode_entries
+from mvc.remote.transport import Move, Place, Slice
 from mvc.store.packs.records import (
     CHECK_SIZE,
     MANIFEST,

@@ -1,4 +1,4 @@
-"""Places of remotes: an empty repository, or nothing yet, behind each kind of door."""
+"""Places of remotes: an empty repository, or nothing yet, behind each kind of transport."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.remote import sender
-from mvc.remote.bucket.door import objects_of, open_door
 from mvc.remote.remotes import Remote
+from mvc.remote.sending import sender
+from mvc.remote.transports.bucket.transport import objects_of, open_transport
 from mvc.repo.config import set_value
 from mvc.server.tokens import Tokens
 from mvc.testing import fresh_process, open_quietly
@@ -143,8 +143,8 @@ class Place:
         if self.root is not None:
             with open_quietly(self.root) as repo:
                 return act(repo)
-        with closing(open_door(Remote(self.url), None)) as door:
-            act_on = door.inspect if reads else door.maintain
+        with closing(open_transport(Remote(self.url), None)) as transport:
+            act_on = transport.inspect if reads else transport.maintain
             return act_on(lambda context: act(Repository(context)))
 
     @contextmanager
@@ -233,8 +233,8 @@ def _ssh(folder: Path, source: Path | None, slice_bytes: int | None) -> Iterator
 
 _START = """
 import pathlib
-import mvc.remote.sender
-mvc.remote.sender.SLICE = {slice_bytes}
+import mvc.remote.sending.sender
+mvc.remote.sending.sender.SLICE = {slice_bytes}
 if (number := pathlib.Path(__file__).with_name("die")).exists():
     from tests.remote.kit.dying import die_at
     call = int(number.read_text())

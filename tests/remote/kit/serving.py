@@ -1,4 +1,4 @@
-"""``mvc serve`` as a process of its own, and doors to it."""
+"""``mvc serve`` as a process of its own, and transports to it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mvc.io.files import FileSystem
-from mvc.remote.doors import open_door
-from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
+from mvc.remote.transports.http import HttpTransport
+from mvc.remote.transports.opening import open_transport
 from mvc.server.tokens import Tokens
 
-__all__ = ["Serving", "door", "serving", "token"]
+__all__ = ["Serving", "serving", "token", "transport"]
 
 _ENVIRONMENT = threading.Lock()
 
@@ -108,15 +108,15 @@ def token(folder: Path, *scopes: str, name: str = "anna", days: int = 1) -> str:
     return Tokens(FileSystem(), folder).add(name, scopes, days)
 
 
-def door(url: str, text: str | None = None, **options: str) -> HttpDoor:
-    """A door to a server, with a token from a file beside none."""
+def transport(url: str, text: str | None = None, **options: str) -> HttpTransport:
+    """A transport to a server, with a token from a file beside none."""
     remote = Remote(url, "origin", **options)
-    with _ENVIRONMENT:  # threads open doors at once
+    with _ENVIRONMENT:  # threads open transports at once
         if text is not None:
             os.environ["MVC_TOKEN_ORIGIN"] = text
         try:
-            opened = open_door(remote)
+            opened = open_transport(remote)
         finally:
             os.environ.pop("MVC_TOKEN_ORIGIN", None)
-    assert isinstance(opened, HttpDoor)
+    assert isinstance(opened, HttpTransport)
     return opened

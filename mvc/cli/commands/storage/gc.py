@@ -68,7 +68,7 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
             "(phantoms), which is cheaper"
         )
     if bucket and done.freed > 0:
-        from mvc.remote.bucket.sweeping import DAY, UNNAMED_FOR
+        from mvc.remote.transports.bucket.sweeping import DAY, UNNAMED_FOR
 
         out.line(
             f"{'Would be freed later' if dry_run else 'To be freed'}: {size(done.freed)} of "

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 from mvc.ids import DIGEST_SIZE
 from mvc.io.files import TEMPORARY
-from mvc.remote.bucket.layout import (
+from mvc.remote.transports.bucket.layout import (
     DROPPED,
     JOURNAL_PARTS,
     MAX_DROPPED,
     PACK_OBJECTS,
     decode_dropped,
 )
-from mvc.remote.bucket.mirror import Mirror
-from mvc.remote.bucket.objects import Objects, Stored
-from mvc.remote.bucket.publishing import Publisher
+from mvc.remote.transports.bucket.mirror import Mirror
+from mvc.remote.transports.bucket.objects import Objects, Stored
+from mvc.remote.transports.bucket.publishing import Publisher
 
 _OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
 DAY = 24 * 3600 * 10**9

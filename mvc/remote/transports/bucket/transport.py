@@ -1,4 +1,4 @@
-"""The door to a bucket: the door to its mirror, and what comes in is published.
+"""The transport to a bucket: the transport to its mirror, and what comes in is published.
 
 Each slice becomes one swap of the head, so what ends early loses at most a slice.
 """
@@ -20,13 +20,13 @@ from mvc.errors import Busy, DamagedData, IoFailed
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.os_errors import translate
-from mvc.remote.bucket.mirror import Mirror
-from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
-from mvc.remote.bucket.publishing import Publisher
-from mvc.remote.bucket.sweeping import sweep
-from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
-from mvc.remote.folder import FolderDoor, once_other
 from mvc.remote.remotes import Remote
+from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.transports.bucket.mirror import Mirror
+from mvc.remote.transports.bucket.objects import FolderObjects, Objects, check_conditions
+from mvc.remote.transports.bucket.publishing import Publisher
+from mvc.remote.transports.bucket.sweeping import sweep
+from mvc.remote.transports.folder import FolderTransport, once_other
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
 from mvc.types import Bytes
@@ -42,7 +42,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds after a lost race
 _BLOCK = 1 << 20
 
 
-class BucketDoor:
+class BucketTransport:
     """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
 
     def __init__(self, mirror: Mirror, *, held: ExitStack | None = None) -> None:
@@ -56,7 +56,7 @@ class BucketDoor:
     def head(self, after: Place | None = None) -> RemoteHead:
         """What the bucket is now. One without a head is empty, and has no identity yet."""
         self._looked = False
-        found = self._on_mirror(lambda door: door.head(after))
+        found = self._on_mirror(lambda transport: transport.head(after))
         if self._mirror.seen is None:
             return replace(found, identity=b"", refs={})
         return found
@@ -64,9 +64,9 @@ class BucketDoor:
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The entries as of the last ``head``."""
 
-        def begin(door: FolderDoor) -> tuple[list[Slice], Iterator[Slice]]:
+        def begin(transport: FolderTransport) -> tuple[list[Slice], Iterator[Slice]]:
             self._mirror.fs.load(list(self._mirror.fs.known))
-            slices = door.send(wanted)
+            slices = transport.send(wanted)
             return list(islice(slices, 1)), slices
 
         first, rest = self._on_mirror(begin)
@@ -77,7 +77,7 @@ class BucketDoor:
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         def look() -> str | None:
             self._looked = False
-            return self._on_mirror(lambda door: door.live(target))
+            return self._on_mirror(lambda transport: transport.live(target))
 
         return once_other(look, mark, seconds, pause=_LOOK * random.uniform(0.75, 1.25))  # noqa: S311
 
@@ -95,7 +95,7 @@ class BucketDoor:
                     yield part
 
             got = self._until_published(
-                lambda door: door.receive(replace(given, records=records()))
+                lambda transport: transport.receive(replace(given, records=records()))
             )
         return replace(got, identity=self._mirror.context.store.snapshot.identity)
 
@@ -107,13 +107,13 @@ class BucketDoor:
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
-        return self._until_published(lambda door: act(door.context), every_pack=True)
+        return self._until_published(lambda transport: act(transport.context), every_pack=True)
 
     def inspect(self, act: Callable[[Context], T]) -> T:
         """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""
         own, self._mirror.fs.own = self._mirror.fs.own, None
         try:
-            return self._on_mirror(lambda door: act(door.context), every_pack=True)
+            return self._on_mirror(lambda transport: act(transport.context), every_pack=True)
         finally:
             self._mirror.fs.own = own
 
@@ -121,7 +121,9 @@ class BucketDoor:
         self._mirror.close()
         self._held.close()
 
-    def _until_published(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
+    def _until_published(
+        self, act: Callable[[FolderTransport], T], *, every_pack: bool = False
+    ) -> T:
         wait = _FIRST_WAIT
         for _ in range(_TRIES):
             done = self._on_mirror(act, every_pack=every_pack)
@@ -135,30 +137,30 @@ class BucketDoor:
             hint="run it again; where many push at once, 'mvc serve' has no such races",
         )
 
-    def _on_mirror(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
-        """Runs it on the mirror, as the bucket was when this door last looked.
+    def _on_mirror(self, act: Callable[[FolderTransport], T], *, every_pack: bool = False) -> T:
+        """Runs it on the mirror, as the bucket was when this transport last looked.
 
         Once more on one that is made anew, if the mirror is damaged.
         """
         try:
             with self._taken_back():
-                done = act(self._door(every_pack))
+                done = act(self._transport(every_pack))
                 if (damage := self._mirror.context.store.snapshot.damage) is None:
                     return done
                 raise damage
         except (DamagedData, IoFailed):
             self._mirror.reset()
         with self._taken_back():
-            return act(self._door(every_pack))
+            return act(self._transport(every_pack))
 
-    def _door(self, every_pack: bool) -> FolderDoor:
+    def _transport(self, every_pack: bool) -> FolderTransport:
         mirror = self._mirror
         if not self._looked:
             mirror.refresh()
             self._looked = True
         if every_pack:
             mirror.fs.load(list(mirror.fs.known))
-        return FolderDoor(self.url, mirror.context)
+        return FolderTransport(self.url, mirror.context)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -170,11 +172,13 @@ class BucketDoor:
             raise
 
 
-def open_door(remote: Remote, context: Context | None, *, place: Path | None = None) -> BucketDoor:
-    """A door to a bucket; its mirror is kept in the remote's folder, or at ``place``.
+def open_transport(
+    remote: Remote, context: Context | None, *, place: Path | None = None
+) -> BucketTransport:
+    """A transport to a bucket; its mirror is kept in the remote's folder, or at ``place``.
 
-    Without a name, without a repository, or while another process or door uses the mirror that is
-    kept, it has one of its own, which lasts as long as the door.
+    Without a name, without a repository, or while the mirror that is kept is in use, it has one of
+    its own, which lasts as long as the transport.
     """
     fs, objects = FileSystem(), objects_of(remote)
 
@@ -191,17 +195,17 @@ def open_door(remote: Remote, context: Context | None, *, place: Path | None = N
         place = remote.folder(context) / MIRROR
     if place is not None:
         with suppress(Busy):
-            return BucketDoor(mirror(place))
+            return BucketTransport(mirror(place))
     with ExitStack() as held:
         temporary = held.enter_context(fs.temporary_folder())
-        return BucketDoor(mirror(temporary), held=held.pop_all())
+        return BucketTransport(mirror(temporary), held=held.pop_all())
 
 
 def objects_of(remote: Remote) -> Objects:
     """The store of a bucket's URL."""
     if remote.scheme == "bucket":
         return FolderObjects(FileSystem(), Path(remote.url.removeprefix("bucket:")))
-    from mvc.remote.bucket.cloud import CloudObjects
+    from mvc.remote.transports.bucket.cloud import CloudObjects
 
     return CloudObjects(remote.url, endpoint=remote.endpoint, region=remote.region)
 

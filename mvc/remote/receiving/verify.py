@@ -27,7 +27,7 @@ from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import ATTACHED, RECIPE
-from mvc.remote.closure import piece_reader
+from mvc.remote.sending.closure import piece_reader
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream

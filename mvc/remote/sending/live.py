@@ -12,10 +12,10 @@ from mvc.io.files import FileIdentity
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_ref, printable
-from mvc.remote.closure import NOTHING, Closure, Needed
-from mvc.remote.door import Slice, Wanted
+from mvc.remote.sending.closure import NOTHING, Closure, Needed
 from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
+from mvc.remote.transport import Slice, Wanted
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests

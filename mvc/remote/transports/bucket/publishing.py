@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from mvc.errors import DamagedData, RemoteUnreachable, StorageFull
 from mvc.ids import DIGEST_SIZE
-from mvc.remote.bucket.layout import (
+from mvc.remote.transports.bucket.layout import (
     DROPPED,
     HEAD,
     MAX_HEAD,
@@ -32,7 +32,7 @@ from mvc.remote.bucket.layout import (
     encode_headers,
     final_size,
 )
-from mvc.remote.bucket.mirror import EMPTY, Mirror, Seen
+from mvc.remote.transports.bucket.mirror import EMPTY, Mirror, Seen
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded, frame_of, read_entry
 from mvc.store.packs.reader import PACKS, pack_path

@@ -14,13 +14,13 @@ from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.names import is_report
-from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
-from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.live import live_slice
 from mvc.remote.places import begins
+from mvc.remote.sending.closure import NOTHING, ChosenRecords, Closure, Needed
+from mvc.remote.sending.live import live_slice
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.remote.statements import Buried, about, told
 from mvc.remote.transfer import versions_in
+from mvc.remote.transport import Place, Slice, Wanted
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first

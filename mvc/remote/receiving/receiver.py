@@ -27,9 +27,17 @@ from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Statement, Tombstone
 from mvc.names import is_report, printable
-from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
 from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
+from mvc.remote.receiving.verify import (
+    Delivered,
+    Given,
+    Missing,
+    ProvenSlice,
+    is_reached,
+    opened_ahead,
+    prove,
+)
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, NodeReport, PartReader, Sent, decode_entries, sent_with
 from mvc.remote.statements import (
@@ -41,15 +49,7 @@ from mvc.remote.statements import (
     here_again,
     in_parts,
 )
-from mvc.remote.verify import (
-    Delivered,
-    Given,
-    Missing,
-    ProvenSlice,
-    is_reached,
-    opened_ahead,
-    prove,
-)
+from mvc.remote.transport import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors

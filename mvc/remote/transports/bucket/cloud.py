@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage, how_to_install
 from mvc.names import printable
-from mvc.remote.bucket.objects import CLOCK, Stored, Versioned, too_long
+from mvc.remote.transports.bucket.objects import CLOCK, Stored, Versioned, too_long
 from mvc.types import Bytes
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A door: what every remote answers, whether a folder, ssh, https or a bucket leads to it.
+"""A transport: what every remote answers, whether a folder, ssh, https or a bucket leads to it.
 
 A transfer takes entries of one open repository into another one. The side that has them *sends*
 slices, the other one *receives* them; nothing received counts before every coding in it was
@@ -148,7 +148,7 @@ class Received(Struct, frozen=True):
     refused: tuple[RefusedDeployment, ...] = ()
 
 
-class Door(Protocol):
+class Transport(Protocol):
     """An open way to a remote. Raises RemoteUnreachable, RemoteRefused and the store's errors."""
 
     url: str

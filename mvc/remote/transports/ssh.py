@@ -1,4 +1,4 @@
-"""The door by ssh: the system's ``ssh`` runs ``mvc serve --stdio PATH``, HTTP goes by its pipes.
+"""The transport by ssh: the system's ``ssh`` runs ``mvc serve --stdio PATH``, HTTP in its pipes.
 
 Keys, known hosts and jump hosts are ssh's own affair. ``MVC_SSH`` names another program, with its
 arguments, as GIT_SSH_COMMAND does for git; no shell of this machine sees it or the URL.
@@ -27,7 +27,7 @@ from mvc.repo.config import SSH
 from mvc.repo.context import Context
 
 if TYPE_CHECKING:
-    from mvc.remote.http import HttpDoor
+    from mvc.remote.transports.http import HttpTransport
 
 _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
@@ -157,11 +157,16 @@ class _Calls:
             call.end()
 
 
-def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG001 - as all doors
-    """The door to a repository by ssh."""
+def open_transport(remote: Remote, context: Context | None) -> HttpTransport:  # noqa: ARG001 - as all transports
+    """The transport to a repository by ssh."""
     address = Address.of(remote)
     calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
-    from mvc.remote.http import Client, HttpDoor, LinePool, is_no_http  # while it starts
+    from mvc.remote.transports.http import (  # while it starts
+        Client,
+        HttpTransport,
+        LinePool,
+        is_no_http,
+    )
 
     shown = printable(remote.url)
 
@@ -175,7 +180,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG
             )
         return _explained(shown, address, *calls.made[-1].ended())
 
-    return HttpDoor(Client(shown, LinePool(calls.dial, calls.close), explain=explain))
+    return HttpTransport(Client(shown, LinePool(calls.dial, calls.close), explain=explain))
 
 
 def run(remote: Remote, arguments: Sequence[str]) -> int:

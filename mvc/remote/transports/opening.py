@@ -1,4 +1,4 @@
-"""Opens the door that a URL leads to; the modules of doors are imported when they are needed."""
+"""Opens the transport that a URL leads to, whose module is imported only then."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from types import ModuleType
 from mvc.errors import MvcError, NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
 from mvc.names import printable
-from mvc.remote.door import Door
 from mvc.remote.remotes import BUCKETS, Remote, normalised
+from mvc.remote.transport import Transport
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
-_DOORS: dict[str, str] = {
-    "file": "mvc.remote.folder",
-    "ssh": "mvc.remote.ssh",
-    **dict.fromkeys(("https", "http", "unix"), "mvc.remote.http"),
-    **dict.fromkeys(BUCKETS, "mvc.remote.bucket.door"),
+_TRANSPORTS: dict[str, str] = {
+    "file": "mvc.remote.transports.folder",
+    "ssh": "mvc.remote.transports.ssh",
+    **dict.fromkeys(("https", "http", "unix"), "mvc.remote.transports.http"),
+    **dict.fromkeys(BUCKETS, "mvc.remote.transports.bucket.transport"),
 }
-"""By scheme the module whose ``open_door(remote, context)`` opens it."""
+"""By scheme the module whose ``open_transport(remote, context)`` opens it."""
 
 
-def open_door(remote: Remote | str, context: Context | None = None) -> Door:
-    """An open door to a remote, or to the repository at a URL. The caller closes it.
+def open_transport(remote: Remote | str, context: Context | None = None) -> Transport:
+    """An open transport to a remote, or to the repository at a URL. The caller closes it.
 
     ``context``: the repository that has the remote, if there is one. Raises WrongUsage for a bad
     URL, RemoteUnreachable, RemoteRefused, NotARepository.
@@ -35,13 +35,13 @@ def open_door(remote: Remote | str, context: Context | None = None) -> Door:
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.scheme == "file":
         check_folder(remote)
-    opened: Callable[[Remote, Context | None], Door] = door_module(remote).open_door
+    opened: Callable[[Remote, Context | None], Transport] = transport_module(remote).open_transport
     return opened(remote, context)
 
 
-def door_module(remote: Remote) -> ModuleType:
-    """The module of a remote's door, imported."""
-    return import_module(_DOORS[remote.scheme])
+def transport_module(remote: Remote) -> ModuleType:
+    """The module of a remote's transport, imported."""
+    return import_module(_TRANSPORTS[remote.scheme])
 
 
 def check_folder(remote: Remote) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from mvc.errors import DamagedData, MvcError, RemoteUnreachable
 from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
 from mvc.io.handles import ReadAhead
-from mvc.remote.bucket.layout import PackObject, decode_headers
-from mvc.remote.bucket.objects import Objects
+from mvc.remote.transports.bucket.layout import PackObject, decode_headers
+from mvc.remote.transports.bucket.objects import Objects
 from mvc.store.packs.reader import PACK_HEADER, PACKS, pack_path
 from mvc.store.packs.records import (
     CHECK_SIZE,

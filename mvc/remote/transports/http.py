@@ -1,4 +1,4 @@
-"""The door to a server: HTTP/1.1 over https, a Unix socket, or ssh's pipes (``ssh``).
+"""The transport to a server: HTTP/1.1 over https, a Unix socket, or ssh's pipes (``ssh``).
 
 A connection that breaks is made again where that can help: an answer goes on at the byte at which
 it broke off, and an upload at the byte that the server has. Nothing follows a redirect.
@@ -29,11 +29,11 @@ from urllib3.response import BaseHTTPResponse
 from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.names import printable
-from mvc.remote import slices, waiting, wire
-from mvc.remote.credentials import is_here, read_token, variable_of
-from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote import slices, wire
 from mvc.remote.remotes import Remote
-from mvc.remote.wire import Broken
+from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
+from mvc.remote.transports import waiting
+from mvc.remote.transports.credentials import is_here, read_token, variable_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
@@ -109,7 +109,7 @@ class Client:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if not self._reached or _certificate_error(error) is not None:
                 raise self._explain(error) from error
-            raise Broken(str(error)) from error
+            raise wire.Broken(str(error)) from error
 
     def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
         """The whole answer to a question, within so many seconds; None if there is nothing new."""
@@ -155,7 +155,7 @@ class Try(waiting.Allowance):
                 raise Busy(error.text, hint="try again later") from error
             self._pause(error.seconds)
             return True
-        if isinstance(error, Broken | urllib3.exceptions.HTTPError | OSError):
+        if isinstance(error, wire.Broken | urllib3.exceptions.HTTPError | OSError):
             if self.left <= 0 or self._failed >= len(PAUSES):
                 raise self._explain(error) from error
             self._pause(PAUSES[self._failed])
@@ -220,9 +220,9 @@ def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> Non
     if answer.status == 304:
         return
     if wire.CONTENT.startswith(kind):
-        raise Broken("an answer was cut off in its head")
+        raise wire.Broken("an answer was cut off in its head")
     if answer.status in (502, 504):
-        raise Broken(f"the proxy before {url} reaches no server")
+        raise wire.Broken(f"the proxy before {url} reaches no server")
     if answer.status == 413:
         raise RemoteRefused(
             f"a proxy before {url} takes no bodies of {wire.PART >> 20} MiB",
@@ -239,8 +239,8 @@ def _retry_after(answer: BaseHTTPResponse) -> float:
     return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdecimal() else 1.0
 
 
-class HttpDoor:
-    """A door to a repository behind a server."""
+class HttpTransport:
+    """A transport to a repository behind a server."""
 
     def __init__(self, client: Client) -> None:
         self.url = client.url
@@ -364,8 +364,8 @@ class _PartedSlice:
         return None
 
 
-def open_door(remote: Remote, context: Context | None) -> HttpDoor:
-    """The door to a server by ``https://``, ``http://`` or ``unix:``."""
+def open_transport(remote: Remote, context: Context | None) -> HttpTransport:
+    """The transport to a server by ``https://``, ``http://`` or ``unix:``."""
     fs = context.store.fs if context is not None else FileSystem()
     shown = printable(remote.url)
     headers = {}
@@ -393,7 +393,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
             )
         headers["Authorization"] = f"Bearer {token}"
     login = None if token is not None else _login(remote)
-    return HttpDoor(Client(shown, pool, prefix, headers=headers, login=login))
+    return HttpTransport(Client(shown, pool, prefix, headers=headers, login=login))
 
 
 def _login(remote: Remote) -> str:

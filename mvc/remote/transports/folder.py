@@ -1,4 +1,4 @@
-"""The door to a repository that is open in this process."""
+"""The transport to a repository that is open in this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.io.process import user_name
-from mvc.remote.door import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
+from mvc.remote.transport import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
@@ -22,13 +22,13 @@ from mvc.repo.statements.protection import protecting
 from mvc.store.journal.entries import RefValue
 
 if TYPE_CHECKING:
-    from mvc.remote.live import LiveMark
+    from mvc.remote.sending.live import LiveMark
 
 
 _LOOK = 0.5  # seconds between two looks at what is live
 
 
-class FolderDoor:
+class FolderTransport:
     """``scopes``: what a caller may do; ``sender``: the token or account that is recorded with
     what it sends, by default the account of this process.
     """
@@ -58,12 +58,12 @@ class FolderDoor:
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        from mvc.remote.sender import send  # more than a question needs
+        from mvc.remote.sending.sender import send  # more than a question needs
 
         return send(self.context, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        from mvc.remote.live import LiveMark  # as above
+        from mvc.remote.sending.live import LiveMark  # as above
 
         if target not in self._marks:
             self._marks = {target: LiveMark(self.context, target)}
@@ -71,7 +71,7 @@ class FolderDoor:
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
-        from mvc.remote.receiver import receive  # more than a question needs
+        from mvc.remote.receiving.receiver import receive  # more than a question needs
 
         return receive(self.context, given, scopes=self._scopes, sender=self._sender)
 
@@ -115,7 +115,7 @@ def _unnamed(context: Context) -> tuple[CommitId, ...]:
     return tuple(sorted(unnamed))
 
 
-def open_door(remote: Remote, context: Context | None) -> FolderDoor:
+def open_transport(remote: Remote, context: Context | None) -> FolderTransport:
     """The repository in a folder, opened as any other one."""
     del context
-    return FolderDoor(remote.url, open_context(Path(remote.url), discover=False))
+    return FolderTransport(remote.url, open_context(Path(remote.url), discover=False))

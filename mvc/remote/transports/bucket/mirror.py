@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.clock import Clock
-from mvc.remote.bucket.layout import (
+from mvc.remote.transports.bucket.layout import (
     HEAD,
     MAX_HEAD,
     BucketHead,
@@ -28,8 +28,8 @@ from mvc.remote.bucket.layout import (
     PartOfJournal,
     follow,
 )
-from mvc.remote.bucket.objects import Objects
-from mvc.remote.bucket.packs import MirrorPacks
+from mvc.remote.transports.bucket.objects import Objects
+from mvc.remote.transports.bucket.packs import MirrorPacks
 from mvc.repo.config import Config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT, format_line, parse_format
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SEEN = "seen"
 _CHECK = 16
-_WAIT = 3.0  # seconds for another door to let go of the mirror
+_WAIT = 3.0  # seconds for another transport to let go of the mirror
 _LONGEST_NOTE = 1 << 32
 _AT_ONCE = 16  # requests
 _PARTS_AT_ONCE = 4

@@ -1,0 +1,1 @@
+"""Slices from elsewhere: proven, then published."""

@@ -1,0 +1,1 @@
+"""Versions that another repository lacks, with the records that it needs, as slices."""

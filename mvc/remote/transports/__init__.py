@@ -1,0 +1,1 @@
+"""Transports: by folder, https, ssh and buckets."""
