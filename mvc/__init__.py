@@ -16,7 +16,7 @@ from mvc.errors import MvcError
 from mvc.faces import face
 
 if TYPE_CHECKING:
-    from mvc.adapters.hashing import root_of
+    from mvc.adapters.state_file import root_of
     from mvc.api import Repository, clone, visit
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -111,7 +111,7 @@ _LAZY = {
     "resume": "mvc.training.resume",
     "retrain": "mvc.recipes.verbs",
     "retraining": "mvc.recipes.verbs",
-    "root_of": "mvc.adapters.hashing",
+    "root_of": "mvc.adapters.state_file",
     "visit": "mvc.api.clone",
     "watch": "mvc.training.recorder",
     "write_report": "mvc.report.page",

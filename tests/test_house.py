@@ -22,29 +22,29 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 845,
-    "adapters": 2_059,
+    ".": 871,
+    "adapters": 2_117,
     "api": 787,
     "cli": 4_136,
     "codecs": 1_489,
     "distributed": 2_911,
-    "frameworks": 2_851,
+    "frameworks": 2_847,
     "io": 1_401,
     "lossy": 2_130,
     "maintenance": 5_666,
     "model": 740,
     "models": 1_003,
     "pipelines": 445,
-    "probing": 841,
-    "recipes": 1_815,
-    "remote": 5_718,
-    "repo": 6_602,
+    "probing": 835,
+    "recipes": 1_806,
+    "remote": 5_717,
+    "repo": 6_577,
     "report": 699,
     "server": 1_290,
     "serving": 653,
     "store": 5_856,
     "testing": 406,
-    "training": 1_485,
+    "training": 1_486,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

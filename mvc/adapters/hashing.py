@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python.state import from_state
 from mvc.adapters.views import extract
-from mvc.ids import BlobId, Root
+from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
-from mvc.names import DEFAULT_STATE
-
-
-def root_of(state: Any) -> Root:
-    """The Merkle root that a commit of this state would have: equal bits, equal root."""
-    return hash_file(from_state(state), DEFAULT_STATE).state.root
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:

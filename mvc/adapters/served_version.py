@@ -15,10 +15,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from mvc.adapters.files.safetensors import (
-    LENGTH_BYTES,
     header_bytes,
-    parse_header,
     parse_safetensors,
+    safetensors_header,
 )
 from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import MemorySource, SourceFile
@@ -59,7 +58,7 @@ class ServedVersion(Struct, frozen=True):
 def encode(version: ServedVersion) -> tuple[memoryview, ...]:
     """The file in consecutive parts, which borrow the memory of the state where they can."""
     parsed = from_state(version.state)
-    header = parse_header(parsed.skeleton()[LENGTH_BYTES:], "version")
+    header = safetensors_header(parsed.skeleton(), "version")
     facts = header["__metadata__"]
     facts |= {_COMMIT: version.commit.hex(), _TIME: str(version.time_ns)}
     facts[_CHECK] = _check(facts, hash_file(parsed, "version").state.root)
@@ -77,7 +76,7 @@ def decode(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> S
     """
     source = MemorySource(data)
     parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))
-    facts = parse_header(parsed.skeleton()[LENGTH_BYTES:], name).get("__metadata__", {})
+    facts = safetensors_header(parsed.skeleton(), name).get("__metadata__", {})
     entry = hash_file(parsed, name)
     state = to_state(entry, parsed.skeleton(), partial(whole, parsed))
     if _COMMIT not in facts:

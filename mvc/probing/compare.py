@@ -8,9 +8,8 @@ from itertools import zip_longest
 from msgspec import Struct
 
 from mvc.names import printable
-from mvc.probing.prints import content
 from mvc.probing.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
-from mvc.repo.diff.distance import Distance, measure
+from mvc.state import Distance, distance_of, tensor_bytes
 from mvc.text import number
 
 SAME, DIFFERS, ONE_ONLY = "same", "differs", "one run only"
@@ -151,8 +150,8 @@ def _distance(
         return None
     if p.id not in a.kept or q.id not in b.kept:
         return None
-    x, y = (memoryview(content(run.kept[t.id])) for run, t in ((a, p), (b, q)))
-    return measure(p.dtype, [x], q.dtype, [y])
+    x, y = (tensor_bytes(run.kept[t.id]) for run, t in ((a, p), (b, q)))
+    return distance_of(p.dtype, [x], q.dtype, [y])
 
 
 def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:

@@ -20,10 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch.utils.hooks import RemovableHandle
 
-from mvc.adapters.python.arrays import contiguous
 from mvc.ids import BlobId
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.summary import WHOLE, LayerCall, LayerSelection, TensorPrint
+from mvc.state import contiguous
 
 _SOURCE = "_mvc_probe_source"
 _CONTAINERS = (torch.nn.Module.forward, torch.nn.Sequential.forward)

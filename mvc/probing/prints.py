@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.errors import UnsupportedTensor
 from mvc.limits import MAX_NAME_BYTES
-from mvc.model.hashing import blob_id
 from mvc.probing.summary import TensorPrint
+from mvc.state import blob_id, tensor_bytes, tensor_spec
 from mvc.structure import MAX_DEPTH, join, part_name
-from mvc.types import Bytes
 
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -58,12 +56,6 @@ def mapped(
     return value
 
 
-def content(tensor: torch.Tensor) -> Bytes:
-    """A tensor's row-major bytes in this process's memory."""
-    data = tensor_bytes(tensor)
-    return tensor_bytes(contiguous(tensor)) or b"" if data is None else data
-
-
 def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
     """The tensor's hash. Raises UnsupportedTensor, which names the layer ``of``."""
     try:
@@ -71,5 +63,5 @@ def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
     except UnsupportedTensor as error:
         message = error.message.replace("cannot be kept exactly", "cannot be compared bit by bit")
         raise UnsupportedTensor(message) from error
-    id_ = blob_id(spec, content(tensor), parallel=True)
+    id_ = blob_id(spec, tensor_bytes(tensor), parallel=True)
     return TensorPrint(place, spec.dtype, spec.shape, id_, at=0)

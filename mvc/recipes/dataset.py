@@ -28,6 +28,7 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
+from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
@@ -36,7 +37,6 @@ from mvc.repo.checkout.checkout import write_files
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import in_memory
-from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags

@@ -18,9 +18,6 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.adapters.hashing import hash_file
-from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python.state import from_state
 from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import Root
@@ -44,6 +41,7 @@ from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
 from mvc.repo.values import metrics_from, params_from
 from mvc.repo.worktree.identify import earlier
+from mvc.state import StateFile
 from mvc.times import check_seconds
 from mvc.training.state.parts import kernels, passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
@@ -209,7 +207,7 @@ class Run:
             self.seconds = time.monotonic() - began
         self._data.check_unchanged()
         self._state, path = dict(self._model.state_dict()), self._options.path
-        root = _entry(self._state, path).state.root
+        root = _entry(self._state).state.root
         self.recipe = replace(
             recipe, makes=Result(path, root), seconds=self.seconds, steps=steps.count
         )
@@ -308,7 +306,7 @@ class Run:
             raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
         options, recipe = self._options, self.recipe
         now = dict(self._model.state_dict())
-        if self._state and _entry(now, options.path).state.root != recipe.makes.root:
+        if self._state and _entry(now).state.root != recipe.makes.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay would not do",
                 hint="change it within the service, or in a version of its own",
@@ -369,21 +367,21 @@ def _kept(result: CommitResult) -> Iterator[None]:
 def _file_entry(change: Change) -> FileEntry:
     """The entry that a commit of this file would make."""
     assert change.open is not None
-    with change.open() as parsed:
-        return hash_file(parsed, change.path)
+    with change.open() as file:
+        return replace(file.entry, path=change.path)
 
 
 @contextmanager
-def _unchanged(change: Change, entry: FileEntry) -> Iterator[ParsedFile]:
+def _unchanged(change: Change, entry: FileEntry) -> Iterator[StateFile]:
     """Opens a file that ``entry`` is known of. Raises SourceChanged if it is another one by now."""
     assert change.open is not None
-    with change.open() as parsed:
-        if hash_file(parsed, change.path).content_id != entry.content_id:
+    with change.open() as file:
+        if file.entry.content_id != entry.content_id:
             raise SourceChanged(
                 f"{printable(change.path)} changed while it was being recorded",
                 hint="wait until whatever writes it is done, then commit again",
             )
-        yield parsed
+        yield file
 
 
 def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
@@ -403,17 +401,17 @@ def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
         )
 
 
-def _entry(state: Mapping[str, Any], path: str) -> FileEntry:
+def _entry(state: Mapping[str, Any]) -> FileEntry:
     """The entry that a commit of this state would make."""
     try:
-        return hash_file(from_state(state), path)
+        return StateFile.of(state).entry
     except MvcError as error:
         raise CannotRecord(f"the model cannot be kept: {error.message}", hint=error.hint) from error
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
     """The version and path that hold the model's weights as they are now, HEAD preferred."""
-    entry = _entry(dict(model.state_dict()), options.path)
+    entry = _entry(dict(model.state_dict()))
     if not entry.tensors:
         raise CannotRecord("the model has no tensors")
     at = tip(repo.context, options.branch).commit

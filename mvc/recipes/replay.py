@@ -22,10 +22,7 @@ from typing import Any, Self
 
 from msgspec import Struct, json
 
-from mvc.adapters.hashing import hash_file, whole
-from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
-from mvc.adapters.views import extract
 from mvc.api import LogicalTensor
 from mvc.errors import (
     CannotBuild,
@@ -38,6 +35,7 @@ from mvc.errors import (
     UnknownPath,
     need_torch,
 )
+from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.maintenance.leftovers import work_folder
 from mvc.models import environment
@@ -49,11 +47,10 @@ from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Step
 from mvc.recipes.recipe import Recipe, needed_file, recipe_of
 from mvc.repo import attached
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import is_stored, new_proof
+from mvc.state import Distance, StateFile, distance_of
 from mvc.store.journal.entries import Entry
 from mvc.system import import_path
 from mvc.times import check_seconds
@@ -357,12 +354,11 @@ class _Replay:
 
         Raises RetrainingDiffers, which says by how much.
         """
-        with open_file(self._context.store.fs, self.result, "result.pt") as parsed:
-            made = hash_file(parsed, "result.pt")
-            tensors = {tensor.key: tensor for tensor in made.tensors}
-            if made.state.root != self._recipe.makes.root:
-                raise self._differs(tensors, parsed)
-            yield {t.id: _bytes_of(parsed, tensors[t.key]) for t in self.entry.tensors}
+        with open_file(self._context.store.fs, self.result, "result.pt") as file:
+            tensors = {tensor.key: tensor for tensor in file.entry.tensors}
+            if file.root != self._recipe.makes.root:
+                raise self._differs(tensors, file)
+            yield {t.id: file.tensor_bytes(tensors[t.key]) for t in self.entry.tensors}
 
     def record_proof(self) -> None:
         """Records that this version's recipe made its weights, and where.
@@ -387,7 +383,7 @@ class _Replay:
         )
         store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, statements=(proof,)))
 
-    def _differs(self, here: Mapping[str, LogicalTensor], parsed: ParsedFile) -> RetrainingDiffers:
+    def _differs(self, here: Mapping[str, LogicalTensor], file: StateFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         right: dict[int, memoryview] = {}
         if is_stored(self._context, self.entry):
@@ -399,8 +395,8 @@ class _Replay:
                 continue
             distance = None
             if right and a is not None and b is not None and a.spec == b.spec:
-                data = [_bytes_of(parsed, b)]
-                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, data)
+                data = [file.tensor_bytes(b)]
+                distance = distance_of(a.spec.dtype, [right[a.content]], b.spec.dtype, data)
             found.append(TensorDifference(key, distance))
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
@@ -414,11 +410,6 @@ class _Replay:
         )
         error.tensors = tuple(found)
         return error
-
-
-def _bytes_of(parsed: ParsedFile, tensor: LogicalTensor) -> memoryview:
-    data = whole(parsed, tensor.content)
-    return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:

@@ -25,7 +25,6 @@ import torch
 from msgspec import Struct
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.models.models import code_of
@@ -35,6 +34,7 @@ from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
 from mvc.repo import attached
 from mvc.repo.context import Context
+from mvc.state import StateFile
 from mvc.training.state.optimizers import Placement, optimizer_state
 
 VALUES = f"{SERVICE}values.safetensors"
@@ -196,7 +196,7 @@ class Describer:
         self.states = {name: _apart(state) for name, state in self.states.items()}
         for name, state in self.states.items():
             try:
-                from_state(state)
+                StateFile.of(state)
             except MvcError as error:
                 owner = name.removeprefix(SERVICE).removesuffix(".safetensors")
                 raise CannotRecord(

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.adapters.hashing import hash_file
+from mvc.adapters.opening import open_file
 from mvc.adapters.parsed import FileParts, ParsedContent, SourceFile
 from mvc.adapters.served_version import NotedVersion
 from mvc.errors import (
@@ -43,7 +43,6 @@ from mvc.remote.transport import Slice, Transport, Wanted
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
-from mvc.repo.content.sources import open_file
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
@@ -213,8 +212,8 @@ class Replica:
         present = self._fs.stat(self._place)
         if present is None or present.size != entry.size:
             return False
-        with suppress(MvcError), open_file(self._fs, self._place, entry.path) as parsed:
-            return hash_file(parsed, entry.path).content_id == entry.content_id
+        with suppress(MvcError), open_file(self._fs, self._place, entry.path) as file:
+            return file.entry.content_id == entry.content_id
         return False
 
     def _identity(self, place: Path) -> _Identity | None:

@@ -30,6 +30,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.statements.protection import DeployGuard
 from mvc.repo.worktree.git_code import GitCode
+from mvc.state import StateFile
 from mvc.training.approximator import Approximator
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
@@ -167,7 +168,7 @@ class WriterThread(threading.Thread):
         as_of_call = options.deploy is not None and not made_here
         self._code = self._code or code_now(self._repo.context)
         request = CommitRequest(
-            changes=[Change.of(name, file) for name, file in files.items()],
+            changes=[Change.of(name, StateFile(file)) for name, file in files.items()],
             message=self._message(item),
             metrics=item.metrics,
             params=item.params,

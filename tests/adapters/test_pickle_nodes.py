@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
+from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict, read_pickle
 from mvc.adapters.files.torch_zip import find_tensors
 from mvc.errors import BadModelFile
 
@@ -35,7 +35,7 @@ VALUES = st.recursive(
 
 
 def as_values(node):
-    if isinstance(node, Dict):
+    if isinstance(node, PickledDict):
         return {k: as_values(v) for k, v in node.pairs}
     if isinstance(node, (list, tuple)):
         return type(node)(map(as_values, node))
@@ -108,7 +108,7 @@ def test_objects_are_their_calls():
         (b"N(0.", type(None)),
         (b"]p3\n0g3\n.", list),
         (b"](I1\nI01\ne2a.", list),
-        (b"(I1\nI2\nd.", Dict),
+        (b"(I1\nI2\nd.", PickledDict),
     ],
 )
 def test_single_opcodes_stay_inert(data, kind):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall
+from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict
 from mvc.adapters.files.torch_zip import find_tensors
 from mvc.errors import BadModelFile
 from mvc.model.tensor import TensorSpec
@@ -22,7 +22,7 @@ def keys(node) -> list[str]:
 
 def test_a_tensor_is_described_in_full():
     size = PickleCall(Global("torch", "Size"), ((2, 3),))
-    (found,) = find_tensors(Dict([("w", tensor(size))]))
+    (found,) = find_tensors(PickledDict([("w", tensor(size))]))
     assert found.spec == TensorSpec("float32", (2, 3))
     assert (found.key, found.storage, found.offset, found.strides) == ("w", "0", 0, (3, 1))
     assert found.storage_bytes == 24
@@ -32,18 +32,20 @@ def test_names_in_containers_of_every_kind():
     ordered = PickleCall(
         Global("collections", "OrderedDict"), ([["a", tensor()], ("b", tensor())],)
     )
-    slots = PickleCall(Global("m", "Slots"), (), (None, Dict([("s", tensor())])))
+    slots = PickleCall(Global("m", "Slots"), (), (None, PickledDict([("s", tensor())])))
     filled = PickleCall(Global("m", "Odd"), ("x", tensor()), None, [tensor()], [(3, tensor())])
-    root = Dict([("o", ordered), ("slots", slots), ("f", filled), (("t", 1), tensor())])
+    root = PickledDict([("o", ordered), ("slots", slots), ("f", filled), (("t", 1), tensor())])
     assert keys(root) == ["o.a", "o.b", "slots.s", "f.1", "f.0", "f.3", "t,1"]
-    assert keys(PickleCall(Global("m", "Foreign"), None, Dict([("x", [tensor()])]))) == ["x.0"]
+    assert keys(PickleCall(Global("m", "Foreign"), None, PickledDict([("x", [tensor()])]))) == [
+        "x.0"
+    ]
     wrapped = PickleCall(Global("torch._utils", "_rebuild_parameter"), (tensor(), True, None))
     assert keys({}) == [] and keys([wrapped, wrapped]) == ["0", "1"]
 
 
 def test_shared_and_cyclic_containers():
-    shared = Dict([("w", tensor())])
-    assert keys(Dict([("model", shared), ("ema", shared)])) == ["model.w", "ema.w"]
+    shared = PickledDict([("w", tensor())])
+    assert keys(PickledDict([("model", shared), ("ema", shared)])) == ["model.w", "ema.w"]
     cycle = [tensor()]
     cycle.append(cycle)
     assert keys(cycle) == ["0"]
@@ -79,8 +81,8 @@ def test_what_is_no_plain_tensor_is_left_alone():
     assert keys(tensor(name="_rebuild_tensor_v3", more=(False, None))) == []
     assert keys(PickleCall(Global("evil", "_rebuild_tensor_v2"), tensor().args)) == []
     assert keys(PickleCall(Global("torch._utils", "_rebuild_sparse_tensor"), (None, None))) == []
-    assert keys(tensor(more=(False, None, Dict([("neg", True)])))) == []
-    assert keys(tensor(more=(False, None, Dict([("neg", False)])))) == ["tensor"]
+    assert keys(tensor(more=(False, None, PickledDict([("neg", True)])))) == []
+    assert keys(tensor(more=(False, None, PickledDict([("neg", False)])))) == ["tensor"]
 
 
 def test_names_of_parts():

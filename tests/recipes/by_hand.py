@@ -15,8 +15,6 @@ from unittest.mock import patch
 
 from blake3 import blake3
 
-from mvc.adapters.hashing import hash_file
-from mvc.adapters.python.state import from_state
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
@@ -26,6 +24,7 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.context import Context
+from mvc.state import StateFile
 from mvc.store.journal.entries import Entry, StateMark
 
 __all__ = ["CODE", "OPTIMIZER", "PATH", "check_carried", "drop", "store_again", "trained"]
@@ -47,7 +46,7 @@ def trained(
     """Commits ``make(arguments)`` with a recipe that says so."""
     state = make(arguments)
     recipe = Recipe(
-        makes=Result(PATH, hash_file(from_state(state), PATH).state.root),
+        makes=Result(PATH, StateFile.of(state).root),
         base=BaseState(base, PATH),
         data=() if data is None else (Data("digits", data, file=""),),
         model=Model({"code": "net:Net"}, frozen=(), evaluating=(), device="cpu"),

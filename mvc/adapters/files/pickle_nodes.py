@@ -27,7 +27,7 @@ class Global(Struct, eq=False):
     name: str
 
 
-class Dict(Struct, eq=False):
+class PickledDict(Struct, eq=False):
     """A dictionary as its pairs, since keys may be any node."""
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
@@ -190,7 +190,7 @@ class _Machine:
 
     def update(self, flat: list[Any]) -> None:
         target = self.top()
-        if not isinstance(target, (Dict, PickleCall)):
+        if not isinstance(target, (PickledDict, PickleCall)):
             _malformed()
         target.pairs.extend(_pairs(flat))
 
@@ -252,12 +252,12 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     0x8E: lambda m: m.counted(8),
     0x96: lambda m: PickleCall(Global("builtins", "bytearray"), (m.counted(8),)),
     ord("]"): lambda _: [],
-    ord("}"): lambda _: Dict(),
+    ord("}"): lambda _: PickledDict(),
     0x8F: lambda _: PickleCall(Global("builtins", "set"), ()),
     ord("l"): _Machine.to_mark,
     ord("t"): lambda m: tuple(m.to_mark()),
     0x91: lambda m: PickleCall(Global("builtins", "frozenset"), (), items=m.to_mark()),
-    ord("d"): lambda m: Dict(_pairs(m.to_mark())),
+    ord("d"): lambda m: PickledDict(_pairs(m.to_mark())),
     0x85: lambda m: m.last(1),
     0x86: lambda m: m.last(2),
     0x87: lambda m: m.last(3),

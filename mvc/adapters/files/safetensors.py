@@ -63,6 +63,14 @@ def _describes(structure: str, entries: dict[str, Any]) -> bool:
     return len(names) == len(entries) and set(names) == entries.keys()
 
 
+def safetensors_header(skeleton: bytes, name: str) -> dict[str, Any]:
+    """The header of a file without holes, by its bytes outside of tensors.
+
+    Raises BadModelFile.
+    """
+    return parse_header(skeleton[LENGTH_BYTES:], name)
+
+
 def parse_header(header: bytes, name: str) -> dict[str, Any]:
     """The header as a dictionary in file order; ``__metadata__`` maps str to str, null is left out.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
+from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, PlacedFile, Source, gaps
 from mvc.adapters.views import is_contiguous, reach
@@ -48,7 +48,7 @@ _SPARSE_PARTS = {
     **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), _ROWS),
     **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), _COLUMNS),
 }
-_CONTAINERS = {list, tuple, Dict, PickleCall}
+_CONTAINERS = {list, tuple, PickledDict, PickleCall}
 _MAX_VISITS = 4 * MAX_TENSORS
 _MAX_PATH = MAX_NAME_BYTES + 1
 _MAX_STEP = 1 << 62
@@ -107,7 +107,7 @@ def _children(path: str | None, node: Any) -> Children:
     """What lies in a container, with the place of each."""
     if isinstance(node, (list, tuple)):
         return _paired(path, enumerate(node))
-    if isinstance(node, Dict):
+    if isinstance(node, PickledDict):
         return _paired(path, node.pairs)
     name = _function(node)
     args = node.args if isinstance(node.args, tuple) else ()
@@ -140,7 +140,7 @@ def _object(
     # Objects with __slots__ have a pair of dictionaries as their state.
     state = node.state
     is_pair = isinstance(state, tuple) and len(state) == 2
-    if is_pair and all(part is None or isinstance(part, Dict) for part in state):
+    if is_pair and all(part is None or isinstance(part, PickledDict) for part in state):
         yield from ((path, part) for part in state)
     else:
         yield path, state
@@ -199,7 +199,7 @@ def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
     """Whether the storage holds the conjugates or negatives of the tensor's values."""
     at = {"_rebuild_tensor_v2": 6, "_rebuild_tensor_v3": 7}.get(name, len(args))
     flags = args[at] if len(args) > at else None
-    return isinstance(flags, Dict) and any(value is not False for _, value in flags.pairs)
+    return isinstance(flags, PickledDict) and any(value is not False for _, value in flags.pairs)
 
 
 def _storage(id_: Any) -> tuple[str, str, int]:
@@ -413,7 +413,7 @@ class _Builder:
             return self._tensor(self._keys[id(node)])
         if isinstance(node, list | tuple):
             return type(node)([self.value(each, depth) for each in node])
-        if isinstance(node, Dict):
+        if isinstance(node, PickledDict):
             return self._dict(node.pairs, depth)
         if type(node) is not PickleCall or not isinstance(node.args, tuple) or node.items:
             raise _NotPlain
@@ -456,7 +456,7 @@ def _given_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
     """What a dictionary of ``collections`` was made from."""
     if kind == "defaultdict" or not args:
         return ()
-    given = args[0].pairs if isinstance(args[0], Dict) else args[0]
+    given = args[0].pairs if isinstance(args[0], PickledDict) else args[0]
     if not isinstance(given, list) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in given
     ):

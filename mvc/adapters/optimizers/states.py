@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
+from mvc.adapters.files.safetensors import safetensors_header
 from mvc.adapters.parsed import ParsedFile, PlacedFile
 from mvc.adapters.python.arrays import make_array
 from mvc.errors import BadModelFile, DamagedData
@@ -137,7 +137,7 @@ def _nested(file: PlacedFile, skeleton: bytes) -> Any:
         return nested(file, skeleton, refs.__getitem__)[0]
     if file.format != "state":
         return None
-    structure = parse_header(skeleton[LENGTH_BYTES:], "").get("__metadata__", {}).get("mvc", "")
+    structure = safetensors_header(skeleton, "").get("__metadata__", {}).get("mvc", "")
     return decode(structure, lambda _tag, name: refs[name])
 
 

@@ -143,7 +143,16 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
-def tensor_bytes(tensor: torch.Tensor) -> memoryview | None:
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """Its row-major bytes in this process's memory, without a copy if they lie so there."""
+    data = borrowed_bytes(tensor)
+    if data is None:
+        data = borrowed_bytes(contiguous(tensor))
+        assert data is not None
+    return data
+
+
+def borrowed_bytes(tensor: torch.Tensor) -> memoryview | None:
     """The bytes as they lie in memory, without a copy, or None if they do not lie in order."""
     import torch
 

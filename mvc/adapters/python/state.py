@@ -24,12 +24,17 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
+from mvc.adapters.files.safetensors import (
+    LENGTH_BYTES,
+    header_bytes,
+    header_entry,
+    safetensors_header,
+)
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.adapters.python.arrays import (
     array_bytes,
     array_spec,
-    contiguous,
+    borrowed_bytes,
     has_dtype,
     has_torch,
     make_array,
@@ -49,7 +54,7 @@ Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
 
 
-class Deferred(Struct, frozen=True):
+class LazyTensor(Struct, frozen=True):
     """Stands in a state for a torch tensor whose bytes are put together as they are read.
 
     ``read(start, out)`` fills ``out`` with its row-major bytes from ``start`` on; it is
@@ -69,18 +74,15 @@ class _Array(Struct, frozen=True):
     is_torch: bool
 
     def borrow(self) -> memoryview | None:
-        if isinstance(self.value, Deferred):
+        if isinstance(self.value, LazyTensor):
             return None
         if self.is_torch:
-            return tensor_bytes(self.value)
+            return borrowed_bytes(self.value)
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
 
     def copy(self) -> memoryview:
         if self.is_torch:
-            view = tensor_bytes(contiguous(self.value))
-            if view is None:
-                raise UnsupportedTensor(f"{self.key} cannot be brought into memory")
-            return view
+            return tensor_bytes(self.value)
         return array_bytes(np.ascontiguousarray(self.value))
 
 
@@ -97,7 +99,7 @@ class _Collector:
     def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             tag, spec = "torch", tensor_spec(value, place)
-        elif isinstance(value, Deferred):
+        elif isinstance(value, LazyTensor):
             tag, spec = "torch", value.spec
         elif isinstance(value, np.generic):
             tag, spec, value = "scalar", array_spec(value, place), np.asarray(value)
@@ -133,7 +135,7 @@ class _ParsedState(ParsedFile):
 
     def read(self, content: int, start: int, out: memoryview) -> None:
         array = self._arrays[content]
-        if isinstance(array.value, Deferred):
+        if isinstance(array.value, LazyTensor):
             array.value.read(start, out)
             return
         view = array.borrow()
@@ -213,11 +215,19 @@ def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
         array = reader.array(reader.find(name), "torch" if tag == "torch" else "numpy")
         return array[()] if tag == "scalar" else array
 
-    header = parse_header(skeleton[LENGTH_BYTES:], entry.path)
+    return decode_state(skeleton, entry.path, lookup)
+
+
+def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
+    """The nested state of a skeleton, with ``leaf(tag, key)`` in the place of each array.
+
+    ``tag`` is torch, numpy or scalar. Raises DamagedData, which names the ``path``.
+    """
+    header = safetensors_header(skeleton, path)
     structure = header.get("__metadata__", {}).get("mvc")
     if structure is None:
-        raise DamagedData(f"{entry.path} has lost the structure of its state")
-    return decode(structure, lookup)
+        raise DamagedData(f"{path} has lost the structure of its state")
+    return decode(structure, leaf)
 
 
 def values(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from mvc.adapters.files.pickle_nodes import Dict, read_pickle
+from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
 from mvc.adapters.files.zip_layout import read_members
 from mvc.adapters.parsed import MemorySource
 from mvc.errors import BadModelFile, UnsupportedTensor
@@ -49,7 +49,7 @@ def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
         return node
     if isinstance(node, (list, tuple)):
         return type(node)(_plain(item, depth + 1, budget) for item in node)
-    if isinstance(node, Dict):
+    if isinstance(node, PickledDict):
         below = depth + 1
         return {_plain(k, below, budget): _plain(v, below, budget) for k, v in node.pairs}
     raise UnsupportedTensor("an object of a class")

@@ -32,7 +32,7 @@ from torch.futures import Future
 
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
-from mvc.adapters.python.state import Deferred
+from mvc.adapters.python.state import LazyTensor
 from mvc.api import CommitOptions, Manifest, TensorSpec
 from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
@@ -374,7 +374,7 @@ class Chunk(Struct, frozen=True):
     length: int
 
 
-def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
+def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> LazyTensor:
     """The tensor that the chunks make up; the planner has seen to it that they do not overlap.
 
     Raises BadModelFile if they are not as much as the tensor, lie outside of it or of their shard,
@@ -394,7 +394,7 @@ def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
             raise BadModelFile(f"a chunk of {name} has the wrong number of bytes")
         if chunk.start + chunk.length > chunk.source.size():
             raise BadModelFile(f"the shard that holds a chunk of {name} was cut short")
-    return Deferred(spec, _Whole(name, spec, full).read)
+    return LazyTensor(spec, _Whole(name, spec, full).read)
 
 
 class _Whole:

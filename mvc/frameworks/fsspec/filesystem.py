@@ -31,18 +31,16 @@ from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 from msgspec import Struct
 
-from mvc.adapters.files.detect import parse_file
-from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api import CommitOptions, FileEntry, Manifest, Repository
 from mvc.errors import (
-    BadModelFile,
     InvalidName,
     NotARepository,
     NothingToCommit,
     UnknownRevision,
     WrongUsage,
 )
+from mvc.files import parse
 from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
@@ -55,6 +53,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifests import EMPTY
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.queries import note
+from mvc.state import StateFile
 from mvc.store.store import FOLDER
 from mvc.system import TEMPORARY, FileSystem, WriteFile
 
@@ -176,7 +175,7 @@ class VersionPath:
 
     def stored(self, entry: FileEntry, path: str) -> Change:
         """The change that stores a file of this version under another name."""
-        return Change(path, lambda: nullcontext(_Stored(self.context, entry)))
+        return Change(path, lambda: nullcontext(StateFile(_Stored(self.context, entry))))
 
     def file(self, entry: FileEntry) -> dict[str, Any]:
         content = {"id": entry.content_id.hex(), "format": entry.format}
@@ -529,16 +528,9 @@ class _Written:
         return len(data)
 
 
-def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
+def _parsed(file: WriteFile, path: str) -> AbstractContextManager[StateFile]:
     """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
-    written = _Written(file)
-    parsed = parse_file(written, path)
-    if parsed.format == "opaque" and (why := suspicion(written, path)):
-        raise BadModelFile(
-            f"{path} is no sound model file: {why}",
-            hint="write it again; to keep it as it is: mvc commit --opaque",
-        )
-    return nullcontext(parsed)
+    return nullcontext(parse(_Written(file), path))
 
 
 class _Stored(ParsedFile):

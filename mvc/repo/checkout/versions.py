@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mvc.adapters.files.safetensors import parse_header
+from mvc.adapters.files.safetensors import safetensors_header
 from mvc.adapters.python.state import to_state, values
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
 from mvc.model.commit import Commit
@@ -150,6 +150,6 @@ class _Decoder:
 
 def _library(entry: FileEntry, skeleton: bytes) -> str:
     if entry.format == "state":
-        facts = parse_header(skeleton[8:], entry.path).get("__metadata__", {})
+        facts = safetensors_header(skeleton, entry.path).get("__metadata__", {})
         return "torch" if facts.get("format") == "pt" else "numpy"
     return "numpy" if entry.format in {"npz", "npy"} else "torch"

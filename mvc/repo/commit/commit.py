@@ -267,9 +267,9 @@ def _store_files(
     if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files
 
-        for path, parsed in attachments(given):
-            attached[path] = store_file(writer, finder, parsed, path)
-            writer.forget(parsed)
+        for path, given_file in attachments(given):
+            attached[path] = store_file(writer, finder, given_file.parsed, path)
+            writer.forget(given_file.parsed)
     return _Files(kept, attached, raw_bytes, production)
 
 
@@ -292,7 +292,7 @@ def _opened(
 ) -> Storing:
     """A file that is to be stored, reduced if it is to be, open until ``until`` ends."""
     assert change.open is not None
-    parsed = until.enter_context(change.open())
+    parsed = until.enter_context(change.open()).parsed
     last = context.caches.in_use.get(change.path)
     if change.reducer is not None:
         from mvc.repo.commit.reduced_file import reduced  # few commits need it

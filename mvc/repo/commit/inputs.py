@@ -9,13 +9,12 @@ from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mvc.adapters.files.detect import opaque
-from mvc.adapters.parsed import MemorySource, ParsedFile
+from mvc.adapters.opening import open_file
+from mvc.adapters.state_file import StateFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions, FileOptions
-from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, tip
@@ -50,23 +49,16 @@ def of_state(state: Mapping[str, Any] | None, name: str, *, cached: bool = False
     """A mapping of tensors as the path ``name``; ``cached`` as of a Change. None removes it."""
     if state is None:
         return Change(name, None)
-    from mvc.adapters.python.state import from_state  # files need none of it
-
-    return Change(name, lambda: nullcontext(from_state(state)), cached)
+    return Change(name, lambda: nullcontext(StateFile.of(state)), cached)
 
 
 def attachments(
     given: Mapping[str, bytes | Mapping[str, Any]],
-) -> Iterator[tuple[str, ParsedFile]]:
+) -> Iterator[tuple[str, StateFile]]:
     """What a version carries beside its files, by path: bytes, or mappings of tensors."""
-    from mvc.adapters.python.state import from_state
-
     for name, value in given.items():
-        path = attached_path(name)
-        if isinstance(value, bytes):
-            yield path, opaque(MemorySource(value), path)
-        else:
-            yield path, from_state(value)
+        file = StateFile.of_bytes(value) if isinstance(value, bytes) else StateFile.of(value)
+        yield attached_path(name), file
 
 
 def of_files(
@@ -107,7 +99,7 @@ def of_files(
     if files.all and not (names or gone or options.allow_empty):
         refuse_unnamed(changed)
 
-    def open_(name: str) -> AbstractContextManager[ParsedFile]:
+    def open_(name: str) -> AbstractContextManager[StateFile]:
         unless = partial(_was_kept_opaque, context, name)
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 

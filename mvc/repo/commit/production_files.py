@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from mvc.adapters.opening import open_file
 from mvc.errors import (
     IoFailed,
     MvcError,
@@ -22,7 +23,6 @@ from mvc.names import printable
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 
 
@@ -104,8 +104,8 @@ def _check_output(fs: FileSystem, output: Path) -> None:
             f"there is no permission for {into}", hint="name another place; nothing was committed"
         )
     if identity is not None and identity.size:
-        with open_file(fs, output, output.name) as parsed:
-            model = parsed.format != "opaque"
+        with open_file(fs, output, output.name) as file:
+            model = file.parsed.format != "opaque"
         if not model:
             raise WouldOverwrite(
                 f"{shown} exists and is no model file",

@@ -23,7 +23,7 @@ from mvc.repo.worktree.git_code import GitCode
 from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
-    from mvc.adapters.parsed import ParsedFile
+    from mvc.adapters.state_file import StateFile
     from mvc.lossy.reducer import Reducer
 
 
@@ -114,14 +114,14 @@ class Change(Struct, frozen=True):
     """
 
     path: str
-    open: Callable[[], AbstractContextManager[ParsedFile]] | None
+    open: Callable[[], AbstractContextManager[StateFile]] | None
     cached: bool = False
     reducer: Reducer | None = None
 
     @classmethod
-    def of(cls, path: str, parsed: ParsedFile) -> Self:
+    def of(cls, path: str, file: StateFile) -> Self:
         """A path with what is parsed already; its maker holds what consists of steps."""
-        return cls(path, lambda: nullcontext(parsed), cached=parsed.steps is None)
+        return cls(path, lambda: nullcontext(file), cached=file.parsed.steps is None)
 
 
 class CommitRequest(Struct, frozen=True):

@@ -178,7 +178,7 @@ class DiffSource(Struct, frozen=True):
     @contextmanager
     def open(self, entry: FileEntry) -> Iterator[Read]:
         """Reads the contents of a file. Raises SourceChanged if it is another on disk by now."""
-        from mvc.repo.content.sources import open_file
+        from mvc.adapters.opening import open_file
 
         store = self.context.store
         path = self.places.get(entry.path)
@@ -193,7 +193,8 @@ class DiffSource(Struct, frozen=True):
             return
         if store.fs.stat(path) is None:
             raise self.wrong(entry)
-        with open_file(store.fs, path, entry.path) as parsed:
+        with open_file(store.fs, path, entry.path) as file:
+            parsed = file.parsed
             layout = [(c.offset, c.spec) for c in parsed.contents]
             if layout != [(c.offset, c.spec) for c in entry.contents]:
                 raise self.wrong(entry)
@@ -376,14 +377,14 @@ def measured(
 
     Raises WeightsDropped, DamagedData, SourceChanged.
     """
-    from mvc.repo.diff.distance import measure
+    from mvc.repo.diff.distance import distance_of
 
     before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
     first, second = _buffer(x), _buffer(y)
     with old.open(x) as read_old, new.open(y) as read_new:
         for row in rows:
             u, v = before[row.renamed_from or row.key], after[row.key]
-            yield measure(
+            yield distance_of(
                 u.spec.dtype,
                 tensor_pieces(old, read_old, x, u, buffer=first),
                 v.spec.dtype,

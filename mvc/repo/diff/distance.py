@@ -54,7 +54,7 @@ class Distance(Struct, frozen=True):
     nonfinite: int
 
 
-def measure(
+def distance_of(
     old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
 ) -> Distance:
     """Compares two tensors with the same number of elements, given in row-major pieces of bytes.

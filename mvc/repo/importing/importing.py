@@ -169,9 +169,9 @@ class _Line:
         self._options.broken.append(checkpoint.source)
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
+        from mvc.adapters.opening import open_file
         from mvc.repo.commit.commit import commit
         from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
-        from mvc.repo.content.sources import open_file
 
         fs, deploy = self._context.store.fs, self._options.deploy
         changes = [

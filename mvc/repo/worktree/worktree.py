@@ -249,9 +249,9 @@ def entry_of(context: Context, name: str) -> FileEntry:
 def entry_at(context: Context, path: Path, name: str) -> FileEntry:
     """As ``entry_of`` for a file anywhere on disk, under the name given."""
     from mvc.adapters.hashing import hash_file
-    from mvc.repo.content.sources import open_file
+    from mvc.adapters.opening import open_file
 
     if context.store.fs.stat(path) is None:
         raise UnknownPath(f"there is no file {printable(str(path))}")
-    with open_file(context.store.fs, path, name) as parsed:
-        return hash_file(parsed, name)
+    with open_file(context.store.fs, path, name) as file:
+        return hash_file(file.parsed, name)

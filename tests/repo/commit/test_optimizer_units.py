@@ -9,6 +9,7 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.units import units_of
 from mvc.repo.lookup import manifests
+from mvc.state import StateFile
 from tests.adapters.training_files import checkpoint, move, network, paired, two_files
 
 OPTIMIZERS = {
@@ -20,7 +21,9 @@ OPTIMIZERS = {
 
 
 def store(context, files):
-    changes = [Change(path, lambda file=file: nullcontext(file)) for path, file in files.items()]
+    changes = [
+        Change(path, lambda file=file: nullcontext(StateFile(file))) for path, file in files.items()
+    ]
     return commit(context, CommitRequest(changes)).commit
 
 

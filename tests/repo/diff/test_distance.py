@@ -9,12 +9,12 @@ from hypothesis.extra import numpy as hnp
 
 from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES
-from mvc.repo.diff.distance import Distance, measure, to_float64
+from mvc.repo.diff.distance import Distance, distance_of, to_float64
 
 
 def of(old: np.ndarray, new: np.ndarray, dtype: str, other: str | None = None) -> Distance:
     a, b = (memoryview(x.tobytes()) for x in (old, new))
-    return measure(dtype, [a], other or dtype, [b])
+    return distance_of(dtype, [a], other or dtype, [b])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_packed_fours() -> None:
 def test_every_dtype_is_measured() -> None:
     for name, row in DTYPES.items():
         zeros = bytes(row.itemsize * 5)
-        found = measure(name, [memoryview(zeros)], name, [memoryview(zeros)])
+        found = distance_of(name, [memoryview(zeros)], name, [memoryview(zeros)])
         assert found.changed_share == 0.0, name
 
 
@@ -97,7 +97,9 @@ def test_another_dtype_changes_every_element() -> None:
 
 
 def test_no_elements() -> None:
-    assert measure("float32", [], "float32", [memoryview(b"")]) == Distance(0.0, 0.0, 0.0, None, 0)
+    assert distance_of("float32", [], "float32", [memoryview(b"")]) == Distance(
+        0.0, 0.0, 0.0, None, 0
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,7 +111,7 @@ def test_pieces_and_blocks_do_not_matter(size: int, seed: int, dtype: str) -> No
     step = (1 << 16) * old.itemsize
     assert PIECE % step == 0
     cut = [memoryview(old.tobytes())[i : i + step] for i in range(0, old.nbytes, step)]
-    found = measure(dtype, cut, dtype, [memoryview(new.tobytes())])
+    found = distance_of(dtype, cut, dtype, [memoryview(new.tobytes())])
     a, b = old.astype(np.float64), new.astype(np.float64)
     assert found.changed_share == pytest.approx(float((old != new).mean()))
     assert found.l2 == pytest.approx(float(np.linalg.norm(b - a)))

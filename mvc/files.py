@@ -1,0 +1,46 @@
+"""Model files: parsing them, and what their formats hold (only names).
+
+A name is imported when it is asked for, so that a command loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
+
+if TYPE_CHECKING:
+    from mvc.adapters.files.detect import why_opaque
+    from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
+    from mvc.adapters.files.safetensors import safetensors_header
+    from mvc.adapters.files.zip_layout import read_members
+    from mvc.adapters.opening import open_file, parse
+    from mvc.adapters.parsed import MemorySource, Source, read_exactly
+
+__all__ = [
+    "MemorySource",
+    "PickledDict",
+    "Source",
+    "open_file",
+    "parse",
+    "read_exactly",
+    "read_members",
+    "read_pickle",
+    "safetensors_header",
+    "why_opaque",
+]
+
+_IN = {
+    "MemorySource": "mvc.adapters.parsed",
+    "PickledDict": "mvc.adapters.files.pickle_nodes",
+    "Source": "mvc.adapters.parsed",
+    "open_file": "mvc.adapters.opening",
+    "parse": "mvc.adapters.opening",
+    "read_exactly": "mvc.adapters.parsed",
+    "read_members": "mvc.adapters.files.zip_layout",
+    "read_pickle": "mvc.adapters.files.pickle_nodes",
+    "safetensors_header": "mvc.adapters.files.safetensors",
+    "why_opaque": "mvc.adapters.files.detect",
+}
+
+__getattr__ = face(__name__, _IN)

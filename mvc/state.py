@@ -1,0 +1,58 @@
+"""States as files of a version: tensors with their bytes, hashes and distances (only names).
+
+A name is imported when it is asked for, so that a command loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
+
+if TYPE_CHECKING:
+    from mvc.adapters.python.arrays import (
+        array_bytes,
+        contiguous,
+        make_array,
+        tensor_bytes,
+        tensor_spec,
+    )
+    from mvc.adapters.python.state import LazyTensor, decode_state
+    from mvc.adapters.state_file import StateFile, root_of
+    from mvc.model.hashing import blob_id
+    from mvc.model.tensor import DTYPES
+    from mvc.repo.diff.distance import Distance, distance_of
+
+__all__ = [
+    "DTYPES",
+    "Distance",
+    "LazyTensor",
+    "StateFile",
+    "array_bytes",
+    "blob_id",
+    "contiguous",
+    "decode_state",
+    "distance_of",
+    "make_array",
+    "root_of",
+    "tensor_bytes",
+    "tensor_spec",
+]
+
+_IN = {
+    "DTYPES": "mvc.model.tensor",
+    "Distance": "mvc.repo.diff.distance",
+    "LazyTensor": "mvc.adapters.python.state",
+    "StateFile": "mvc.adapters.state_file",
+    "array_bytes": "mvc.adapters.python.arrays",
+    "blob_id": "mvc.model.hashing",
+    "contiguous": "mvc.adapters.python.arrays",
+    "decode_state": "mvc.adapters.python.state",
+    "distance_of": "mvc.repo.diff.distance",
+    "make_array": "mvc.adapters.python.arrays",
+    "root_of": "mvc.adapters.state_file",
+    "tensor_bytes": "mvc.adapters.python.arrays",
+    "tensor_spec": "mvc.adapters.python.arrays",
+}
+
+__getattr__ = face(__name__, _IN)
