@@ -25,7 +25,7 @@ BUDGET = {
     ".": 871,
     "adapters": 2_117,
     "api": 787,
-    "cli": 4_136,
+    "cli": 4_102,
     "codecs": 1_489,
     "distributed": 2_911,
     "frameworks": 2_847,

@@ -34,7 +34,7 @@ def live_now(session: Session) -> IsLive:
     @cache
     def sequence(target: str) -> int | None:
         try:
-            return session.repository.live(target).deployment.sequence
+            return session.repo.live(target).deployment.sequence
         except (NoDeployment, DamagedData):  # none counts, or it is not known which does
             return None
 
@@ -106,7 +106,7 @@ def tell_absent(session: Session, states: int) -> None:
     """Notes how states come that never came here."""
     if states:
         are = "are" if states > 1 else "is"
-        session.out.note(
+        session.note(
             f"{count(states, 'state')} {are} not here, because the versions were "
             "fetched without them: 'mvc fetch REMOTE REV...' brings them"
         )
@@ -126,20 +126,20 @@ def _code(commit: Commit, *, full: bool) -> str:
 def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
     """Who vouches for a version or a deployment; None if nobody signed it, and nobody is to."""
     try:
-        checked = session.repository.signature(of)
+        checked = session.repo.signature(of)
     except MvcError as error:  # the answer is about more than that
         return f"not checked: {printable(error.message)}"
-    if checked.trust == "unsigned" and not session.repository.config.get("sign.allowed_signers"):
+    if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
     from mvc.repo.statements.signatures import told
 
-    return session.out.paint(told(checked), "good" if checked.trust == "good" else "bad")
+    return session.paint(told(checked), "good" if checked.trust == "good" else "bad")
 
 
 def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:
     """The same for programs; None where it cannot be checked."""
     with suppress(MvcError):
-        return session.repository.signature(of)
+        return session.repo.signature(of)
     return None
 
 
@@ -213,27 +213,26 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
 
 def tell_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
     """Says what the command did, ``words`` with target, commit and ``more``, or prints JSON."""
-    out = session.out
-    if not session.answered(schema, {"deployment": done}) and not out.quiet:
-        commit = out.paint(done.commit.short, "id")
-        target = out.paint(printable(done.target), "target")
+    if not session.answered(schema, {"deployment": done}) and not session.quiet:
+        commit = session.paint(done.commit.short, "id")
+        target = session.paint(printable(done.target), "target")
         when = format_time(done.time_ns)
-        out.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
+        session.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
 
 
 def warn_of_new_target(session: Session, deployed: Deployed) -> None:
     """Names a target without earlier deployments, if there are others, and the nearest of these."""
-    repository, target = session.repository, deployed.target
-    if deployed.replaces is not None or len(repository.deployments(target)) > 1:
+    target = deployed.target
+    if deployed.replaces is not None or len(session.repo.deployments(target)) > 1:
         return
-    others = [name for name in repository.targets() if name != target]
+    others = [name for name in session.repo.targets() if name != target]
     if not others:
         return
     from difflib import get_close_matches
 
     close = get_close_matches(target, others, n=1)
     near = f"; did you mean {printable(close[0])}?" if close else ""
-    session.out.warn(
+    session.warn(
         f"{target} is a new target{near} "
         f"('mvc deploy --retract {deployed.commit.short} {target}' withdraws this)"
     )

@@ -61,27 +61,27 @@ def _actions(session: Session, ctx: click.Context) -> list[str]:
     if not typed:
         return ["list", "add", "remove", "show"]
     return (
-        _names(session.repository.remotes.list())
+        _names(session.repo.remotes.list())
         if typed[0] in {"remove", "show"} and len(typed) == 1
         else []
     )
 
 
 def _refs(session: Session) -> list[str]:
-    return _names([*session.repository.branches(), *session.repository.tags()])
+    return _names([*session.repo.branches(), *session.repo.tags()])
 
 
 def _revisions(session: Session) -> list[str]:
-    return ["HEAD", *_refs(session), *_names(session.repository.remote_refs())]
+    return ["HEAD", *_refs(session), *_names(session.repo.remote_refs())]
 
 
 def _metrics(session: Session) -> set[str]:
-    newest = session.repository.log("HEAD", LogOptions(every=True), limit=_NEWEST, incomplete=[])
+    newest = session.repo.log("HEAD", LogOptions(every=True), limit=_NEWEST, incomplete=[])
     return {name for entry in newest for name in entry.commit.metrics}
 
 
 def _tracked(session: Session, rev: str) -> list[str]:
-    return [session.from_here(path) for path in session.repository.manifest(rev).by_path]
+    return [session.from_here(path) for path in session.repo.manifest(rev).by_path]
 
 
 def _of_version(session: Session, ctx: click.Context) -> list[str]:
@@ -89,7 +89,7 @@ def _of_version(session: Session, ctx: click.Context) -> list[str]:
 
 
 def _tensors(session: Session, rev: str) -> list[str]:
-    entries = session.repository.manifest(rev).entries
+    entries = session.repo.manifest(rev).entries
     return [tensor.key for entry in entries for tensor in entry.tensors]
 
 
@@ -99,7 +99,7 @@ def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
     def read(session: Session, ctx: click.Context) -> list[str]:
         given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
         if at is not None or target is not None:
-            return parts(session, str(session.repository.find(at=at, target=target)))
+            return parts(session, str(session.repo.find(at=at, target=target)))
         return parts(session, given[0]) if given else _revisions(session)
 
     return read
@@ -122,20 +122,20 @@ def _values(_: Session, ctx: click.Context) -> Iterable[str]:
 _ON_DISK = {"DIR": "dir", **dict.fromkeys(("FILE", "SCRIPT", "DIR|FILE..."), "file")}
 _READ: dict[str, _Read] = {
     **dict.fromkeys(("A", "B", "OTHER", "REV", "START"), lambda session, _: _revisions(session)),
-    "BRANCH": lambda session, _: _names(session.repository.branches()),
+    "BRANCH": lambda session, _: _names(session.repo.branches()),
     "COMMAND": lambda *_: [*COMMANDS, *TOPICS],
-    "DATA": lambda session, _: _names(recipes.data_sets(session.repository)),
+    "DATA": lambda session, _: _names(recipes.data_sets(session.repo)),
     "KEY": lambda *_: KEYS,
     "METRIC": lambda session, _: _metrics(session),
     "ORDER": lambda session, _: [sign + n for n in _metrics(session) for sign in ("", "-")],
     "PATH": _of_version,
     "REF": lambda session, _: _refs(session),
-    "REMOTE": lambda session, _: _names(session.repository.remotes.list()),
+    "REMOTE": lambda session, _: _names(session.repo.remotes.list()),
     "[REV] [PATH]...": _revision_then(_tracked),
     "[REV] [TENSOR]": _revision_then(_tensors),
-    "TAG": lambda session, _: _names(session.repository.tags()),
+    "TAG": lambda session, _: _names(session.repo.tags()),
     "SPEC": _presets,
-    **dict.fromkeys(("T", "TARGET"), lambda session, _: session.repository.targets()),
+    **dict.fromkeys(("T", "TARGET"), lambda session, _: session.repo.targets()),
     "VALUE": _values,
     "list": _actions,
 }

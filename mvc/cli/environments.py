@@ -21,10 +21,10 @@ _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 def show_environment(session: Session, rev: CommitId) -> None:
     """Prints the fields of the environment that a version carries."""
-    recorded = recipes.environment(session.repository, rev)
+    recorded = recipes.environment(session.repo, rev)
     payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
     if not session.answered("mvc.show.environment/1", payload):
-        session.out.table("field, value", recorded.fields().items())
+        session.table("field, value", recorded.fields().items())
 
 
 def compare_environments(session: Session, rev: str, other: str | None) -> bool:
@@ -32,11 +32,11 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
 
     Returns whether results may differ.
     """
-    recorded = recipes.environment(session.repository, rev)
+    recorded = recipes.environment(session.repo, rev)
     if other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = recipes.environment(session.repository, other)
+        there = recipes.environment(session.repo, other)
     compared = recorded.compare(there)
     sections = {"environment": recorded.sections, "other": there.sections}
     payload = fields(compared, "verdict differences") | sections
@@ -51,9 +51,9 @@ def _print(
     recorded: Environment,
     compared: Comparison,
 ) -> None:
-    out, (rev, other) = session.out, named
+    (rev, other) = named
     name = printable(other or "this machine")
-    out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
+    session.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
     rows: list[tuple[str, ...]] = [
         (d.grade, d.field, d.recorded or "-", d.other or "-") for d in shown
@@ -65,9 +65,9 @@ def _print(
         rows += [("equal", k, v, v) for k, v in equal.items()]
         styles += [None] * len(equal)
     titles = [*columns("grade, field, recorded"), Column(name, give="end")]
-    out.table(titles, rows, styles=styles)
+    session.table(titles, rows, styles=styles)
     if other is None and any(d.field.startswith(_SET) for d in shown):
-        out.note("a retraining sets settings and threads as recorded before it computes")
+        session.note("a retraining sets settings and threads as recorded before it computes")
     hidden = len(compared.differences) - len(shown)
     if hidden:
-        out.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")
+        session.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

@@ -101,7 +101,7 @@ def delete_refs(
         raise click.UsageError(f"name the {kind} to delete")
     for name in names:
         delete(name)
-        session.out.note(f"Deleted {kind} {name}")
+        session.note(f"Deleted {kind} {name}")
 
 
 def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[..., Ref]) -> None:
@@ -109,7 +109,7 @@ def make_ref(session: Session, kind: str, names: Sequence[str], make: Callable[.
     if len(names) > 2:
         raise click.UsageError(f"too many arguments: mvc {kind} NAME [REV]")
     made = make(*names)
-    session.out.note(f"{kind.capitalize()} {made.name} is at {made.commit.short}")
+    session.note(f"{kind.capitalize()} {made.name} is at {made.commit.short}")
 
 
 def print_refs(
@@ -122,14 +122,14 @@ def print_refs(
     for ref in found:
         mark, title = "*" if ref.name == current else "", session.title(ref.commit)
         rows.append((mark, ref.name, ref.commit.short, title))
-    session.out.table(columns, rows)
+    session.table(columns, rows)
 
 
 def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
     """Name, commit, time and message of each."""
     rows = []
     for ref in found:
-        commit = session.repository.version(ref.commit)
+        commit = session.repo.version(ref.commit)
         time = format_time(commit.time_ns, 0)
         rows.append(
             {"name": ref.name, "commit": ref.commit, "time": time, "message": commit.message}

@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     try:
         try:
-            with _saying_what_it_waits_for(session.out):
+            with _saying_what_it_waits_for(session):
                 return _invoke(arguments, session)
         except BrokenPipeError:
             raise
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
                 import traceback
 
                 traceback.print_exc()
-            return report(describe(error), session.out, as_json="--json" in arguments)
+            return report(describe(error), session, as_json="--json" in arguments)
     except BrokenPipeError:
         return _BROKEN_PIPE
 

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
     """Who forgot which states when, why, and since when no byte is left; ``only`` of a version."""
-    out, states = session.out, count(len(receipt.states), "state")
+    states = count(len(receipt.states), "state")
     by = f" by {printable(receipt.author)}" if receipt.author else ""
     when = format_time(receipt.time_ns, precise=False)
-    out.line(f"Receipt {receipt.number}: {states} forgotten on {when}{by}")
+    session.line(f"Receipt {receipt.number}: {states} forgotten on {when}{by}")
     for word, text in (("why", receipt.reason), ("rules", receipt.rules)):
         if text:
-            out.line(f"  {word}: {one_line(text)}")
+            session.line(f"  {word}: {one_line(text)}")
     rows = []
     for state in receipt.states:
         if only in (None, state.commit):
             root = "" if state.root is None else str(state.root)
             rows.append((str(state.commit), root, _gone(state)))
-    out.table("version, Merkle root, bytes gone", rows, indent="  ")
+    session.table("version, Merkle root, bytes gone", rows, indent="  ")
 
 
 def _gone(state: ForgottenState) -> str:

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 def tell(session: Session, done: Restored) -> None:
     """Says on stderr how many files were written, deleted and left; with -v which ones."""
-    out = session.out
     if session.verbose and len(done.written) + len(done.deleted) > 1:
         for word, paths in (("wrote  ", done.written), ("deleted", done.deleted)):
             for path in paths:
-                out.note(f"  {word}  {path}")
+                session.note(f"  {word}  {path}")
     single = len(done.written) == 1
     parts = [
         f"{printable(done.written[0]) if single else count(len(done.written), 'file')} written"
@@ -27,17 +26,17 @@ def tell(session: Session, done: Restored) -> None:
         parts.append(f"{len(done.deleted):,} deleted")
     if done.unchanged:
         parts.append(f"{len(done.unchanged):,} there already")
-    out.note(", ".join(parts))
+    session.note(", ".join(parts))
     if done.left_out:
         names = listed([printable(path) for path in done.left_out], 3)
-        out.note(f"left out {names}; --all writes training states, too")
+        session.note(f"left out {names}; --all writes training states, too")
 
 
 def warn_of_deploying(session: Session, target: str) -> None:
     """Warns of a training that deploys to a target: it yields, and only commits from now on."""
-    process = deploying(session.repository.context, target)
+    process = deploying(session.repo.context, target)
     if process is not None:
-        session.out.warn(
+        session.warn(
             f"a training deploys to {target}: {process}; it goes on committing, and "
             "stops deploying there until it is started again or calls deploy_again()"
         )
@@ -46,13 +45,13 @@ def warn_of_deploying(session: Session, target: str) -> None:
 def tell_of_training(session: Session, *branches: str | None) -> None:
     """Says on which of these branches a training records."""
     for branch in dict.fromkeys(branches):
-        if not session.repository.is_recording(branch):
+        if not session.repo.is_recording(branch):
             continue
         if branch is None:
-            session.out.note("A training is recording on the detached HEAD, and follows it")
+            session.note("A training is recording on the detached HEAD, and follows it")
         else:
             name = printable(branch)
-            session.out.note(f"A training is recording on {name}, and goes on there")
+            session.note(f"A training is recording on {name}, and goes on there")
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:
@@ -62,7 +61,7 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
         return
     name = left.newest.short
     them = "it" if left.count == 1 else "them"
-    days = f"{float(session.repository.config.get('gc.grace_days')):g} days"
+    days = f"{float(session.repo.config.get('gc.grace_days')):g} days"
     if left.deployed == left.count:
         fate = f"deployments keep {them} from 'mvc gc'"
     elif left.deployed:
@@ -72,5 +71,5 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
     else:
         fate = f"'mvc gc' deletes {them} after {days}"
     versions = count(left.count, "version")
-    session.out.warn(f"no branch or tag leads to {versions} now, the newest {name}; {fate}")
-    session.out.note(f"to give {them} a branch: mvc branch NAME {name}")
+    session.warn(f"no branch or tag leads to {versions} now, the newest {name}; {fate}")
+    session.note(f"to give {them} a branch: mvc branch NAME {name}")

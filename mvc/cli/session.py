@@ -1,4 +1,4 @@
-"""What every command is given: its output, and the repository, opened at the first use."""
+"""What every command is given: it prints, and opens the repository at the first use."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 """Options of a remote that say how to reach it."""
 
 
-class Session:
+class Session(Output):
     """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.
 
     ``as_json``: the command prints one JSON object. ``arguments``: what was typed behind ``mvc``.
     """
 
     def __init__(self) -> None:
-        self.out, self.fs = Output(), FileSystem()
+        super().__init__()
+        self.fs = FileSystem()
         self.verbosity = 0
         self.debug = False
         self.as_json = False
@@ -51,7 +52,7 @@ class Session:
         return self.verbosity > 0
 
     @property
-    def repository(self) -> Repository:
+    def repo(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
         if self._opened is None:
             from mvc.api import Repository
@@ -62,7 +63,7 @@ class Session:
 
     @contextmanager
     def visiting(self, remote: str, *, nodes: bool = False) -> Iterator[None]:
-        """While the block runs, ``repository`` is a private copy of a remote, or of one at a URL.
+        """While the block runs, ``repo`` is a private copy of a remote, or of one at a URL.
 
         With ``nodes`` it has what nodes report there.
         """
@@ -71,10 +72,10 @@ class Session:
         url, options = remote, dict[str, str | bool]()
         if not {"/", ":"} & set(remote):
             with suppress(NotARepository):
-                found = self.repository.remotes.find(remote)
+                found = self.repo.remotes.find(remote)
                 url, options = found.url, {name: getattr(found, name) for name in _ACCESS}
         with (
-            self.out.progress("receiving") as progress,
+            self.progress("receiving") as progress,
             visit(url, nodes=nodes, config=load, progress=progress, **options) as visited,
             self.working_on(visited),
         ):
@@ -90,7 +91,7 @@ class Session:
         """
         if name is None:
             return act()
-        remotes = self.repository.remotes
+        remotes = self.repo.remotes
         if (folder := remotes.folder(name)) is not None:
             self.close()
             with chdir(folder):
@@ -125,11 +126,10 @@ class Session:
         """
         if at is None and target is None:
             return (words[0], words[1:]) if words else (None, ())
-        repository = self.repository
-        repository.find(at=at, target=target)  # says what is wrong where no target is named
-        live = repository.live(target or repository.targets()[0], at=at)
+        self.repo.find(at=at, target=target)  # says what is wrong where no target is named
+        live = self.repo.live(target or self.repo.targets()[0], at=at)
         since = format_time(live.since_ns)
-        self.out.note(f"{live.commit.short} was live on {live.target} from {since}")
+        self.note(f"{live.commit.short} was live on {live.target} from {since}")
         return str(live.commit), words
 
     def _warn_of_interrupted(self, opened: Context) -> None:
@@ -140,12 +140,12 @@ class Session:
         if opened.finished_head:
             done.append("HEAD moved")
         if done:
-            self.out.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
+            self.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
         if opened.given_up:
             files = listed([printable(str(path)) for path in opened.given_up], 3)
             alone = listed([printable(str(path)) for path in opened.left_alone], 3)
             more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
-            self.out.warn(
+            self.warn(
                 f"gave up a checkout that was interrupted: {files} not replaced{more}; "
                 "see 'mvc status'"
             )
@@ -153,19 +153,19 @@ class Session:
     def answered(self, schema: str, payload: object, *, one_line: bool = False) -> bool:
         """Prints ``payload`` if the command answers with JSON; returns whether it does."""
         if self.as_json:
-            self.out.json(schema, payload, one_line=one_line)
+            self.json(schema, payload, one_line=one_line)
         return self.as_json
 
     @property
     def config_file(self) -> Path:
-        return self.repository.root / ".mvc" / "config.yaml"
+        return self.repo.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
-        return self.repository.context.store.clock.now_ns()
+        return self.repo.context.store.clock.now_ns()
 
     def title(self, id_: CommitId) -> str:
-        return one_line(self.repository.version(id_).message)
+        return one_line(self.repo.version(id_).message)
 
     def named(self, id_: CommitId) -> str:
         """``1a2b3c4d5e, nightly``."""
@@ -173,20 +173,20 @@ class Session:
 
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
-        return [self.repository.tracked_name(path) or "." for path in paths]
+        return [self.repo.tracked_name(path) or "." for path in paths]
 
     def tracks(self, path: str) -> bool:
         """Whether HEAD has a file of this PATH, or files in a folder of it."""
         with suppress(MvcError):  # a name that no path can have, or no version yet
             (name,) = self.names([path])
-            tracked = self.repository.manifest().by_path
+            tracked = self.repo.manifest().by_path
             return name == "." or any(f"{each}/".startswith(f"{name}/") for each in tracked)
         return False
 
     def from_here(self, name: str) -> str:
         """A tracked name, or a folder's with ``/`` at its end, as a printable path from here."""
         here = self.fs.realpath(self.fs.cwd())
-        path = os.path.relpath(self.repository.root / name, here)
+        path = os.path.relpath(self.repo.root / name, here)
         return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, output: str | Path, *, force: bool | None) -> None:
@@ -211,9 +211,9 @@ class Session:
         if not incomplete:
             return
         self._told = True
-        self.out.warn(f"this is incomplete: {incomplete[0].message}")
+        self.warn(f"this is incomplete: {incomplete[0].message}")
         if incomplete[0].hint is not None:
-            self.out.note(f"hint: {incomplete[0].hint}")
+            self.note(f"hint: {incomplete[0].hint}")
         click.get_current_context().exit(DamagedData.exit_code)
 
     def close(self) -> None:
@@ -224,9 +224,9 @@ class Session:
             if gaps and not self._told:
                 self._told = True
                 lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
-                self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
+                self.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
             repository.close()
-        self.out.end_page()
+        self.end_page()
 
     @contextmanager
     def working_on(self, repository: Repository) -> Iterator[None]:
@@ -246,9 +246,9 @@ class Session:
             nonlocal due
             if time.monotonic() >= due:
                 due = math.inf
-                self.out.note(text)
+                self.note(text)
 
-        with self.out.progress("training", counted=True) as bar:
+        with self.progress("training", counted=True) as bar:
             yield bar or tell
 
 

@@ -29,9 +29,8 @@ _MOST_IN_JSON = 10_000
 
 def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) -> None:
     """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it in ``output``."""
-    out = session.out
-    entry, found = _named(session, session.repository.manifest(rev), name)
-    values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
+    entry, found = _named(session, session.repo.manifest(rev), name)
+    values = _array(found.spec, session.repo.tensor_bytes(entry, found, rev))
     if output is not None:
         session.check_output(output, force=None)
         file = io.BytesIO()
@@ -40,10 +39,10 @@ def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) 
             Path(output), lambda to: to.write([file.getbuffer()]), mode=None, durable=False
         )
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
-        out.note(f"saved {found.key}{as_} in {output}")
+        session.note(f"saved {found.key}{as_} in {output}")
     if session.as_json:
         whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
-        out.json(
+        session.json(
             "mvc.show.tensor/1",
             {
                 "commit": rev,
@@ -81,17 +80,17 @@ def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, 
 
 
 def _print(session: Session, found: LogicalTensor, values: Array) -> None:
-    out, spec = session.out, found.spec
-    id_ = out.paint(str(found.id) if session.verbose else found.id.short, "id")
+    spec = found.spec
+    id_ = session.paint(str(found.id) if session.verbose else found.id.short, "id")
     what = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
-    out.line(f"{printable(found.key)}  {what}, {id_}")
+    session.line(f"{printable(found.key)}  {what}, {id_}")
     if figures := _summary(values):
-        out.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
+        session.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
     threshold = (
         max(values.size, 1) if session.verbose else 1000
     )  # of more, numpy prints the corners
-    width = out.width or 100
-    out.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
+    width = session.width or 100
+    session.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
 
 
 def _array(spec: TensorSpec, data: memoryview) -> Array:

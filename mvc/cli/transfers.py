@@ -24,16 +24,16 @@ def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
     _tell(session, f"From {printable(url)}", rows, done)
     held = ", ".join(id_.short for id_ in done.held)
     if held:
-        session.out.warn(
+        session.warn(
             f"{held}: forgotten by name at {done.remote}, and kept here for now, "
             "because HEAD or a version without weights stands on it"
         )
     forgotten = listed([id_.short for id_ in done.forgotten], 10)
     if done.forgotten:
-        session.out.note(f"{forgotten}: forgotten by name at {done.remote}, and from now on here")
+        session.note(f"{forgotten}: forgotten by name at {done.remote}, and from now on here")
     if done.kept:
         kept = [id_.short for id_ in done.kept]
-        session.out.warn(
+        session.warn(
             f"{listed(kept, 10)}: forgotten by name at {done.remote}, and kept here: "
             f"'mvc forget {kept[0]}' forgets one here, too"
         )
@@ -44,12 +44,12 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     rows = [_row(each, here=False) for each in done.updates]
     _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
     for name in done.passed_over:
-        session.out.note(f"tag {name} is another version there, and stays")
+        session.note(f"tag {name} is another version there, and stays")
     names = ", ".join(id_.short for id_ in done.at_home)
     if names:
-        session.out.note(f"the files of data sets stay here: {names}")
+        session.note(f"the files of data sets stay here: {names}")
     for target, id_ in done.not_there:
-        session.out.warn(
+        session.warn(
             f"{id_.short}, live on {target} here, is not there, nor its deployment: "
             "push a branch or a tag that leads to it"
         )
@@ -59,10 +59,10 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
             f"{scope.partition(':')[2].removeprefix('tags/')}"
             for scope in lacks[:5]
         )
-        session.out.warn(f"not sent: {what}. This needs the scope {listed(lacks, 5)}")
+        session.warn(f"not sent: {what}. This needs the scope {listed(lacks, 5)}")
     if done.not_forgotten:
         ids = listed([id_.short for id_ in done.not_forgotten], 5)
-        session.out.warn(
+        session.warn(
             f"not sent: {ids} forgotten here by name; forgetting on {done.remote} needs "
             "the scope admin. Everything else was sent"
         )
@@ -71,12 +71,12 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
 
         target = printable(each.target)
         what = "the retraction recorded here on" if each.retracts else "the deployment here to"
-        session.out.warn(
+        session.warn(
             f"not sent: {what} {target}; {meanwhile(each)}. 'mvc fetch' brings it; then "
             f"'mvc deploy VERSION {target}' replaces it, and with --retract drops yours"
         )
     for id_ in done.held:
-        session.out.warn(
+        session.warn(
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "
             "stands on it"
         )
@@ -85,10 +85,10 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
 def tell_of_states(session: Session, title: str, done: Transferred | Pushed) -> None:
     """Says how many states came or went by themselves."""
     if not done.is_news:
-        session.out.note("Everything up to date")
+        session.note("Everything up to date")
     elif session.verbosity >= 0:
-        session.out.line(printable(title))
-        session.out.line(f"{count(done.versions, 'state')}, {size(done.bytes)}")
+        session.line(printable(title))
+        session.line(f"{count(done.versions, 'state')}, {size(done.bytes)}")
 
 
 def _tell(
@@ -99,23 +99,23 @@ def _tell(
     *,
     would: bool = False,
 ) -> None:
-    out = session.out
+
     if not done.is_news:
         if not done.is_short:
-            out.note("Everything up to date")
+            session.note("Everything up to date")
         return
     if session.verbosity < 0:
         return
-    out.line(title)
-    out.table(_COLUMNS, rows, indent=" ")
+    session.line(title)
+    session.table(_COLUMNS, rows, indent=" ")
     more = done.operations - done.versions
     named = [(done.versions, "version"), (max(more, 0), "other operation")]
     parts = [count(n, noun) for n, noun in named if n]
     if parts:
         sent = " would be sent" if would else ""
-        out.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
+        session.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
     if done.targets:
-        out.line(f"with deployments on {listed([printable(t) for t in done.targets], 10)}")
+        session.line(f"with deployments on {listed([printable(t) for t in done.targets], 10)}")
 
 
 def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:
@@ -149,11 +149,11 @@ def _id(value: CommitId | None) -> str:
 
 def tell_unsent(session: Session, target: str | None = None) -> None:
     """Says which deployments remotes lack; nothing where all is in step."""
-    remotes = session.repository.root / ".mvc" / "remotes.yaml"
+    remotes = session.repo.root / ".mvc" / "remotes.yaml"
     if session.fs.stat(remotes) is None:  # which spares the imports of all that knows remotes
         return
-    for each in session.repository.remotes.unsent(target):
-        session.out.note(unsent_line(each) if target is None else _unsent(each))
+    for each in session.repo.remotes.unsent(target):
+        session.note(unsent_line(each) if target is None else _unsent(each))
 
 
 def unsent_line(unsent: Unsent) -> str:

@@ -265,9 +265,9 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if not value:
         return
     if param.name == "quiet":
-        session.verbosity, session.out.quiet = -1, True
+        session.verbosity, session.quiet = -1, True
     elif param.name == "color":
-        session.out.set_color(value)
+        session.set_color(value)
     else:
         setattr(session, str(param.name), value)
 
@@ -350,7 +350,7 @@ def verb(
         def callback(**values: Any) -> int | None:
             session = click.get_current_context().ensure_object(Session)
             if pages and not (session.as_json or session.no_pager):
-                session.out.page()
+                session.page()
             check_together(options, values)
             return function(session, options(**values))
 

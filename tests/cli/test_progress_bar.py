@@ -34,7 +34,7 @@ def drawn(terminal: Terminal) -> str:
 
 def test_how_far_it_is_and_nothing_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
-    with Session().out.progress("storing") as progress:
+    with Session().progress("storing") as progress:
         assert progress is not None
         progress(5_000_000, 10_000_000, "a\x1b[2J[b]" + "b" * 20)
         line = drawn(terminal)
@@ -45,7 +45,7 @@ def test_how_far_it_is_and_nothing_at_its_end(monkeypatch: pytest.MonkeyPatch) -
 
 def test_numbers_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch, 60)
-    with Session().out.progress("collecting", counted=True) as progress:
+    with Session().progress("collecting", counted=True) as progress:
         assert progress is not None
         progress(1, 4000, "packs")
         line = drawn(terminal)
@@ -55,10 +55,10 @@ def test_numbers_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     session = Session()
-    with session.out.progress("storing") as progress:
+    with session.progress("storing") as progress:
         assert progress is not None
         progress(1, 10, "x")
-        session.out.warn("the disk is slow")
+        session.warn("the disk is slow")
         assert terminal.getvalue().endswith(GONE + "mvc: warning: the disk is slow\n")
         progress(2, 10, "y")
         assert drawn(terminal).startswith("storing y")
@@ -69,7 +69,7 @@ def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_quick_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     monkeypatch.setattr(output, "_SOON", 60)
-    with Session().out.progress("storing") as progress:
+    with Session().progress("storing") as progress:
         assert progress is not None
         progress(1, 10, "x")
     assert terminal.getvalue() == ""
@@ -80,7 +80,7 @@ def test_none_where_it_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, term: st
     terminal = on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", term)
     session = Session()
-    session.out.quiet = term != "dumb"
-    with session.out.progress("storing") as progress:
+    session.quiet = term != "dumb"
+    with session.progress("storing") as progress:
         assert progress is None
     assert terminal.getvalue() == ""

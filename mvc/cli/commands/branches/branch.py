@@ -20,12 +20,12 @@ class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc branch experiment HEAD~3", _BranchOptions)
 def command(session: Session, args: _BranchOptions) -> None:
     if args.delete:
-        delete = partial(session.repository.delete_branch, force=args.force)
+        delete = partial(session.repo.delete_branch, force=args.force)
         delete_refs(session, "branch", args.names, delete)
     elif args.move:
         _rename(session, args.names, args.force)
     elif args.names:
-        make = partial(session.repository.branch, force=args.force)
+        make = partial(session.repo.branch, force=args.force)
         make_ref(session, "branch", args.names, make)
     if session.as_json or not args.names:
         _list(session)
@@ -34,19 +34,19 @@ def command(session: Session, args: _BranchOptions) -> None:
 def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
     if len(names) not in {1, 2}:
         raise click.UsageError("rename with: mvc branch -m [OLD] NEW")
-    old = names[0] if len(names) == 2 else session.repository.head().branch
+    old = names[0] if len(names) == 2 else session.repo.head().branch
     if old is None:
         raise click.UsageError("HEAD is on no branch: name the branch to rename")
-    session.repository.rename_branch(old, names[-1], force=force)
-    session.out.note(f"Renamed branch {old} to {names[-1]}")
+    session.repo.rename_branch(old, names[-1], force=force)
+    session.note(f"Renamed branch {old} to {names[-1]}")
 
 
 def _list(session: Session) -> None:
-    found, current = session.repository.branches(), session.repository.head().branch
+    found, current = session.repo.branches(), session.repo.head().branch
     if not session.as_json:
         print_refs(session, found, "branch", current=current)
         return
     rows = refs_json(session, found)
     if current is not None:
         rows = [row | {"current": row["name"] == current} for row in rows]
-    session.out.json("mvc.branch/1", {"current": current, "branches": rows})
+    session.json("mvc.branch/1", {"current": current, "branches": rows})

@@ -15,11 +15,11 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc switch -c experiment", _SwitchOptions)
 def command(session: Session, args: _SwitchOptions) -> None:
-    repository = session.repository
-    before = repository.head(if_known=True).branch
-    there = {ref.name for ref in repository.branches()}
-    with session.out.progress("restoring") as progress:
-        done = repository.switch(
+
+    before = session.repo.head(if_known=True).branch
+    there = {ref.name for ref in session.repo.branches()}
+    with session.progress("restoring") as progress:
+        done = session.repo.switch(
             args.branch, progress=progress, create=args.create, start=args.start, force=args.force
         )
     created = args.create or args.branch not in {*there, before}
@@ -28,11 +28,11 @@ def command(session: Session, args: _SwitchOptions) -> None:
         if done is not None:
             warn_of_unreached(session, done)
         restored = {"restored": done, "branch": args.branch, "created": created}
-        session.out.json("mvc.switch/1", restored)
+        session.json("mvc.switch/1", restored)
         return
     if done is not None and (done.written or done.deleted or done.unchanged):
         tell(session, done)
-    session.out.note(f"Switched to {'new ' if created else ''}branch {args.branch}")
+    session.note(f"Switched to {'new ' if created else ''}branch {args.branch}")
     tell_of_training(session, before, args.branch)
     if done is not None:
         warn_of_unreached(session, done)

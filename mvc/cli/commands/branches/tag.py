@@ -16,12 +16,12 @@ class _TagOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc tag v1.2 HEAD~1", _TagOptions)
 def command(session: Session, args: _TagOptions) -> None:
-    repository = session.repository
+
     if args.delete:
-        delete_refs(session, "tag", args.names, repository.delete_tag)
+        delete_refs(session, "tag", args.names, session.repo.delete_tag)
     elif args.names:
-        make_ref(session, "tag", args.names, partial(repository.tag, force=args.force))
+        make_ref(session, "tag", args.names, partial(session.repo.tag, force=args.force))
     if session.as_json:
-        session.out.json("mvc.tag/1", {"tags": refs_json(session, repository.tags())})
+        session.json("mvc.tag/1", {"tags": refs_json(session, session.repo.tags())})
     elif not args.names:
-        print_refs(session, repository.tags(), "tag")
+        print_refs(session, session.repo.tags(), "tag")

@@ -59,7 +59,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
 
 
 def _checkout(session: Session, args: _CheckoutOptions) -> None:
-    repository, out = session.repository, session.out
+
     rev, paths = session.moment_or_rev(args.words, args.at, args.target)
     if rev is None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
@@ -69,27 +69,29 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         _write_model(session, rev, args.output, force=args.force)
         return
-    before = repository.head(if_known=True).branch
+    before = session.repo.head(if_known=True).branch
     done = _restore(session, rev, names, args)
     if done.moved_head:
         tell_of_training(session, before, done.branch)
     if session.as_json:
         warn_of_unreached(session, done)
-        out.json("mvc.checkout/1", done)
+        session.json("mvc.checkout/1", done)
         return
     tell(session, done)
     if done.moved_head:
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
-        out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
+        session.note(
+            f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip()
+        )
     warn_of_unreached(session, done)
 
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
-    to = _stdout(session) if args.output == "-" else args.output or session.repository.root
+    to = _stdout(session) if args.output == "-" else args.output or session.repo.root
     try:
-        with session.out.progress("restoring") as progress:
-            return session.repository.checkout(
+        with session.progress("restoring") as progress:
+            return session.repo.checkout(
                 rev,
                 path=names,
                 to=to,
@@ -113,17 +115,18 @@ def _write_model(session: Session, rev: str, output: str | None, *, force: bool)
     """Writes code and weights into a folder, and says so."""
     from mvc.models.export import export_model  # it imports numpy
 
-    repository, out = session.repository, session.out
-    commit = repository.find(rev)
+    commit = session.repo.find(rev)
     folder = output or f"model-{commit.short}"
-    with session.out.progress("restoring") as progress:
-        done = export_model(repository, commit, folder, force=force, progress=progress)
-    call = recipes.model(repository, commit).call
+    with session.progress("restoring") as progress:
+        done = export_model(session.repo, commit, folder, force=force, progress=progress)
+    call = recipes.model(session.repo, commit).call
     if session.answered("mvc.checkout/1", fields(done) | {"model": call, "folder": folder}):
         return
     tell(session, done)
     name = printable(folder)
-    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
+    session.note(
+        f"{name}/code holds what builds the model, {name}/load.py loads it: read them first"
+    )
 
 
 def _stdout(session: Session) -> BinaryIO:

@@ -109,23 +109,23 @@ def command(session: Session, args: _CommitOptions) -> None:
         done = run.result
     if done.deployment is not None:
         warn_of_new_target(session, done.deployment)
-        warn_of_clock(session.out, done.deployment)
+        warn_of_clock(session, done.deployment)
     same_as = _same_as(session, done)
     if not session.as_json and session.verbosity >= 0:
         _print(session, done, same_as)
         if not (run or args.pipeline or args.output or args.in_place):
             _tell_of_setting(session, done)
         if args.output is not None:
-            session.out.note(f"the production weights are in {args.output}")
+            session.note(f"the production weights are in {args.output}")
     if done.deployment is not None:
         tell_unsent(session, done.deployment.target)
     if failure is not None:
         raise failure
     if session.as_json:
         kept = {"weights": "given up" if run is not None and run.gave_up else "stored"}
-        session.out.json("mvc.commit/1", _json(done, same_as) | kept)
+        session.json("mvc.commit/1", _json(done, same_as) | kept)
     elif run is not None:
-        session.out.note(_what_became(done, args, gave_up=run.gave_up))
+        session.note(_what_became(done, args, gave_up=run.gave_up))
 
 
 def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> str:
@@ -141,7 +141,7 @@ def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> 
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
-    with session.out.progress("committing") as progress:
+    with session.progress("committing") as progress:
         files = FileOptions(
             all=args.every, opaque=args.opaque, output=args.output, in_place=args.in_place
         )
@@ -159,33 +159,33 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
             progress=progress,
         )
         paths = list(args.paths) or None
-        return session.repository.commit(
+        return session.repo.commit(
             paths, files=files, options=options, pipeline=args.pipeline, **recorded
         )
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
-    session.out.line(_summary(session.out, done))
+    session.line(_summary(session, done))
     for path in done.paths:  # the set of files, as git shows it; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
-            word = session.out.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
+            word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
-            session.out.line(f" {word} {printable(path.path)}{was}")
+            session.line(f" {word} {printable(path.path)}{was}")
         is_model = PurePosixPath(path.path).suffix.lower() in _OF_TENSORS
         if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
             _tell_why_opaque(session, path.path)
     for name, version in same_as.items():
-        session.out.note(f"{name} is what it was in {session.named(version)}")
+        session.note(f"{name} is what it was in {session.named(version)}")
 
 
 def _tell_why_opaque(session: Session, path: str) -> None:
     from mvc.adapters.files.detect import why_opaque
 
     name, why, hint = printable(path), "it was replaced since", "commit it again"
-    with suppress(IoFailed), session.fs.open_read(session.repository.root / path) as file:
+    with suppress(IoFailed), session.fs.open_read(session.repo.root / path) as file:
         why, hint = why_opaque(file, path)
-    session.out.note(f"{name} is kept whole, as bytes, because its tensors cannot be told: {why}")
-    session.out.note(f"hint: to compare its tensors, {hint}")
+    session.note(f"{name} is kept whole, as bytes, because its tensors cannot be told: {why}")
+    session.note(f"hint: to compare its tensors, {hint}")
 
 
 # -- with a recipe ---------------------------------------------------------------------------
@@ -210,12 +210,12 @@ def _record(
     from mvc.recipes.verbs import record
     from mvc.training.resume import load
 
-    repository, (path,) = session.repository, args.paths
+    (path,) = args.paths
     (name,) = session.names([path])
     script = Script(str(args.provenance), session.fs, "train", recorded=True)
     with script.running():
         try:
-            base = repository.manifest("HEAD").by_path
+            base = session.repo.manifest("HEAD").by_path
         except UnknownRevision as error:
             raise UnknownRevision(
                 "there is no version yet that the training could have begun with",
@@ -225,10 +225,10 @@ def _record(
         if not callable(make):
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = constructed(make), script.get("optimizer")
-        load(repository, model, "HEAD", path=name if name in base else None)
+        load(session.repo, model, "HEAD", path=name if name in base else None)
         with session.training() as progress:
             run = record(
-                repository,
+                session.repo,
                 model,
                 None if optimizer is None else optimizer(list(model.parameters())),
                 service=service,
@@ -252,14 +252,14 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
     """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
     from mvc.pipelines import Pipeline
 
-    text = str(session.repository.config.get("commit.pipeline"))
+    text = str(session.repo.config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)
     if not any(entry.tensors for entry in done.entries.values()):
         return
     if pipeline.forward_only:
-        session.out.note(f"Approximated: commit.pipeline is {text}")
+        session.note(f"Approximated: commit.pipeline is {text}")
     elif pipeline.lossy or pipeline.decisions:
-        session.out.note(
+        session.note(
             f"Stored exactly: commit.pipeline is {text}, whose production weights are "
             "made with -o FILE or --in-place"
         )
@@ -268,8 +268,8 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
-    entries = session.repository.manifest(done.id).by_path if changed else {}
-    context = session.repository.context
+    entries = session.repo.manifest(done.id).by_path if changed else {}
+    context = session.repo.context
     found = {path: earlier(context, entries[path], besides=done.id) for path in changed}
     return {path: version for path, version in found.items() if version is not None}
 

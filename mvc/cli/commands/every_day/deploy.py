@@ -62,8 +62,8 @@ def command(session: Session, args: _DeployOptions) -> None:
             hint=f"mvc deploy {args.rev} TARGET; "
             "'mvc deploy --list TARGET' lists the deployments of one",
         )
-    repository, out = session.repository, session.out
-    done = (repository.retract if args.retract else repository.deploy)(
+
+    done = (session.repo.retract if args.retract else session.repo.deploy)(
         args.rev,
         args.target,
         at=args.at,
@@ -75,8 +75,8 @@ def command(session: Session, args: _DeployOptions) -> None:
     warn_of_deploying(session, args.target)
     if not args.retract:
         warn_of_new_target(session, done)
-        warn_of_clock(out, done)
-        warn_of_time(out, done, repository.version(done.commit))
+        warn_of_clock(session, done)
+        warn_of_time(session, done, session.repo.version(done.commit))
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     tell_deployed(session, "mvc.deploy/1", done, words)
     tell_unsent(session, args.target)
@@ -84,20 +84,20 @@ def command(session: Session, args: _DeployOptions) -> None:
 
 def _print_deployments(session: Session, target: str | None) -> None:
     incomplete: list[DamagedData] = []
-    found = session.repository.deployments(target, incomplete=incomplete)[::-1]
+    found = session.repo.deployments(target, incomplete=incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
         rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in found]
-        session.out.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
+        session.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
-        session.out.table(
+        session.table(
             "time, target, commit, state, who, why, message",
             [_row(session, d, live) for d in found],
             styles=styles,
         )
     elif not incomplete:
-        session.out.note("nothing was deployed yet")
+        session.note("nothing was deployed yet")
     session.tell_incomplete(incomplete)
 
 
@@ -120,5 +120,5 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
 
 
 def _state(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
-    repository, id_ = session.repository, deployed.commit
-    return repository.forgotten_ns(id_), repository.is_absent(id_)
+    id_ = deployed.commit
+    return session.repo.forgotten_ns(id_), session.repo.is_absent(id_)

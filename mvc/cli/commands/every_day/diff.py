@@ -44,15 +44,13 @@ def command(session: Session, args: _DiffOptions) -> int:
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    with session.out.progress("comparing") as progress:
-        found = session.repository.diff(
-            args.a, args.b, session.names(args.paths), progress=progress
-        )
+    with session.progress("comparing") as progress:
+        found = session.repo.diff(args.a, args.b, session.names(args.paths), progress=progress)
     _tell_from_head(session, found, named=args.a)
     for path, why in found.unmeasured.items():
-        session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
+        session.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if found.unmeasured:
-        session.out.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
+        session.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
     if not session.answered("mvc.diff/1", _json(found)):
         _print(session, found, stat=args.stat)
     return int(args.exit_code and _differs(found))
@@ -66,7 +64,7 @@ def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
     text = f"{paths}: no file here, taken as in HEAD"
     if named is None:
         text += "; for what it changed: mvc diff HEAD~1"
-    session.out.note(text)
+    session.note(text)
 
 
 def _differs(found: Diff) -> bool:
@@ -74,17 +72,17 @@ def _differs(found: Diff) -> bool:
 
 
 def _print(session: Session, found: Diff, *, stat: bool) -> None:
-    out = session.out
+
     folding = Folding.of({f.path for f in found.files}, unfold=session.verbose)
     for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
         if words:
-            out.line(f"{what + ':':9} {', '.join(words)}")
+            session.line(f"{what + ':':9} {', '.join(words)}")
     for file in found.files:
         if file.kind == "unchanged" and not session.verbose:
             continue
         headline = _headline(file) + _relation(found, file)
-        out.line(f"{out.paint(printable(file.path), 'heading')}  {headline}")
+        session.line(f"{session.paint(printable(file.path), 'heading')}  {headline}")
         tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
         whole = file.kind in {"added", "removed"} and not session.verbose
         if tensors and not stat and not whole:
@@ -93,7 +91,7 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
     of = count(len(found.files), "file")
     differ = "differs" if changed == 1 else "differ"
     text = f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}"
-    out.line(text)
+    session.line(text)
 
 
 def _word(value: float | str | None) -> str:
@@ -105,17 +103,17 @@ def _word(value: float | str | None) -> str:
 def _print_tensors(
     session: Session, file: FileDiff, changed: Sequence[TensorDiff], folding: Folding
 ) -> None:
-    out = session.out
+
     tensors = [t for t in changed if folding.keeps(file.path, t.key)]
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
-    out.table(_COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
-    folding.tell(out, len(changed) - len(tensors))
+    session.table(_COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
+    folding.tell(session, len(changed) - len(tensors))
     unchanged = [t for t in file.tensors if t.kind == "unchanged"]
     same = [printable(t.key) for t in unchanged if folding.keeps(file.path, t.key)]
     if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
-        out.line("  " + out.paint(f"unchanged: {', '.join(same)}", "dim"))
-    out.line()
+        session.line("  " + session.paint(f"unchanged: {', '.join(same)}", "dim"))
+    session.line()
 
 
 def _headline(file: FileDiff) -> str:

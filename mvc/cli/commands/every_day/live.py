@@ -45,28 +45,28 @@ def _tell(session: Session, args: _LiveOptions) -> None:
         return
     found = _found(session, args)
     if session.as_json:
-        session.out.json("mvc.live/1", {"live": [_json(session, each) for each in found]})
+        session.json("mvc.live/1", {"live": [_json(session, each) for each in found]})
         return
     is_now = live_now(session)
     if not found:
-        session.out.note("nothing was live then" if args.at or args.between else "nothing is live")
+        session.note("nothing was live then" if args.at or args.between else "nothing is live")
     elif args.target is None or args.between is not None:
         rows = [_row(session, each, is_now) for each in found]
-        session.out.table("target, version, since, until, who, why, metrics, message", rows)
+        session.table("target, version, since, until, who, why, metrics, message", rows)
     else:
         for line in _lines(session, found[0], is_now):
-            session.out.line(line)
+            session.line(line)
     if args.remote is None:
         tell_unsent(session, args.target)
 
 
 def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
-    repository = session.repository
+
     if args.between is not None:
-        return repository.live_between(*args.between, args.target)
+        return session.repo.live_between(*args.between, args.target)
     if args.target is None:
-        return repository.live(at=args.at)
-    return (repository.live(args.target, at=args.at),)
+        return session.repo.live(at=args.at)
+    return (session.repo.live(args.target, at=args.at),)
 
 
 def _json(session: Session, live: Live) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     age = format_age(live.since_ns, session.now_ns())
     id_ = str(live.commit) if session.verbose else live.commit.short
     facts = [
-        ("version", session.out.paint(id_, "id")),
-        ("live on", session.out.paint(printable(live.target), "target")),
+        ("version", session.paint(id_, "id")),
+        ("live on", session.paint(printable(live.target), "target")),
         ("since", f"{format_time(live.since_ns)} ({age})"),
         ("until", _until(session, live, is_now)),
         ("message", one_line(live.message)),
@@ -116,15 +116,15 @@ def _until(session: Session, live: Live, is_now: IsLive) -> str:
 
 def _show_nodes(session: Session, target: str | None) -> None:
     """Prints the newest report of each node, or of those that follow ``target``."""
-    found = nodes(session.repository, target)
+    found = nodes(session.repo, target)
     if session.answered("mvc.live.nodes/1", {"nodes": found}):
         return
-    session.out.table(
+    session.table(
         "node, target, version, since, behind, clock, silent since",
         [_node(session, each) for each in found],
     )
     if not found:
-        session.out.note("no node has reported what it serves")
+        session.note("no node has reported what it serves")
 
 
 def _node(session: Session, each: NodeStatus) -> tuple[str, ...]:

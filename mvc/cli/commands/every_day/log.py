@@ -56,7 +56,7 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _LogOptions) -> None:
     rev, paths = _rev_and_paths(session, args.rev, args.paths)
     incomplete: list[DamagedData] = []
-    entries = session.repository.log(
+    entries = session.repo.log(
         rev,
         LogOptions(
             every=args.every,
@@ -73,7 +73,7 @@ def command(session: Session, args: _LogOptions) -> None:
     )
     if session.as_json:
         commits = [as_json(entry) for entry in entries]
-        session.out.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
+        session.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
     elif args.as_table:
         _print_table(session, entries)
     else:
@@ -92,7 +92,7 @@ def _rev_and_paths(
         return "HEAD", paths
     try:
         for end in rev.split(".."):
-            session.repository.find(end or "HEAD")
+            session.repo.find(end or "HEAD")
     except UnknownRevision:
         if session.fs.stat(session.fs.cwd() / rev) is None and not session.tracks(rev):
             raise
@@ -108,7 +108,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     measured = [Column(printable(name), right=True, rank=1) for name in metrics]
     given = [Column(printable(name), give="end", rank=3) for name in params]
     message = Column("message", give="end", rank=2)
-    left_out = session.out.table(
+    left_out = session.table(
         [*columns("version, refs, live on, date"), *measured, *given, message],
         [
             (
@@ -124,7 +124,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
         ],
     )
     if left_out:
-        session.out.note(f"no room for {listed(left_out, 5)}: what is piped has all columns")
+        session.note(f"no room for {listed(left_out, 5)}: what is piped has all columns")
 
 
 def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
@@ -134,19 +134,19 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> None:
-    out, full, oneline = session.out, session.verbose, args.oneline
+    full, oneline = session.verbose, args.oneline
     now_ns = session.now_ns()
-    branch, live = session.repository.head(if_known=True).branch, live_now(session)
+    branch, live = session.repo.head(if_known=True).branch, live_now(session)
     title = one_liner if oneline else heading
     for n, row in enumerate(rows):
         if n and not oneline and not row.first:
-            out.line()
-        out.line(row.first + title(out, row.entry, branch, live, full=full))
+            session.line()
+        session.line(row.first + title(session, row.entry, branch, live, full=full))
         lines = [] if oneline else details(row.entry, now_ns, full=full)
         for line in [*lines, ""] if row.first and lines else lines:
-            out.line((row.rest + line).rstrip())
+            session.line((row.rest + line).rstrip())
         for link in row.links:
-            out.line(link)
+            session.line(link)
 
 
 # -- the graph: a column for the next version expected on each line of descent; columns that merge

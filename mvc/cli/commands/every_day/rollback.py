@@ -34,7 +34,7 @@ class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc rollback prod", _RollbackOptions)
 def command(session: Session, args: _RollbackOptions) -> None:
-    done = session.repository.rollback(
+    done = session.repo.rollback(
         args.target,
         args.rev,
         steps=args.steps or 1,
@@ -44,7 +44,7 @@ def command(session: Session, args: _RollbackOptions) -> None:
         push=args.push,
         remote=args.remote,
     )
-    warn_of_clock(session.out, done)
+    warn_of_clock(session, done)
     warn_of_deploying(session, args.target)
     left, now_live = _titled(session, done.left), _titled(session, done.commit)
     tell_deployed(
@@ -61,4 +61,4 @@ def command(session: Session, args: _RollbackOptions) -> None:
 def _titled(session: Session, commit: CommitId) -> str:
     """``1a2b3c4d5e (nightly)``."""
     title = session.title(commit)
-    return session.out.paint(commit.short, "id") + (f" ({title})" if title else "")
+    return session.paint(commit.short, "id") + (f" ({title})" if title else "")

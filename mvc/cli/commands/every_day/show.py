@@ -58,7 +58,7 @@ def command(session: Session, args: _ShowOptions) -> None:
         _print_ids(session, args)
         return
     named, more = session.moment_or_rev(args.words, args.at, args.target)
-    rev = session.repository.find(named)
+    rev = session.repo.find(named)
     if len(more) > 1:
         raise click.UsageError("name one TENSOR")
     if more:
@@ -80,31 +80,31 @@ def command(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
-    repository = session.repository
+
     by_moment = args.at is not None or args.target is not None
     if by_moment and args.words:
         raise WrongUsage("name a REV, or a moment with --at (and its --target)")
-    ids = [(rev, repository.find(rev)) for rev in args.words or ("HEAD",)]
+    ids = [(rev, session.repo.find(rev)) for rev in args.words or ("HEAD",)]
     if by_moment:
-        ids = [(args.at or args.target or "", repository.find(at=args.at, target=args.target))]
+        ids = [(args.at or args.target or "", session.repo.find(at=args.at, target=args.target))]
     found = [{"rev": text, "id": id_} for text, id_ in ids]
     answered = session.answered("mvc.show.id/1", {"revisions": found})
     for _, id_ in () if answered else ids:
-        session.out.line(str(id_))
+        session.line(str(id_))
 
 
 def _print_commit(session: Session, rev: CommitId) -> None:
-    out, repository = session.out, session.repository
+
     incomplete: list[DamagedData] = []
-    found = repository.log(
+    found = session.repo.log(
         rev, LogOptions(reset_points=True, relations=True), limit=1, incomplete=incomplete
     )
     entry = found[0]
     stored = entry.forgotten_ns is None
-    manifest = repository.manifest(entry.id) if stored else _EMPTY
+    manifest = session.repo.manifest(entry.id) if stored else _EMPTY
     parent = _parent(session, entry, incomplete)
     changes = {} if parent is None else _changes(parent, manifest)
-    predicted = repository.storage.predicted(rev) if stored else {}
+    predicted = session.repo.storage.predicted(rev) if stored else {}
     if session.as_json:
         payload = commit_json(entry) | fields(entry, "reset_point relations")
         payload["files"] = [
@@ -112,24 +112,26 @@ def _print_commit(session: Session, rev: CommitId) -> None:
             for file in manifest.entries
         ]
         payload["removed"] = None if parent is None else _removed(changes)
-        out.json("mvc.show/1", payload, incomplete=incomplete)
+        session.json("mvc.show/1", payload, incomplete=incomplete)
         session.tell_incomplete(incomplete)
         return
     live = live_now(session)
-    out.line(heading(out, entry, repository.head(if_known=True).branch, live, full=True))
+    session.line(heading(session, entry, session.repo.head(if_known=True).branch, live, full=True))
     signed = signed_line(session, entry.id)
     for line in details(entry, session.now_ns(), full=session.verbose, signed=signed):
-        out.line(line)
+        session.line(line)
     if not stored:
-        for receipt in repository.storage.receipts():
+        for receipt in session.repo.storage.receipts():
             if any(state.commit == entry.id for state in receipt.states):
-                out.line()
+                session.line()
                 print_receipt(session, receipt, entry.id)
-        if (way := repository.way_to_state(entry.id)) is not None:
-            out.note(way)
+        if (way := session.repo.way_to_state(entry.id)) is not None:
+            session.note(way)
     else:
         if parent is None:
-            out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
+            session.note(
+                f"what it changed is not known: {_why_unknown(session, entry, incomplete)}"
+            )
         _print_changes(session, manifest, changes, predicted)
     session.tell_incomplete(incomplete)
 
@@ -140,23 +142,23 @@ def _print_changes(
     changes: Mapping[str, FileDiff],
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
-    out, same = session.out, 0
+    same = 0
     folding = Folding.of(manifest.by_path, unfold=session.verbose)
     for entry in manifest.entries:
         change = changes.get(entry.path)
         if change is not None and change.kind == "unchanged" and not session.verbose:
             same += 1
             continue
-        out.line()
+        session.line()
         _print_file(
             session, entry, change, folding=folding, predicted=predicted.get(entry.path, ())
         )
     for path in _removed(changes):
-        out.line()
-        out.line(f"{out.paint(printable(path), 'removed')}  removed")
+        session.line()
+        session.line(f"{session.paint(printable(path), 'removed')}  removed")
     if same:
-        out.line()
-        out.line(f"{count(same, 'file')} unchanged (-v lists them)")
+        session.line()
+        session.line(f"{count(same, 'file')} unchanged (-v lists them)")
 
 
 def _changes(parent: Manifest, manifest: Manifest) -> dict[str, FileDiff]:
@@ -206,9 +208,9 @@ def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) ->
         return _EMPTY
     try:
         parent = entry.commit.parents[0]
-        if session.repository.forgotten_ns(parent) is not None:
+        if session.repo.forgotten_ns(parent) is not None:
             return None
-        return session.repository.manifest(parent)
+        return session.repo.manifest(parent)
     except DamagedData as error:
         incomplete.append(error)
         return None
@@ -217,9 +219,9 @@ def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) ->
 def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> str:
     if incomplete:
         return "its parent cannot be read"
-    parent, repository = entry.commit.parents[0], session.repository
-    when, way = forgotten_on(repository.forgotten_ns(parent)), repository.way_to_state(parent)
-    what = "is not here" if repository.is_absent(parent) else f"was {when}"
+    parent = entry.commit.parents[0]
+    when, way = forgotten_on(session.repo.forgotten_ns(parent)), session.repo.way_to_state(parent)
+    what = "is not here" if session.repo.is_absent(parent) else f"was {when}"
     return f"the state of its parent {what}" + ("" if way is None else f"; {way}")
 
 
@@ -232,10 +234,10 @@ def _print_file(
     predicted: Sequence[str],
 ) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
-    out, verbose = session.out, session.verbose
+    verbose = session.verbose
     marks, what = ({}, "") if change is None else (_marks(change), _what(change, entry))
     stored = f"{len(predicted)} predicted" if predicted else ""
-    out.line(", ".join(filter(None, (file_line(out, entry), what, stored))))
+    session.line(", ".join(filter(None, (file_line(session, entry), what, stored))))
     changed = [t for t in entry.tensors if verbose or t.key in marks]
     tensors = [t for t in changed if folding.keeps(entry.path, t.key)]
     if not verbose:  # all of them changed: only what is new needs a word
@@ -243,35 +245,34 @@ def _print_file(
     words = ((key, filter(None, (marks.get(key), "predicted"))) for key in predicted)
     marks = {**marks, **({key: ", ".join(each) for key, each in words} if verbose else {})}
     most = None if verbose else _FIRST
-    tensor_table(out, tensors, marks, full=session.verbosity > 1, most=most)
-    folding.tell(out, len(changed) - len(tensors))
+    tensor_table(session, tensors, marks, full=session.verbosity > 1, most=most)
+    folding.tell(session, len(changed) - len(tensors))
 
 
 def _show_code(session: Session, rev: CommitId) -> None:
     """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
-    repository, out = session.repository, session.out
     files = {
         name: data.decode("utf-8", "replace")
-        for name, data in recipes.code(repository, rev).items()
+        for name, data in recipes.code(session.repo, rev).items()
     }
-    carries_model = "model.json" in repository.version(rev).attached
-    call = recipes.model(repository, rev).call if carries_model else None
-    calls = recipes.calls(repository, rev)
+    carries_model = "model.json" in session.repo.version(rev).attached
+    call = recipes.model(session.repo, rev).call if carries_model else None
+    calls = recipes.calls(session.repo, rev)
     shown = [fields(each, "text stored") for each in calls]
     if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):
         return
     if call is not None:
-        out.line(out.paint(f"# builds the model: {call}", "heading"))
+        session.line(session.paint(f"# builds the model: {call}", "heading"))
     if calls:
-        out.line(out.paint("# trains it again (*: of installed code)", "heading"))
+        session.line(session.paint("# trains it again (*: of installed code)", "heading"))
     for each in calls:
         more = len(each.text) - _CALL
         cut = f"... ({more:,} more characters: --json)" if more > 0 else ""
-        out.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
+        session.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
     for name, text in files.items():
-        out.line()
-        out.line(out.paint(f"# {printable(name)}", "heading"))
+        session.line()
+        session.line(session.paint(f"# {printable(name)}", "heading"))
         for line in StringIO(text, newline=None):  # its lines end where Python's do
-            out.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
+            session.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
     if not files:
-        out.note("the version carries no source files")
+        session.note("the version carries no source files")

@@ -31,14 +31,14 @@ class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc status", _StatusOptions)
 def command(session: Session, args: _StatusOptions) -> None:
-    found = session.repository.status()
+    found = session.repo.status()
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
-        tracking = session.repository.remotes.tracking(found.branch)
-        session.out.json("mvc.status/1", {
+        tracking = session.repo.remotes.tracking(found.branch)
+        session.json("mvc.status/1", {
             **fields(found), "tracking": tracking, "unsent": [
                 {"remote": u.remote, "target": u.target, "state": u.state}
-                for u in session.repository.remotes.unsent()
+                for u in session.repo.remotes.unsent()
             ],
         })  # fmt: skip
     elif args.short:
@@ -48,23 +48,25 @@ def command(session: Session, args: _StatusOptions) -> None:
 
 
 def _print_short(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
-    out = session.out
+
     for change in changed:
-        mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
-        out.line(f"{mark} {session.from_here(change.path)}")
+        mark = session.paint(_MARKS[change.kind], _STYLES[change.kind])
+        session.line(f"{mark} {session.from_here(change.path)}")
     for mark, paths in (("?", _untracked(session, status)), ("L", status.dead_links)):
         for path in paths:
-            out.line(f"{out.paint(mark, 'removed')} {session.from_here(path)}")
+            session.line(f"{session.paint(mark, 'removed')} {session.from_here(path)}")
 
 
 def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
-    out = session.out
+
     if status.branch is not None:
-        out.line(f"On branch {out.paint(printable(status.branch), 'branch')}{_apart(session)}")
+        session.line(
+            f"On branch {session.paint(printable(status.branch), 'branch')}{_apart(session)}"
+        )
     elif status.head is not None:
-        out.line(f"HEAD detached at {out.paint(status.head.short, 'id')}")
+        session.line(f"HEAD detached at {session.paint(status.head.short, 'id')}")
     if status.head is None:
-        out.line("No commits yet")
+        session.line("No commits yet")
     for section, title in _SECTIONS.items():
         _print_section(session, title, [_line(session, c) for c in changed if _of(c) == section])
     not_written = [c.path for c in status.changes if c.not_written]
@@ -73,22 +75,22 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         ("Not tracked (use 'mvc commit PATH'):", _untracked(session, status), "removed"),
         (_DEAD, status.dead_links, "removed"),
     ):
-        lines = [f"  {out.paint(session.from_here(path), style)}" for path in paths]
+        lines = [f"  {session.paint(session.from_here(path), style)}" for path in paths]
         _print_section(session, title, lines)
     if not changed and not status.untracked and not not_written and not status.dead_links:
         same = "Nothing to commit, the files are as in HEAD"
-        out.line(same if status.head else "Nothing here")
+        session.line(same if status.head else "Nothing here")
     elif not changed and not status.untracked:
-        out.line("\nNothing to commit")
+        session.line("\nNothing to commit")
     elif not changed and status.head is not None:
-        out.line("\nTracked files are as in HEAD")
-    unsent = [f"  {unsent_line(each)}" for each in session.repository.remotes.unsent()]
+        session.line("\nTracked files are as in HEAD")
+    unsent = [f"  {unsent_line(each)}" for each in session.repo.remotes.unsent()]
     _print_section(session, "Deployments that remotes lack:", unsent)
 
 
 def _apart(session: Session) -> str:
     """How the current branch stands to that of its remote, as of the last fetch or push."""
-    found = session.repository.remotes.tracking()
+    found = session.repo.remotes.tracking()
     if found is None:
         return ""
     theirs = printable(f"{found.remote}/{found.branch}")
@@ -116,11 +118,11 @@ def _line(session: Session, change: FileChange) -> str:
     detail = change.detail
     if change.same_as is not None:
         detail = f"as in {session.named(change.same_as)}"
-    word = session.out.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
+    word = session.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
     of = f" ({printable(detail)})" if detail else ""
     return f"  {word} {session.from_here(change.path)}{of}"
 
 
 def _print_section(session: Session, title: str, lines: Sequence[str]) -> None:
     for line in ["", title, *lines] if lines else ():
-        session.out.line(line)
+        session.line(line)

@@ -48,20 +48,20 @@ def command(session: Session, args: _UndoOptions) -> None:
     if args.listed:
         print_operations(session)
         return
-    if args.number is None and session.repository.context.given_up:
+    if args.number is None and session.repo.context.given_up:
         raise RefConflict(
             "the interrupted checkout is taken back, and nothing else was undone",
             hint="'mvc undo' takes back the newest operation of 'mvc undo --list', too",
         )
-    done = session.repository.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
+    done = session.repo.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
     for deployed in done.deployments:
         _tell_of_deployment(session, done, deployed)
     told = session.answered("mvc.undo/1", _json(done))
-    if not told and (args.dry_run or not session.out.quiet):
+    if not told and (args.dry_run or not session.quiet):
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
         moved = moves(done.entry, full=session.verbose) or "an annotation"
-        session.out.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
+        session.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
     if done.after != done.before:
         tell_of_training(session, done.before.branch, done.after.branch)
@@ -72,13 +72,13 @@ def _tell_of_head(session: Session, done: Undoing) -> None:
     at, is_ = done.after, "would be" if done.number is None else "is"
     place = "detached" if at.branch is None else f"on {printable(at.branch)}"
     version = ", without a version yet" if at.commit is None else f", at {at.commit.short}"
-    session.out.note(f"HEAD {is_} {place}{version}")
+    session.note(f"HEAD {is_} {place}{version}")
     if at.commit == done.before.commit:
         return
     how = "'mvc status' compares them with HEAD"
     if at.commit is not None:
         how += ", 'mvc checkout -f HEAD' writes those of HEAD over them"
-    session.out.note(f"The files are not touched: {how}")
+    session.note(f"The files are not touched: {how}")
 
 
 def _tell_of_remotes(session: Session, done: Undoing) -> None:
@@ -86,9 +86,9 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
     for change in done.entry.refs:
         if not (change.name.startswith("heads/") and isinstance(change.old, CommitId)):
             continue
-        holding = session.repository.remotes.holding(change.old)
+        holding = session.repo.remotes.holding(change.old)
         if holding and change.old != change.new:
-            session.out.note(
+            session.note(
                 f"{holding[0]} still has {change.old.short}: 'mvc pull' brings it back, "
                 "'mvc push --force' takes it away there, too"
             )
@@ -97,17 +97,17 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
 def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> None:
     """A deployment is not undone with its commit: the target goes on with what was undone."""
     ways = ways_back(
-        session.repository.context.store.snapshot, deployed.target, deployed.commit,
+        session.repo.context.store.snapshot, deployed.target, deployed.commit,
         at=deployed.time_ns, replaces=deployed.replaces,
     )  # fmt: skip
     if live_now(session)(deployed):
-        session.out.warn(
+        session.warn(
             f"{printable(deployed.target)} {'would stay' if done.number is None else 'stays'} "
             f"on {deployed.commit.short}, the version that is undone"
         )
     else:
         ways = ways[-1:]
-    session.out.note("; ".join(ways))
+    session.note("; ".join(ways))
 
 
 def _json(done: Undoing) -> dict[str, Any]:
@@ -203,16 +203,14 @@ def operation_json(operation: Operation) -> dict[str, Any]:
 
 def print_operations(session: Session) -> None:
     """Prints the operations, newest first, with what each of them moved."""
-    found = list(session.repository.oplog())
+    found = list(session.repo.oplog())
     if session.as_json:
         payload = {"operations": [operation_json(each) for each in found]}
-        session.out.json("mvc.undo.list/1", payload)
+        session.json("mvc.undo.list/1", payload)
         return
     rows = [_row(each, full=session.verbose) for each in found]
     styles = [None if each.undone_by is None else "dim" for each in found]
-    session.out.table(
-        "number>, time, operation, state, who, why, changes, about", rows, styles=styles
-    )
+    session.table("number>, time, operation, state, who, why, changes, about", rows, styles=styles)
 
 
 def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:

@@ -21,17 +21,17 @@ class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc annotate HEAD --metric auc=0.91 --note 'nightly evaluation'", _AnnotateOptions)
 def command(session: Session, args: _AnnotateOptions) -> None:
-    repository = session.repository
-    commit = repository.find(args.rev)
-    found, adds = repository.annotations(commit), args.metrics or args.params or args.note
+
+    commit = session.repo.find(args.rev)
+    found, adds = session.repo.annotations(commit), args.metrics or args.params or args.note
     if adds:
         found = (
-            repository.annotate(commit, metrics=args.metrics, params=args.params, note=args.note),
+            session.repo.annotate(commit, metrics=args.metrics, params=args.params, note=args.note),
         )
     if session.answered("mvc.annotate/1", {"commit": commit, "annotations": found}):
         return
     if adds:
-        session.out.note(f"Annotated {commit.short}")
+        session.note(f"Annotated {commit.short}")
         return
     for annotation in found:
-        session.out.line(note_line(annotation))
+        session.line(note_line(annotation))

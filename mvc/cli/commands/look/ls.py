@@ -24,33 +24,33 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc ls HEAD~1", _LsOptions)
 def command(session: Session, args: _LsOptions) -> None:
-    out = session.out
+
     if args.data is not None:
         _print_data(session, args.data)
         return
-    commit_id = session.repository.find(args.rev)
-    entries = chosen(session.repository.manifest(commit_id), session.names(args.paths))
+    commit_id = session.repo.find(args.rev)
+    entries = chosen(session.repo.manifest(commit_id), session.names(args.paths))
     payload = {"commit": commit_id, "files": [entry_json(e) for e in entries]}
     if session.answered("mvc.ls/1", payload):
         return
     for n, entry in enumerate(entries):
         if n:
-            out.line()
-        out.line(file_line(out, entry))
+            session.line()
+        session.line(file_line(session, entry))
         if entry.tensors:
-            tensor_table(out, entry.tensors, full=session.verbose)
+            tensor_table(session, entry.tensors, full=session.verbose)
 
 
 def _print_data(session: Session, name: str) -> None:
-    repository, out = session.repository, session.out
-    found = [recipes.data_set(repository, name)] if name else recipes.data_sets(repository)
+
+    found = [recipes.data_set(session.repo, name)] if name else recipes.data_sets(session.repo)
     if session.answered("mvc.ls.data/1", {"data_sets": found}):
         return
     if name:
         for file in found[0].files:
-            out.line(printable(file))
+            session.line(printable(file))
     else:
-        out.table("data set, version, files>, size>, where", map(_data_row, found))
+        session.table("data set, version, files>, size>, where", map(_data_row, found))
 
 
 def _data_row(found: DataSet) -> tuple[str, ...]:

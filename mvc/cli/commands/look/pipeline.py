@@ -69,20 +69,20 @@ def command(session: Session, args: _PipelineOptions) -> None:
                 else "where they are asked for: 'mvc commit' with -o FILE or --in-place, and "
                 "pipeline= in Python"
             )
-            session.out.note(
+            session.note(
                 f"Versions are stored exactly as given. Production weights are made {made}"
             )
     if session.as_json:
         told: dict[str, Any] = {}
         if needs is not None:
             told = {"requirements": asdict(needs), "measured": needs.measured}
-        session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": args.write})
+        session.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": args.write})
     else:
         _explain(session, pipeline, chosen)
         if needs is not None and needs.measured:
-            session.out.line(f"Measured:   {needs.measured}")
+            session.line(f"Measured:   {needs.measured}")
         if needs is not None and not args.write:
-            session.out.note("Add --set to use it in this repository from now on")
+            session.note("Add --set to use it in this repository from now on")
 
 
 def _set(session: Session, name: str, needs: Requirements | None) -> None:
@@ -91,28 +91,28 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
         values["store.max_recovery"] = f"{needs.max_recovery:g}"
     for key, value in values.items():
         set_value(session.fs, session.config_file, key, value)
-        session.out.note(f"{key} = {value}")
+        session.note(f"{key} = {value}")
 
 
 def _list(session: Session) -> None:
-    out = session.out
+
     stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
     if session.answered("mvc.pipeline/1", {"stages": stages, "presets": PRESETS}):
         return
-    out.table("stage, what it does", [(kind.usage, kind.about) for kind in STAGES.values()])
-    out.line()
-    out.table("preset, pipeline", list(PRESETS.items()))
+    session.table("stage, what it does", [(kind.usage, kind.about) for kind in STAGES.values()])
+    session.line()
+    session.table("preset, pipeline", list(PRESETS.items()))
 
 
 def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
-    out, coding = session.out, pipeline.coding()
-    out.line(pipeline.text + (f"  ({preset})" if preset else ""))
-    out.line()
-    out.table(
+    coding = pipeline.coding()
+    session.line(pipeline.text + (f"  ({preset})" if preset else ""))
+    session.line()
+    session.table(
         "stage, acts on, what it does",
         [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)],
     )
-    out.line()
+    session.line()
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}
     else:
@@ -125,7 +125,7 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     if pipeline.decisions:
         facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"
     for name, value in facts.items():
-        out.line(f"{name + ':':12}{value}")
+        session.line(f"{name + ':':12}{value}")
 
 
 def _reach(stage: Stage) -> str:

@@ -75,7 +75,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
             from mvc.training.resume import load
 
             module = made[0] if isinstance(made, tuple) else made
-            load(session.repository, module, args.rev)
+            load(session.repo, module, args.rev)
         return made
 
     given = None if args.shape is None else _tensor(args.shape)
@@ -97,7 +97,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
         )
     if args.save is not None:
         found.save(args.save)
-        session.out.note(f"wrote the run to {args.save}")
+        session.note(f"wrote the run to {args.save}")
     if not session.answered("mvc.probe/1", _json(found)):
         _print(session, found)
     return int(not found.same)
@@ -121,16 +121,16 @@ def _tensor(shape: str) -> Any:
 
 
 def _print(session: Session, found: Probe) -> None:
-    out = session.out
+
     rows = found.rows if session.verbose else found.shown(_MOST_ROWS)
     styles = ["bad" if row.differs else None for row in rows]
-    out.table(_COLUMNS, [row.cells() for row in rows], styles=styles)
-    out.left_out(len(found.rows) - len(rows))
-    out.line(out.paint(found.verdict, "good" if found.same else "bad"))
+    session.table(_COLUMNS, [row.cells() for row in rows], styles=styles)
+    session.left_out(len(found.rows) - len(rows))
+    session.line(session.paint(found.verdict, "good" if found.same else "bad"))
     for cause in found.causes:
-        out.line(f"likely cause: {cause}")
+        session.line(f"likely cause: {cause}")
         if cause.hint:
-            out.note(f"hint: {cause.hint}")
+            session.note(f"hint: {cause.hint}")
 
 
 def _json(found: Probe) -> dict[str, Any]:

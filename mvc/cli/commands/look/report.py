@@ -38,14 +38,14 @@ def command(session: Session, args: _ReportOptions) -> None:
         raise click.UsageError("--json and the page cannot both go to stdout")
     write = partial(
         write_report,
-        session.repository,
+        session.repo,
         layer_seconds=args.layers,
         since=args.since,
         until=args.until,
         by=args.by,
     )
     if args.output == "-":
-        session.out.line(write().rstrip("\n"))
+        session.line(write().rstrip("\n"))
         return
     file = args.output or "report.html"
     replaced = is_report(session.fs, Path(file))  # its own earlier page
@@ -53,4 +53,4 @@ def command(session: Session, args: _ReportOptions) -> None:
     page = write(file)
     length = len(page.encode())
     if not session.answered("mvc.report/1", {"file": file, "bytes": length}):
-        session.out.note(f"wrote {file} ({size(length)})")
+        session.note(f"wrote {file} ({size(length)})")

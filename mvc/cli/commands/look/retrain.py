@@ -29,16 +29,16 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc retrain HEAD --trust-code", _RetrainOptions)
 def command(session: Session, args: _RetrainOptions) -> None:
-    repository = session.repository
-    commits = [repository.find(rev) for rev in args.rev]
+
+    commits = [session.repo.find(rev) for rev in args.rev]
     trust = (*args.trust, *(commits if args.trust_code else ()))
     found = []
     for commit in commits:
-        gone = repository.log(commit, limit=1)[0].dropped is not None
+        gone = session.repo.log(commit, limit=1)[0].dropped is not None
         make = recipes.store_weights if gone else recipes.retrain
         with session.training() as progress:
             make(
-                repository,
+                session.repo,
                 commit,
                 trust=trust,
                 anyway=args.anyway,
@@ -47,5 +47,5 @@ def command(session: Session, args: _RetrainOptions) -> None:
             )
         found.append({"version": commit, "made": "stored" if gone else "proven"})
         what = "stored the weights of" if gone else "proved the recipe of"
-        session.out.note(f"{what} {commit.short}")
+        session.note(f"{what} {commit.short}")
     session.answered("mvc.retrain/1", {"versions": found})

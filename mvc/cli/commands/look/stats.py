@@ -30,14 +30,14 @@ def command(session: Session, args: _StatsOptions) -> None:
     if args.versions:
         _print_versions(session)
         return
-    found = session.repository.storage.stats(calibrate=args.calibrate)
+    found = session.repo.storage.stats(calibrate=args.calibrate)
     if not session.answered("mvc.stats/1", found):
         _print(session, found)
 
 
 def _print_versions(session: Session) -> None:
     """``price``: seconds, with what the bytes cost, if ``store.storage_weight`` says so."""
-    entries = session.repository.log("HEAD", LogOptions(every=True, prices=True))
+    entries = session.repo.log("HEAD", LogOptions(every=True, prices=True))
     found = [(entry, entry.storage) for entry in entries if entry.storage is not None]
     if session.as_json:
         versions = [
@@ -45,7 +45,7 @@ def _print_versions(session: Session) -> None:
             | fields(stored, "kind seconds price")
             for entry, stored in found
         ]
-        session.out.json("mvc.stats.versions/1", {"versions": versions})
+        session.json("mvc.stats.versions/1", {"versions": versions})
         return
     rows = [
         (
@@ -58,11 +58,11 @@ def _print_versions(session: Session) -> None:
         )
         for entry, stored in found
     ]
-    session.out.table("version, stored, bytes>, recovery>, price>, message", rows)
+    session.table("version, stored, bytes>, recovery>, price>, message", rows)
 
 
 def _print(session: Session, found: Stats) -> None:
-    out, steps, worst = session.out, found.predicted, found.recovery_worst_commit
+    steps, worst = found.predicted, found.recovery_worst_commit
     missing = {"forgotten": found.forgotten, "not here": found.absent}
     missing["by retraining"] = found.dropped
     gone = "".join(f", {number:,} {what}" for what, number in missing.items() if number)
@@ -90,15 +90,15 @@ def _print(session: Session, found: Stats) -> None:
         tensors = f"{count(steps.contents, 'tensor')} by optimizers' steps"
         facts["Predicted"] = f"{tensors}, {size(steps.bytes)}{less}"
     if found.price is not None:
-        weight = session.repository.config.get("store.storage_weight")
+        weight = session.repo.config.get("store.storage_weight")
         facts["Price"] = f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"
     for name, value in facts.items():
-        out.line(f"{name + ':':17}{value}")
-    out.line()
+        session.line(f"{name + ':':17}{value}")
+    session.line()
     rows = [
         (_KINDS.get(kind, kind), size(nbytes), percent(nbytes, found.stored_bytes))
         for kind, nbytes in found.bytes.items()
         if nbytes or found.versions
     ]
-    out.table("stored, bytes>, share>", rows)
+    session.table("stored, bytes>, share>", rows)
     tell_absent(session, found.absent)

@@ -24,11 +24,11 @@ class _VerifyOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _VerifyOptions) -> int:
     if args.revs:
         return _verify_versions(session, args.revs)
-    found = session.repository.verify(args.target, since=args.since)
+    found = session.repo.verify(args.target, since=args.since)
     if not session.answered("mvc.verify/1", {"deployments": found}) and found:
         live = live_now(session)
         styles = ["bad" if each.problems else None for each in found]
-        session.out.table(
+        session.table(
             "time, target, commit, state, signed by, problem",
             [_row(session, each, live) for each in found],
             styles=styles,
@@ -36,7 +36,7 @@ def command(session: Session, args: _VerifyOptions) -> int:
     bad = sum(bool(each.problems) for each in found)
     if not session.as_json:
         total = count(len(found), "deployment")
-        session.out.note(f"{len(found) - bad:,} of {total} vouched for")
+        session.note(f"{len(found) - bad:,} of {total} vouched for")
     return int(bad > 0)
 
 
@@ -53,14 +53,14 @@ def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
 
 
 def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
-    repository, found = session.repository, []
+    found = []
     for rev in revs:
-        commit = repository.find(rev)
-        found.append((commit, repository.signature(commit)))
+        commit = session.repo.find(rev)
+        found.append((commit, session.repo.signature(commit)))
     versions = [{"commit": commit, "signature": checked} for commit, checked in found]
     answered = session.answered("mvc.verify.versions/1", {"versions": versions})
     for commit, checked in () if answered else found:
         style = None if checked.trust == "good" else "bad"
-        said = session.out.paint(f"signed {told(checked)}", style)
-        session.out.line(f"{session.out.paint(commit.short, 'id')} {said}")
+        said = session.paint(f"signed {told(checked)}", style)
+        session.line(f"{session.paint(commit.short, 'id')} {said}")
     return int(any(checked.trust != "good" for _, checked in found))

@@ -32,26 +32,26 @@ def command(session: Session, args: _CloneOptions) -> None:
     options = CloneOptions(
         branch=args.branch, states=args.states, bare=args.bare, options=args.options
     )
-    with session.out.progress("receiving") as progress:
+    with session.progress("receiving") as progress:
         done = clone(args.url, args.folder, options, config=load, progress=progress)
     if session.answered("mvc.clone/1", done):
         return
-    out, came = session.out, done.fetched
+    came = done.fetched
     kind = "bare repository" if args.bare else "repository"
-    out.note(
+    session.note(
         f"Cloned into the {kind} {done.folder}: {count(came.versions, 'version')}, "
         f"{size(came.bytes)}"
     )
     if done.head is None:
         hint = "" if not came.updates else "; 'mvc switch NAME' goes to one of its branches"
-        out.warn(f"{done.branch} has no version yet: no files were written{hint}")
+        session.warn(f"{done.branch} has no version yet: no files were written{hint}")
         return
     at = "HEAD detached" if done.branch is None else f"On branch {printable(done.branch)}"
-    out.note(f"{at}, at {done.head.short}")
+    session.note(f"{at}, at {done.head.short}")
     if done.restored is not None:
         tell(session, done.restored)
     elif not args.bare:
-        out.note(
+        session.note(
             f"the state of {done.head.short} did not come along: no files were written; "
             f"'mvc fetch origin {done.head.short}' brings it, 'mvc checkout HEAD' writes it"
         )

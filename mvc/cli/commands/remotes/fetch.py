@@ -23,10 +23,10 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc fetch origin", _FetchOptions)
 def command(session: Session, args: _FetchOptions) -> None:
-    repository = session.repository
-    remote = repository.remotes.find(args.remote)
-    with session.out.progress("receiving") as progress:
-        done = repository.fetch(
+
+    remote = session.repo.remotes.find(args.remote)
+    with session.progress("receiving") as progress:
+        done = session.repo.fetch(
             args.remote,
             args.versions,
             progress=progress,
@@ -35,16 +35,16 @@ def command(session: Session, args: _FetchOptions) -> None:
             nodes=args.nodes,
         )
     if session.as_json:
-        session.out.json("mvc.fetch/1", done)
+        session.json("mvc.fetch/1", done)
     elif args.versions:
         tell_of_states(session, f"From {remote.url}", done)
     else:
         tell_of_fetch(session, done, remote.url)
         absent = args.states == "all" and sum(
-            each.absent for each in repository.log("HEAD", LogOptions(every=True))
+            each.absent for each in session.repo.log("HEAD", LogOptions(every=True))
         )
         if absent:
-            session.out.note(
+            session.note(
                 f"{count(absent, 'version')} that came before have no state here: "
                 f"'mvc fetch {remote.name} REV...' brings the states of REVs"
             )

@@ -49,9 +49,9 @@ def command(session: Session, args: _FollowOptions) -> None:
             return
         when = format_time(done.swapped_ns, precise=session.verbose)
         id_ = str(done.commit) if session.verbose else done.commit.short
-        session.out.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
+        session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
-    note = session.out.note
+    note = session.note
     with Following(
         args.source, args.target, args.output, path=args.path, name=args.node,
         command=args.command, interval=args.interval, on_change=tell, note=note,

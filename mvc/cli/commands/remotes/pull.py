@@ -18,10 +18,10 @@ class _PullOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc pull", _PullOptions)
 def command(session: Session, args: _PullOptions) -> None:
-    repository, out = session.repository, session.out
-    remote = repository.remotes.find(args.remote)
-    with session.out.progress("receiving") as progress:
-        done = repository.pull(args.remote, progress=progress)
+
+    remote = session.repo.remotes.find(args.remote)
+    with session.progress("receiving") as progress:
+        done = session.repo.pull(args.remote, progress=progress)
     if session.answered("mvc.pull/1", done):
         return
     if done.fetched.is_news:
@@ -29,8 +29,8 @@ def command(session: Session, args: _PullOptions) -> None:
     if done.restored is None:
         branch, there = printable(done.branch), printable(remote.name)
         more = f": {count(done.ahead, 'version')} to push" if done.ahead else ""
-        out.note(f"{branch} is up to date with {there}/{branch}{more}")
+        session.note(f"{branch} is up to date with {there}/{branch}{more}")
         return
     old = "nothing" if done.old is None else done.old.short
-    out.note(f"Fast-forward {done.branch}: {old}..{done.new.short}")
+    session.note(f"Fast-forward {done.branch}: {old}..{done.new.short}")
     tell(session, done.restored)

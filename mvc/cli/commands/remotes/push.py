@@ -37,10 +37,10 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc push origin main", _PushOptions)
 def command(session: Session, args: _PushOptions) -> int:
-    repository = session.repository
-    remote = repository.remotes.find(args.remote)
-    with session.out.progress("sending") as progress:
-        done = repository.push(
+
+    remote = session.repo.remotes.find(args.remote)
+    with session.progress("sending") as progress:
+        done = session.repo.push(
             args.remote,
             progress=progress,
             refs=args.refs,
@@ -52,7 +52,7 @@ def command(session: Session, args: _PushOptions) -> int:
             dry_run=args.dry_run,
         )
     if session.as_json:
-        session.out.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
+        session.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
     elif args.states:
         tell_of_states(session, f"To {remote.url}", done)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from mvc.api import refs_of
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.errors import MvcError, NotARepository
 from mvc.ids import CommitId
@@ -32,8 +33,8 @@ def command(session: Session, args: _RemoteOptions) -> None:
         case ("add", name, url):
             _add(session, name, url, args)
         case ("remove", name):
-            gone = session.repository.remotes.remove(name)
-            session.out.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
+            gone = session.repo.remotes.remove(name)
+            session.note(f"Removed {gone.name}; what it brought stays until 'mvc gc'")
         case ("show",) | ("show", _):
             _show(session, *words[1:])
             return
@@ -48,18 +49,18 @@ def command(session: Session, args: _RemoteOptions) -> None:
 def _add(session: Session, name: str, url: str, args: _RemoteOptions) -> None:
     if "force" in args.options:
         raise click.UsageError("force is -f")
-    remotes = session.repository.remotes
+    remotes = session.repo.remotes
     made = remotes.add(name, url, force=args.force, **args.options)
-    session.out.note(f"{made.name} is {made.url}")
+    session.note(f"{made.name} is {made.url}")
     if made.scheme == "file":
         try:
             remotes.folder(made.name)
         except MvcError as error:
-            session.out.warn(str(error))
+            session.warn(str(error))
 
 
 def _list(session: Session) -> None:
-    found = session.repository.remotes.list()
+    found = session.repo.remotes.list()
     if session.answered("mvc.remote/1", {"remotes": found}):
         return
     rows = []
@@ -68,35 +69,32 @@ def _list(session: Session) -> None:
         usual = fields(type(each)(each.url))
         given = [f"{key}={value}".lower() for key, value in told.items() if value != usual[key]]
         rows.append((each.name, each.url, " ".join(given)))
-    session.out.table("remote, url, options", rows)
+    session.table("remote, url, options", rows)
     if not rows:
-        session.out.note("No remotes yet: name one with 'mvc remote add origin URL'")
+        session.note("No remotes yet: name one with 'mvc remote add origin URL'")
 
 
 def _show(session: Session, name: str | None = None) -> None:
-    out, known, mine = session.out, dict[str, CommitId](), dict[str, CommitId]()
+    known, mine = dict[str, CommitId](), dict[str, CommitId]()
     try:
-        repository = session.repository
+        remote = session.repo.remotes.find(name)
     except NotARepository:
         if name is None:
             raise
-        from mvc.api import refs_of
-
         remote, found = None, refs_of(name)
     else:
-        remote = repository.remotes.find(name)
-        found = repository.remotes.show(name)
-        refs = repository.remote_refs(remote.name) if remote.name else []
+        found = session.repo.remotes.show(name)
+        refs = session.repo.remote_refs(remote.name) if remote and remote.name else []
         known = {ref.name.partition("/")[2]: ref.commit for ref in refs}
-        mine = {tag.name: tag.commit for tag in repository.tags()}
+        mine = {tag.name: tag.commit for tag in session.repo.tags()}
     gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
     if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
         return
     kind = "bare" if found.bare else "with working files"
     title = f"{printable(remote.name)}: " if remote is not None and remote.name else ""
-    out.line(f"{title}{printable(found.url)}, {kind}")
+    session.line(f"{title}{printable(found.url)}, {kind}")
     head = found.head if isinstance(found.head, str) else "detached"
-    out.line(f"HEAD: {printable(head)}")
+    session.line(f"HEAD: {printable(head)}")
     rows = []
     for branch, commit in found.branches.items():
         seen = known.get(branch)
@@ -107,9 +105,9 @@ def _show(session: Session, name: str | None = None) -> None:
         state = "as here" if same == commit else "new" if same is None else "another one here"
         rows.append(("tag", tag, _id(session, commit), state))
     rows += [("branch", each, _id(session, known[each]), "gone there") for each in gone]
-    out.table("kind, name, version, state", rows)
+    session.table("kind, name, version, state", rows)
     if found.another is not None:
-        out.warn(found.another)
+        session.warn(found.another)
 
 
 def _id(session: Session, commit: CommitId) -> str:

@@ -59,7 +59,6 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     check_alone("words", takes="listen tls_cert tls_key quota")
     from mvc.server.listening import ADDRESS, Listening, serve
 
-    out = session.out
     how = Listening(
         folder,
         ADDRESS if args.listen is None else args.listen,
@@ -69,10 +68,10 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
     )
     if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
         add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
-        out.warn(f"there is no token yet, so nobody is let in: {add} makes one")
-    if not out.quiet:
+        session.warn(f"there is no token yet, so nobody is let in: {add} makes one")
+    if not session.quiet:
         _print_requests()
-    serve(how, ready=lambda url: out.note(f"serving {folder} at {url}"))
+    serve(how, ready=lambda url: session.note(f"serving {folder} at {url}"))
 
 
 def _print_requests() -> None:
@@ -87,7 +86,7 @@ def _print_requests() -> None:
 
 
 def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
-    tokens, out = Tokens(session.fs, Path()), session.out
+    tokens = Tokens(session.fs, Path())
     match words:
         case ["add", name]:
             check_alone("words", takes="scope days")
@@ -95,23 +94,25 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
             here, names = printable(str(session.fs.cwd())), list(names_in(session.fs, Path()))
             for scope in parse_scopes(args.scope) if names else ():
                 if not any(within([scope], name) for name in names):
-                    out.warn(f"no repository in {here} has the name that the scope {scope} gives")
+                    session.warn(
+                        f"no repository in {here} has the name that the scope {scope} gives"
+                    )
             if not names:
-                out.warn(
+                session.warn(
                     f"there is no repository in {here} or below: a token counts in the folder that "
                     "is served, 'mvc -C FOLDER serve token add'"
                 )
             if session.answered("mvc.serve.token/1", {"name": name, "token": text}):
                 return
-            out.line(text)
-            out.note("This token is shown only once. Pass it on over a secure channel.")
+            session.line(text)
+            session.note("This token is shown only once. Pass it on over a secure channel.")
         case ["list"]:
             check_alone("words")
             _list(session, tokens)
         case ["remove", name]:
             check_alone("words")
             tokens.remove(name)
-            out.note(f"Removed token {name}")
+            session.note(f"Removed token {name}")
             if session.as_json:
                 _list(session, tokens)
         case _:
@@ -129,9 +130,9 @@ def _list(session: Session, tokens: Tokens) -> None:
             }
             for each in known
         ]  # fmt: skip
-        session.out.json("mvc.serve.tokens/1", {"tokens": rows})
+        session.json("mvc.serve.tokens/1", {"tokens": rows})
         return
-    session.out.table(
+    session.table(
         "name, until, scopes", [_row(each, expired=tokens.has_expired(each)) for each in known]
     )
 

@@ -59,4 +59,4 @@ class _CompletionOptions(CommandOptions, frozen=True, kw_only=True):
     json=False,
 )
 def command(session: Session, args: _CompletionOptions) -> None:
-    session.out.line(_SHELLS[args.shell](program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())
+    session.line(_SHELLS[args.shell](program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())

@@ -31,7 +31,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
         raise click.UsageError("--unset takes one KEY")
     if args.key is None or (args.value is None and not args.unset):
         try:
-            config = session.repository.config
+            config = session.repo.config
         except NotARepository:  # the settings that apply to all
             config = load(None)
         _print(session, config, args.key)
@@ -40,7 +40,7 @@ def command(session: Session, args: _ConfigOptions) -> None:
     if args.value is not None:
         set_value(session.fs, file, args.key, args.value, user=args.user)
     elif not unset_value(session.fs, file, args.key, user=args.user):
-        session.out.note(f"{args.key} is not set in {file}")
+        session.note(f"{args.key} is not set in {file}")
 
 
 def _print(session: Session, config: Config, key: str | None) -> None:
@@ -48,12 +48,12 @@ def _print(session: Session, config: Config, key: str | None) -> None:
     values = [(name, config.get(name), config.origin(name)) for name in names]
     if session.as_json:
         rows = {name: {"value": value, "from": origin} for name, value, origin in values}
-        session.out.json("mvc.config/1", {"settings": rows})
+        session.json("mvc.config/1", {"settings": rows})
     elif key is not None:
-        session.out.line(_text(config.get(key)))
+        session.line(_text(config.get(key)))
     else:
         texts = [(name, _text(value), origin, KEYS[name].help) for name, value, origin in values]
-        session.out.table("key, value, from, meaning", texts)
+        session.table("key, value, from, meaning", texts)
 
 
 def _text(value: object) -> str:

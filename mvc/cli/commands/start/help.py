@@ -33,7 +33,7 @@ def command(session: Session, args: _HelpOptions) -> None:
         named = program.named(root, args.topic, *TOPICS)
         with click.Context(named, root, args.topic) as ctx:
             named.format_help(ctx, formatter)
-    session.out.line(formatter.getvalue().rstrip("\n"))
+    session.line(formatter.getvalue().rstrip("\n"))
 
 
 def _format(topic: Topic, formatter: click.HelpFormatter) -> None:

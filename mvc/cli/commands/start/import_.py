@@ -52,8 +52,8 @@ def command(session: Session, args: _ImportOptions) -> None:
     left_out: list[Path] = []
     broken: list[Path] = []
     try:
-        with session.out.progress("importing") as progress:
-            found = session.repository.import_checkpoints(
+        with session.progress("importing") as progress:
+            found = session.repo.import_checkpoints(
                 args.sources,
                 progress=progress,
                 taken=done.append,
@@ -69,42 +69,42 @@ def command(session: Session, args: _ImportOptions) -> None:
         raise
     if left_out:
         names = listed([printable(str(path)) for path in left_out], 5)
-        session.out.note(f"skipped (no model files by name, or links to folders): {names}")
+        session.note(f"skipped (no model files by name, or links to folders): {names}")
     if broken:
         names = listed([printable(str(path)) for path in broken], 5)
-        session.out.warn(f"skipped (no sound models): {names}")
+        session.warn(f"skipped (no sound models): {names}")
     payload = {"versions": found, "left_out": left_out, "broken": broken}
     if session.answered("mvc.import/1", payload):
         return
     if session.verbose:
-        session.out.table("time, source, commit, stored>", [_row(version) for version in found])
+        session.table("time, source, commit, stored>", [_row(version) for version in found])
     if session.verbosity >= 0:
-        session.out.line(_summary(found))
+        session.line(_summary(found))
         _tell_branches(session, found)
     if any(version.kept for version in found):
-        session.out.note(
+        session.note(
             "the working folder is as it was; 'mvc checkout HEAD .' writes the newest of its branch"
         )
 
 
 def _tell_branches(session: Session, found: Sequence[Imported]) -> None:
     """Says which run is on which branch, unless all is on the current one."""
-    current = session.repository.head(if_known=True).branch
+    current = session.repo.head(if_known=True).branch
     versions = Counter(version.branch for version in found)
     if {*versions} == {current}:
         return
     for branch, number in versions.items():
         name = "HEAD" if branch is None else printable(branch)
         here = " (the current branch)" if branch == current else ""
-        session.out.line(f"  {name}: {count(number, 'checkpoint')}{here}")
+        session.line(f"  {name}: {count(number, 'checkpoint')}{here}")
 
 
 def _import_data(session: Session, args: _ImportOptions) -> None:
     if len(args.sources) > 1:
         raise click.UsageError("--data stores one file or folder")
-    with session.out.progress("storing") as progress:
+    with session.progress("storing") as progress:
         found = recipes.add_data(
-            session.repository,
+            session.repo,
             args.sources[0],
             message=args.message or "",
             progress=progress,
@@ -112,13 +112,13 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
             reference=args.reference,
         )
     if not session.answered("mvc.import.data/1", {"data_sets": [found]}):
-        session.out.note(f"Data set {found.name} is at {found.version.short}")
+        session.note(f"Data set {found.name} is at {found.version.short}")
 
 
 def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
     kept = sum(version.kept for version in done)
     if kept:
-        session.out.note(
+        session.note(
             f"{count(kept, 'version')} imported so far, and kept; the same command again goes on "
             "from there"
         )

@@ -31,10 +31,10 @@ def command(session: Session, args: _InitOptions) -> None:
         first = repository.head().branch
         networked = session.fs.is_network_filesystem(repository.root)
     if networked:
-        session.out.warn(
+        session.warn(
             f"{where} is on a network file system: locks and durable writes hold "
             "only as far as it keeps them (docs/limits.md)"
         )
     if not session.answered("mvc.init/1", {"path": where, "branch": first, "bare": args.bare}):
         kind = "bare mvc" if args.bare else "mvc"
-        session.out.note(f"Initialized empty {kind} repository in {where}")
+        session.note(f"Initialized empty {kind} repository in {where}")

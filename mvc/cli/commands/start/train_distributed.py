@@ -77,9 +77,9 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
     what = Launch(args.script, args.arguments, args.workers, job | {"settings": given}, **launched)
     done = launch(what, partial(_tell, session))
     if session.as_json and not done["refused"]:
-        session.out.json("mvc.train-distributed/1", done)
+        session.json("mvc.train-distributed/1", done)
     elif not session.as_json and session.verbosity >= 0:
-        session.out.line(_summary(done))
+        session.line(_summary(done))
     if done["refused"]:
         worker, reason = min(done["refused"].items())
         raise CannotDistribute(f"trained to the end, but without worker {worker}: {reason}")
@@ -90,16 +90,16 @@ def _tell(session: Session, event: Mapping[str, Any]) -> None:
     said = {name: printable(str(value)) for name, value in event.items()}
     if kind == "round" and (session.verbose or event["round"] == 0):
         moved = size(event["bytes_up"] + event["bytes_down"])
-        session.out.note(f"round {event['round']}: {event['commit'][:10]}, {moved} until now")
+        session.note(f"round {event['round']}: {event['commit'][:10]}, {moved} until now")
     elif kind == "waits":
-        session.out.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
+        session.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
     elif kind == "restarted":
         who = "the coordinator" if event["worker"] is None else f"worker {event['worker']}"
-        session.out.warn(f"{who} was killed by {event['by']}; it starts again")
+        session.warn(f"{who} was killed by {event['by']}; it starts again")
     elif kind in _NOTES:
-        session.out.note(_NOTES[kind].format_map(said))
+        session.note(_NOTES[kind].format_map(said))
     elif kind in _WARNINGS:
-        session.out.warn(_WARNINGS[kind].format_map(said))
+        session.warn(_WARNINGS[kind].format_map(said))
 
 
 def _summary(done: Mapping[str, Any]) -> str:

@@ -35,14 +35,14 @@ def command(session: Session, args: _BackupOptions) -> None:
             _back_up(session, args.folder / name, one_line=True)
     fs.write_atomic(args.folder / FILE, fs.read_bytes(Path(FILE), LARGEST), mode=0o600)
     if not session.as_json:
-        session.out.note(f"{args.folder / FILE} holds the tokens")
+        session.note(f"{args.folder / FILE} holds the tokens")
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
-    with session.out.progress("copying") as progress:
-        done = session.repository.storage.backup(folder, progress=progress)
+    with session.progress("copying") as progress:
+        done = session.repo.storage.backup(folder, progress=progress)
     if not session.answered("mvc.backup/1", done, one_line=one_line):
-        session.out.note(
+        session.note(
             f"{folder} holds {count(done.versions, 'version')}, "
             f"{size(done.bytes)}; {size(done.copied)} were copied and checked"
         )

@@ -81,7 +81,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     if args.weights:
         _drop_weights(session, args)
         return 0
-    context, as_json = session.repository.context, session.as_json
+    context, as_json = session.repo.context, session.as_json
     rules = Retention(
         best=tuple(Best.parse(text) for text in args.keep_best),
         last=args.keep_last,
@@ -94,7 +94,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks:
         _check_can_ask(as_json=as_json)
-    with session.out.progress("looking at", counted=True) as progress:
+    with session.progress("looking at", counted=True) as progress:
         grace = grace_of(context)
         cost = forget.preview(context, chosen, grace=grace, progress=progress)
     if not as_json and (asks or args.dry_run or session.verbosity >= 0):
@@ -111,10 +111,10 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
             "number": None if done is None else done.sequence,
             "receipt": None if done is None else _receipt(session, done.sequence),
         }
-        session.out.json("mvc.forget/1", told | _json(chosen, cost))
+        session.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
         states = count(len(done.entry.forgets), "state")
-        session.out.note(f"Forgot {states}; 'mvc gc' removes the bytes")
+        session.note(f"Forgot {states}; 'mvc gc' removes the bytes")
         if session.verbosity >= 0:
             print_receipt(session, _receipt(session, done.sequence))
     return int(bool(chosen.already) and not chosen.commits)
@@ -123,24 +123,22 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
 def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     if not args.rev:
         raise click.UsageError("name the versions whose weights go")
-    gone = [session.repository.find(rev) for rev in args.rev]
-    recipes.drop_weights(session.repository, gone, reason=args.reason or "")
+    gone = [session.repo.find(rev) for rev in args.rev]
+    recipes.drop_weights(session.repo, gone, reason=args.reason or "")
     session.answered("mvc.forget.weights/1", {"versions": gone})
     names = listed([id_.short for id_ in gone], None if session.verbose else _FIRST)
-    session.out.note(
-        f"given up: the weights of {names}; 'mvc gc' deletes what no other version has"
-    )
+    session.note(f"given up: the weights of {names}; 'mvc gc' deletes what no other version has")
 
 
 def _receipt(session: Session, number: int) -> Receipt:
-    return next(r for r in session.repository.storage.receipts() if r.number == number)
+    return next(r for r in session.repo.storage.receipts() if r.number == number)
 
 
 def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
-    wanted = {session.repository.find(rev) for rev in revs}
+    wanted = {session.repo.find(rev) for rev in revs}
     found = [
         receipt
-        for receipt in session.repository.storage.receipts()
+        for receipt in session.repo.storage.receipts()
         if not wanted or wanted & {state.commit for state in receipt.states}
     ]
     if session.answered("mvc.forget.list/1", {"receipts": found}):
@@ -148,7 +146,7 @@ def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
     for receipt in found:
         print_receipt(session, receipt)
     if not found:
-        session.out.note("nothing was forgotten")
+        session.note("nothing was forgotten")
     return 0
 
 
@@ -162,7 +160,7 @@ def _check_can_ask(*, as_json: bool) -> None:
 
 def _warn(session: Session, chosen: Chosen) -> None:
     for short in chosen.short:
-        session.out.warn(
+        session.warn(
             f"{count(short.have, 'version')} of the {short.best.count:,} to keep "
             f"{'has' if short.have == 1 else 'have'} the metric {short.best.metric}; "
             f"{count(len(short.without), 'version')} without it "
@@ -171,41 +169,43 @@ def _warn(session: Session, chosen: Chosen) -> None:
 
 
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
-    out = session.out
+
     if chosen.queries_since_ns is not None:
         since = format_time(chosen.queries_since_ns, precise=False)
-        out.note(f"Queries are recorded since {since}; versions older than that stay")
+        session.note(f"Queries are recorded since {since}; versions older than that stay")
     for id_ in chosen.restored:
-        out.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
+        session.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
     for id_ in chosen.already:
-        when = forgotten_on(session.repository.forgotten_ns(id_))
-        out.note(f"the state of {id_.short} was {when} already")
+        when = forgotten_on(session.repo.forgotten_ns(id_))
+        session.note(f"the state of {id_.short} was {when} already")
     if not chosen.commits:
         if not chosen.already:
-            out.line("Nothing to forget")
+            session.line("Nothing to forget")
         return
-    out.line(f"{count(len(chosen.commits), 'state')} to forget:")
+    session.line(f"{count(len(chosen.commits), 'state')} to forget:")
     rows = [_row(session, commit, cost) for commit in chosen.commits]
-    out.table(
+    session.table(
         "version, time, message, live on",
         rows,
         indent="  ",
         most=None if session.verbose else _FIRST,
     )
-    out.line(_going(cost))
+    session.line(_going(cost))
     for commit in chosen.commits:
         short = commit.id.short
         if same := cost.same.get(commit.id):
             more = f" and {len(same) - 1:,} more" if len(same) > 1 else ""
-            out.line(f"The state of {short} is also that of {same[0].short}{more}: there it stays")
+            session.line(
+                f"The state of {short} is also that of {same[0].short}{more}: there it stays"
+            )
         if live := _live_on(commit, cost):
-            out.line(f"{short} is live on {live}: it cannot be recovered from here")
+            session.line(f"{short} is live on {live}: it cannot be recovered from here")
     if cost.collection is None:
-        out.line("What the next 'mvc gc' frees is not known, because something is damaged")
+        session.line("What the next 'mvc gc' frees is not known, because something is damaged")
     elif cost.collection.freed <= 0:
-        out.line("The next 'mvc gc' frees no space: other versions need what is stored")
+        session.line("The next 'mvc gc' frees no space: other versions need what is stored")
     else:
-        out.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
+        session.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
 
 
 def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:

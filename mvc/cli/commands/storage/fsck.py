@@ -46,7 +46,7 @@ def command(session: Session, args: _FsckOptions) -> int | None:
     if args.other is not None:
         args = replace(args, other=args.other.absolute())
     repairs = args.repair or args.rebuild
-    if repairs and args.remote and session.repository.remotes.find(args.remote).is_bucket:
+    if repairs and args.remote and session.repo.remotes.find(args.remote).is_bucket:
         raise RemoteRefused(
             "a bucket is checked, not repaired",
             hint="put objects that are damaged back from a copy, or push to a new bucket",
@@ -60,21 +60,19 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         _rebuild(session)
     told: dict[str, Any] = {}
     if args.repair:
-        with session.out.progress("repairing") as progress:
-            done = session.repository.storage.repair(
-                full=args.full, other=args.other, progress=progress
-            )
+        with session.progress("repairing") as progress:
+            done = session.repo.storage.repair(full=args.full, other=args.other, progress=progress)
         report, healed = done.after, [*healed, *done.healed]
         told = {"healed": healed, "quarantined": done.quarantined, "freed_bytes": done.freed}
         if not session.as_json:
             _print_repaired(session, healed, done, args.other)
     else:
-        with session.out.progress("checking") as progress:
-            report = session.repository.storage.fsck(full=args.full, progress=progress)
+        with session.progress("checking") as progress:
+            report = session.repo.storage.fsck(full=args.full, progress=progress)
     if not session.answered("mvc.fsck/1", fields(report) | told):
         _print(session, report)
         if not (report.sound or args.other):
-            session.out.note(
+            session.note(
                 "'mvc fsck --repair' heals what another record or copy here still holds, "
                 "with --from DIR also what a backup or a new clone has"
             )
@@ -93,20 +91,22 @@ def _before_opening(session: Session, other: Path | None) -> list[Healed]:
 def _print_repaired(
     session: Session, healed: Sequence[Healed], done: Repaired, other: Path | None
 ) -> None:
-    out = session.out
-    good = out.paint("healed", "good")
+
+    good = session.paint("healed", "good")
     shown = len(healed) if session.verbose else _FIRST
     for each in healed[:shown]:
-        out.line(f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}")
+        session.line(
+            f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
+        )
     if len(healed) > shown:
-        out.line(f"{good} {len(healed) - shown:,} more")
+        session.line(f"{good} {len(healed) - shown:,} more")
     for kept in done.quarantined:
         where = f"{QUARANTINE}/{kept.file}"
-        out.line(f"{out.paint('quarantined', 'bad')} {where}: {printable(kept.why)}")
+        session.line(f"{session.paint('quarantined', 'bad')} {where}: {printable(kept.why)}")
     if done.freed:
-        out.note(f"{size(done.freed)} of leftovers were deleted")
+        session.note(f"{size(done.freed)} of leftovers were deleted")
     if not (healed or done.quarantined):
-        out.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
+        session.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
 
 
 def _unhealed(report: FsckReport, other: Path | None) -> str:
@@ -118,7 +118,7 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
 def _rebuild(session: Session) -> None:
     loss = None
     try:
-        context = session.repository.context
+        context = session.repo.context
     except HistoryMissing as error:
         # The journal is older than the index: opening is refused until the index is gone.
         loss = error.message
@@ -127,12 +127,12 @@ def _rebuild(session: Session) -> None:
             loss = f"{lost.told}, and nothing stands behind"
             session.close()
     if loss is not None:
-        session.out.warn(f"{loss}; they are given up, and the index is rebuilt")
+        session.warn(f"{loss}; they are given up, and the index is rebuilt")
         folder = _folder(session.fs)
         if folder is not None:
             forget_index(session.fs, folder)
-    session.repository.storage.rebuild_index()
-    session.out.note("the index was rebuilt")
+    session.repo.storage.rebuild_index()
+    session.note("the index was rebuilt")
 
 
 def _folder(fs: FileSystem) -> Path | None:
@@ -143,11 +143,11 @@ def _folder(fs: FileSystem) -> Path | None:
 
 
 def _print(session: Session, report: FsckReport) -> None:
-    out = session.out
+
     for problem in report.problems:
         _print_problem(session, problem)
     for note in report.notes:
-        out.note(f"note: {note}")
+        session.note(f"note: {note}")
     missing = {"forgotten": report.forgotten, "not here": report.absent}
     words = ", ".join(f"{number:,} {word}" for word, number in missing.items() if number)
     gone = f" ({words})" if words else ""
@@ -156,37 +156,37 @@ def _print(session: Session, report: FsckReport) -> None:
         f"{count(report.records, 'record')}, {size(report.checked_bytes)} checked"
     )
     if report.sound:
-        out.line(f"{out.paint('Sound', 'good')}: {looked}")
+        session.line(f"{session.paint('Sound', 'good')}: {looked}")
         tell_absent(session, report.absent)
         if not report.full:
-            out.note("every stored byte was checked; --full recovers every tensor as well")
+            session.note("every stored byte was checked; --full recovers every tensor as well")
         return
-    found = out.paint(count(len(report.problems), "problem"), "bad")
-    out.line(f"{found}: {looked}")
+    found = session.paint(count(len(report.problems), "problem"), "bad")
+    session.line(f"{found}: {looked}")
     total = count(report.versions - report.forgotten - report.absent, "version")
     if report.lost:
         ids = _ids(session, report.lost)
-        out.line(f"{len(report.lost):,} of {total} cannot be recovered: {ids}")
+        session.line(f"{len(report.lost):,} of {total} cannot be recovered: {ids}")
     else:
-        out.line(f"nothing is lost of the {total} in the journal's readable entries")
+        session.line(f"nothing is lost of the {total} in the journal's readable entries")
 
 
 def _print_problem(session: Session, problem: Problem) -> None:
-    out = session.out
+
     where = f" ({printable(problem.where)})" if problem.where else ""
     name = _short(problem.object)
-    title = _titled(out.paint(problem.kind, "bad"), name if name != problem.kind else "")
-    out.line(f"{title}{where}: {printable(problem.message)}")
+    title = _titled(session.paint(problem.kind, "bad"), name if name != problem.kind else "")
+    session.line(f"{title}{where}: {printable(problem.message)}")
     if problem.versions:
         touched = count(len(problem.versions), "version")
-        out.line(f"  touches {touched}: {_ids(session, problem.versions)}")
+        session.line(f"  touches {touched}: {_ids(session, problem.versions)}")
     if problem.tensors:
         most = None if session.verbose else _FIRST
-        out.line(f"  holds {listed([printable(t) for t in problem.tensors], most)}")
+        session.line(f"  holds {listed([printable(t) for t in problem.tensors], most)}")
 
 
 def _ids(session: Session, versions: Sequence[CommitId]) -> str:
-    words = [session.out.paint(version.short, "id") for version in versions]
+    words = [session.paint(version.short, "id") for version in versions]
     return listed(words, None if session.verbose else _FIRST, " ")
 
 

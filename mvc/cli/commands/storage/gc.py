@@ -24,7 +24,7 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc gc -n --grace 3d", _GcOptions)
 def command(session: Session, args: _GcOptions) -> int | None:
-    bucket = args.remote is not None and session.repository.remotes.find(args.remote).is_bucket
+    bucket = args.remote is not None and session.repo.remotes.find(args.remote).is_bucket
     return session.at_remote(
         args.remote, lambda: _gc(session, args, bucket=bucket), changes=not args.dry_run
     )
@@ -32,23 +32,23 @@ def command(session: Session, args: _GcOptions) -> int | None:
 
 def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
     try:
-        span = grace_of(session.repository.context, args.grace)
+        span = grace_of(session.repo.context, args.grace)
     except InvalidTime as error:
         if args.grace is None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
-    with session.out.progress("collecting", counted=True) as progress:
-        done = session.repository.storage.gc(
+    with session.progress("collecting", counted=True) as progress:
+        done = session.repo.storage.gc(
             grace=span, dry_run=args.dry_run, reason=args.reason or "", progress=progress
         )
     asked = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
     told = session.answered("mvc.gc/1", asked | fields(done))
-    if not told and (args.dry_run or not session.out.quiet):
+    if not told and (args.dry_run or not session.quiet):
         _print(session, done, dry_run=args.dry_run, bucket=bucket)
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -> None:
-    out = session.out
+
     gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
     named = [count(n, noun) for noun, n in gone.items() if n]
     deleted = "Would delete" if dry_run else "Deleted"
@@ -56,40 +56,40 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
         *first, last = named
         words = f"{', '.join(first)} and {last}" if first else last
         dropped = ("Would drop" if dry_run else "Dropped") if bucket else deleted
-        out.line(f"{dropped} unreachable: {words}")
+        session.line(f"{dropped} unreachable: {words}")
     if done.recoded:
         are = "would be" if dry_run else "was" if done.recoded == 1 else "were"
         what = count(done.recoded, "object")
-        out.line(f"{what} {are} encoded again, because a base is deleted")
+        session.line(f"{what} {are} encoded again, because a base is deleted")
     if done.phantoms:
         stay = "would stay" if dry_run else "stays" if done.phantoms == 1 else "stay"
-        out.line(
+        session.line(
             f"{count(done.phantoms, 'object')} that no version needs {stay} as a base of others "
             "(phantoms), which is cheaper"
         )
     if bucket and done.freed > 0:
         from mvc.remote.transports.bucket.sweeping import DAY, UNNAMED_FOR
 
-        out.line(
+        session.line(
             f"{'Would be freed later' if dry_run else 'To be freed'}: {size(done.freed)} of "
             f"{size(done.before)}. A bucket keeps what is dropped for {UNNAMED_FOR // DAY} days, "
             "forgotten states too; a 'mvc gc --remote' after that deletes it"
         )
     elif dry_run and (named or done.freed):
-        out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
+        session.line(f"Would free about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
-        out.line(f"Freed {size(done.freed)} of {size(done.before)}")
+        session.line(f"Freed {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0 and (named or done.recoded):
-        out.line(f"The rest takes {size(-done.freed)} more than before")
+        session.line(f"The rest takes {size(-done.freed)} more than before")
     elif not named and not done.unquarantined:
-        out.line("Nothing to collect")
+        session.line("Nothing to collect")
     if done.unquarantined:
-        out.line(
+        session.line(
             f"{deleted} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
             "forgotten states"
         )
     if done.quarantined:
-        session.out.note(
+        session.note(
             f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
             "delete the folder when nothing is missed any more"
         )

@@ -60,8 +60,8 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     if args.rev and bool(args.add) == bool(args.remove):
         raise click.UsageError("revisions follow --add or --remove")
     add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
-    with session.out.progress("repacking", counted=True) as progress:
-        done = session.repository.storage.repack(
+    with session.progress("repacking", counted=True) as progress:
+        done = session.repo.storage.repack(
             add=add or None,
             remove=remove or None,
             reason=args.reason or "",
@@ -73,34 +73,34 @@ def _repack(session: Session, args: _RepackOptions) -> None:
             dry_run=args.dry_run,
         )
     told = session.answered("mvc.repack/1", _json(done, dry_run=args.dry_run))
-    if not told and (args.dry_run or not session.out.quiet):
+    if not told and (args.dry_run or not session.quiet):
         _print(session, done)
 
 
 def _print(session: Session, done: Repacked) -> None:
-    out, plan = session.out, done.plan
-    out.line(f"Plan: {plan.goal}")
+    plan = done.plan
+    session.line(f"Plan: {plan.goal}")
     known = [id_ for id_ in plan.goal.add if id_ in set(plan.before.reset_points)]
     if known:
         are = "is a reset point" if len(known) == 1 else "are reset points"
-        out.line(f"{_listed(session, known)} {are} already")
+        session.line(f"{_listed(session, known)} {are} already")
     if not plan:
         why = "" if known else ": no other layout is better for that"
-        out.line(f"Nothing to do{why}")
+        session.line(f"Nothing to do{why}")
     for what, ids in (("add", plan.added), ("remove", plan.removed)):
         if ids:
-            out.line(f"{what:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
+            session.line(f"{what:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
     if plan.given_up:
-        out.line(f"give up weights: {_listed(session, list(plan.given_up))} (recipes stay)")
+        session.line(f"give up weights: {_listed(session, list(plan.given_up))} (recipes stay)")
     if plan.prices is not None:
-        out.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
+        session.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
     for what, full, deltas in (
         ("write", plan.full_added, plan.deltas_added),
         ("drop", plan.full_removed, plan.deltas_removed),
     ):
         if full or deltas:
-            out.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
-    out.line()
+            session.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
+    session.line()
     columns = {"now": plan.before}
     if done.now is not None:
         columns = {"before": plan.before, "planned": plan.after, "now": done.now}
@@ -108,7 +108,7 @@ def _print(session: Session, done: Repacked) -> None:
         columns["planned"] = plan.after
     figures = [_figures(metrics) for metrics in columns.values()]
     rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
-    out.table(f", {'>, '.join(columns)}>", rows)
+    session.table(f", {'>, '.join(columns)}>", rows)
 
 
 def _figures(metrics: LayoutMetrics) -> dict[str, str]:

@@ -25,7 +25,7 @@ class _RestoreOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc restore /backup/models", _RestoreOptions)
 def command(session: Session, args: _RestoreOptions) -> None:
-    with session.out.progress("copying") as progress:
+    with session.progress("copying") as progress:
         try:
             done = restore(args.backup, args.folder, progress=progress)
         except NotARepository as error:
@@ -40,7 +40,7 @@ def command(session: Session, args: _RestoreOptions) -> None:
         step = "checkout HEAD -f" if has_files else "log --all"
         folder = quote(str(done.folder))
         then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""
-        session.out.note(
+        session.note(
             f"{done.folder} holds {count(done.versions, 'version')}, "
             f"{size(done.bytes)}, all checked{then}"
         )
