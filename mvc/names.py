@@ -14,6 +14,9 @@ from mvc.control_folders import is_foreign
 from mvc.errors import InvalidName, WrongUsage
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
+FOLDER = ".mvc"
+"""The folder of a repository's store, in the folder of its files."""
+
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
 

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from mvc.remote.transfer import RefUpdate, Transferred
     from mvc.remote.unsent import Unsent
     from mvc.repo.checkout.checkout import Restored
+    from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.config import Config
+    from mvc.repo.config import Config, settings
     from mvc.repo.content.compare import FileDiff, TensorDiff
     from mvc.repo.content.relation import Relation
     from mvc.repo.diff.diff import Diff
@@ -108,6 +109,7 @@ __all__ = [
     "Transferred",
     "Undoing",
     "Unsent",
+    "VersionFile",
     "VersionStats",
     "Vouched",
     "clone",
@@ -116,6 +118,7 @@ __all__ = [
     "opened",
     "refs_of",
     "restore",
+    "settings",
     "visit",
 ]
 
@@ -173,6 +176,7 @@ _IN = {
     "Transferred": "mvc.remote.transfer",
     "Undoing": "mvc.repo.oplog.undo",
     "Unsent": "mvc.remote.unsent",
+    "VersionFile": "mvc.repo.checkout.reader",
     "VersionStats": "mvc.repo.version_stats",
     "Vouched": "mvc.repo.statements.signatures",
     "clone": "mvc.api.clone",
@@ -181,6 +185,7 @@ _IN = {
     "opened": "mvc.api.given",
     "refs_of": "mvc.api.remotes",
     "restore": "mvc.maintenance.backup",
+    "settings": "mvc.repo.config",
     "visit": "mvc.api.clone",
 }
 

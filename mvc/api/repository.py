@@ -25,7 +25,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.names import DEFAULT_STATE, check_ref, printable
+from mvc.names import DEFAULT_STATE, FOLDER, check_ref, printable
 from mvc.repo import queries, recording, refs
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -39,7 +39,7 @@ from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
 from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
 from mvc.repo.values import metrics_from, params_from
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, SharedBy, create, share_new
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, SharedBy, create, share_new
 from mvc.times import Time, moment_of
 from mvc.types import PathName, Progress, Reason, Unpicklable
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mvc.remote.transfer import Transferred
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.export import WriteOptions
+    from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
@@ -636,6 +637,18 @@ class Repository(Unpicklable):
     def manifest(self, rev: Rev = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
         return manifests.of_commit(self.context, self.find(rev))
+
+    def open_file(self, rev: Rev, path: str) -> VersionFile:
+        """A file of a version, open to read as a binary file; ``tensors`` reads some by key.
+
+        Raises UnknownPath, StateForgotten, WeightsDropped; reading raises DamagedData.
+        """
+        from mvc.repo.checkout.reader import open_file
+
+        commit = self.find(rev)
+        file = open_file(self.context, commit, path)
+        queries.note(self.context, [commit])
+        return file
 
     def tensor_bytes(
         self, entry: FileEntry, tensor: LogicalTensor, rev: Rev | None = None

@@ -8,51 +8,43 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import closing
+from pathlib import Path
 
 from mlflow.tracking.context.abstract_context import RunContextProvider
 
-from mvc.errors import MvcError
-from mvc.repo.config import KEYS, load_config, user_file
-from mvc.repo.lookup import commits
-from mvc.repo.lookup.refs import head
-from mvc.repo.opening import open_context
-from mvc.store.store import CONFIG, FOLDER
-from mvc.system import FileSystem
+from mvc.api import Config, Repository, settings
+from mvc.errors import MvcError, NotARepository
 
 _log = logging.getLogger(__name__)
-_ASKED = KEYS["mlflow.tags"]
+_ASKED, _VARIABLE = "mlflow.tags", "MVC_MLFLOW_TAGS"
 
 
 class VersionTags(RunContextProvider):
     """Tags of a run that begins in a repository, or in a folder below one, if it asks for them."""
 
     def in_context(self) -> bool:
-        """Whether the repository of the current folder, the user or the environment asks."""
-        fs = FileSystem()
-        try:
-            here = fs.cwd()
-            for root in (here, *here.parents):
-                if fs.stat(root / FOLDER) is not None:
-                    # With the user's own and, of the environment, the variable of this setting.
-                    given = {k: v for k, v in os.environ.items() if k == _ASKED.variable}
-                    file, own = root / FOLDER / CONFIG, user_file(os.environ)
-                    return bool(load_config(fs, file, own, given, flags={}).get(_ASKED.name))
-        except MvcError as error:
-            _log.warning("mvc gives no tags: %s", error)
-        return False
+        return True  # ``tags`` says whether there are any
 
     def tags(self) -> dict[str, str]:
         """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD; warns if unreadable."""
         try:
-            context = open_context()
-            with closing(context.store):
-                at = head(context)
+            with Repository.open(config=_settings) as repo:
+                if not repo.config.get(_ASKED):
+                    return {}
+                at = repo.head()
                 found = {} if at.branch is None else {"mvc.branch": at.branch}
                 if at.commit is not None:
-                    root = commits.get(context, at.commit).root
+                    root = repo.version(at.commit).root
                     found |= {"mvc.commit": str(at.commit), "mvc.root": str(root)}
+                return found
+        except NotARepository:
+            return {}
         except MvcError as error:
             _log.warning("mvc gives no tags: %s", error)
             return {}
-        return found
+
+
+def _settings(file: Path | None) -> Config:
+    """With the user's own and, of the environment, only the variable that asks for tags."""
+    names = [name for name in os.environ if name == _VARIABLE or not name.startswith("MVC_")]
+    return settings(file, {name: os.environ[name] for name in names})

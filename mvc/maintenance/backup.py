@@ -24,7 +24,7 @@ from mvc.maintenance.fsck.fsck import forget_index
 from mvc.maintenance.quarantine import QUARANTINE, files_in
 from mvc.maintenance.records import damaged_payloads, records_and_gaps
 from mvc.maintenance.repair.sources import Untouched, folder_of
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.opening import COPY
 from mvc.store.format import FORMAT, read_features, write_features
@@ -33,7 +33,7 @@ from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.reader import PackReader, pack_numbers, pack_path
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
-from mvc.store.store import FOLDER, Store
+from mvc.store.store import Store
 from mvc.types import Progress
 
 _LOCK = f"{COPY}.lock"

@@ -29,7 +29,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
 from mvc.io.replacement import removing_if_failed
-from mvc.names import check_ref, printable
+from mvc.names import FOLDER, check_ref, printable
 from mvc.remote.fetch import fetch_from
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, ask, keep_place, place_of, tips_of
 from mvc.remote.remotes import (
@@ -50,7 +50,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
 from mvc.repo.opening import Configure, open_context
 from mvc.store.journal.entries import Entry, RefChange, RefValue
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, create
 from mvc.types import Progress
 
 BESIDE = ".mvc-clone"

@@ -35,7 +35,7 @@ from mvc.io.handles import ReadFile
 from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.remote.receiving.receiver import take_records
 from mvc.remote.sending.live import objects_of
 from mvc.remote.slices import decode_entries
@@ -50,7 +50,7 @@ from mvc.store.graph.search import Speed
 from mvc.store.journal.entries import Entry
 from mvc.store.packs.reader import PACKS
 from mvc.store.recovery.recover import Held, Recovery
-from mvc.store.store import BARE_CONFIG, FOLDER, Store, create
+from mvc.store.store import BARE_CONFIG, Store, create
 
 _NOTE, _RECORDS, _LOCK, _NEXT, _IGNORED = "note", "records", "lock", "next", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST

@@ -253,6 +253,15 @@ def load_config(
     return Config(values)
 
 
+def settings(repo_file: Path | None, environment: Mapping[str, str]) -> Config:
+    """The settings of a repository's file, of the user's own, and of the environment.
+
+    For ``config=`` of ``Repository.open``. Raises InvalidConfig.
+    """
+    user = user_file(environment)
+    return load_config(FileSystem(), repo_file, user, environment, flags={})
+
+
 def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
     """The settings that no repository can make, also for programs that read no others.
 

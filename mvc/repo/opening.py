@@ -17,7 +17,7 @@ from mvc.errors import (
 )
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import PLANS, Context
 from mvc.repo.ownership import refuse_foreign
@@ -25,7 +25,7 @@ from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
-from mvc.store.store import CONFIG, FOLDER, Store
+from mvc.store.store import CONFIG, Store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

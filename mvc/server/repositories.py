@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
+from mvc.names import FOLDER
 from mvc.remote.places import leads_on
 from mvc.remote.transport import Place, RemoteHead, Wanted
 from mvc.remote.transports.folder import FolderTransport
@@ -21,7 +22,7 @@ from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import CONFIG, FOLDER
+from mvc.store.store import CONFIG
 from mvc.system import FileIdentity, FileSystem
 from mvc.text import size as in_units
 

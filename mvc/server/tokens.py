@@ -18,11 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from mvc.errors import InvalidConfig, InvalidName, WrongUsage
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.remote.scopes import parse_scopes
 from mvc.remote.transports.credentials import FORM
 from mvc.repo.ownership import refuse_foreign
-from mvc.store.store import FOLDER
 from mvc.system import Clock, FileIdentity, FileSystem, trusted_owners
 
 DAYS = 90

@@ -33,7 +33,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.names import check_node, check_ref, printable
+from mvc.names import FOLDER, check_node, check_ref, printable
 from mvc.remote.remotes import DEFAULT, normalised, remote_of
 from mvc.remote.replica import Replica
 from mvc.remote.sending.live import LiveMark
@@ -46,7 +46,6 @@ from mvc.serving.nodes import Reports
 from mvc.serving.sinks import ServedOutput, TakenOver, warn_of_takeover
 from mvc.store.format import FORMAT
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import FOLDER
 from mvc.system import Clock, FileIdentity, FileSystem, tell
 from mvc.times import format_time
 from mvc.types import PathName, Unpicklable

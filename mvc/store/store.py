@@ -18,6 +18,7 @@ from mvc.io.files import TEMPORARY, FileSystem, SharedFolder
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
 from mvc.model.canonical import Writer
+from mvc.names import FOLDER
 from mvc.store.format import FORMAT, add_features, format_line, only_read, read_features
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from mvc.store.writing.pack_writer import PackWriter, RecordSink
 
 
-FOLDER = ".mvc"
 CONFIG = "config.yaml"
 FIRST_CONFIG = b"# See docs/commands/config.md\n"
 BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"

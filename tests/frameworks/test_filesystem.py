@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
 from mvc.frameworks.fsspec.filesystem import VersionPath
-from mvc.frameworks.fsspec.parts import Parts
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")
@@ -257,21 +254,6 @@ def test_modes_that_versions_do_not_have(repo, fs):
     for mode in ("ab", "r+b"):
         with pytest.raises(WrongUsage, match="as a whole"):
             fs.open("mvc://models/notes.txt", mode)
-
-
-@given(
-    pieces=st.lists(st.binary(max_size=12), min_size=1, max_size=8),
-    cuts=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 40)), max_size=12),
-)
-def test_parts_are_as_one(pieces, cuts):
-    whole = b"".join(pieces)
-    parts = Parts([len(p) for p in pieces], lambda i: pieces[i])
-    assert parts.size == len(whole)
-    for start, length in cuts:
-        out = bytearray(length)
-        count = parts.read_into(start, memoryview(out))
-        assert out[:count] == whole[start : start + length]
-        assert count == len(whole[start : start + length])
 
 
 def test_reading_and_writing_files_does_not_load_torch(repo):

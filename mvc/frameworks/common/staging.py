@@ -6,9 +6,8 @@ from pathlib import Path
 
 from mvc.api import Manifest
 from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
-from mvc.names import check_path
+from mvc.names import FOLDER, check_path
 from mvc.repo.context import Context
-from mvc.store.store import FOLDER
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):

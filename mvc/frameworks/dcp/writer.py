@@ -42,14 +42,13 @@ from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
 from mvc.model.tensor import DTYPES
-from mvc.names import DEFAULT_STATE, check_path
+from mvc.names import DEFAULT_STATE, FOLDER, check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
-from mvc.store.store import FOLDER
 from mvc.system import TEMPORARY, FileSystem, ReadFile
 from mvc.types import Bytes
 

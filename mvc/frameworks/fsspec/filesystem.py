@@ -32,7 +32,7 @@ from fsspec.utils import stringify_path
 from msgspec import Struct
 
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.api import CommitOptions, FileEntry, Manifest, Repository
+from mvc.api import CommitOptions, FileEntry, Manifest, Repository, VersionFile
 from mvc.errors import (
     InvalidName,
     NotARepository,
@@ -42,19 +42,13 @@ from mvc.errors import (
 )
 from mvc.files import parse
 from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
-from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
-from mvc.names import check_path, printable
+from mvc.names import FOLDER, check_path, printable
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
-from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.manifests import EMPTY
-from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.queries import note
 from mvc.state import StateFile
-from mvc.store.store import FOLDER
 from mvc.system import TEMPORARY, FileSystem, WriteFile
 
 _BLOCK = 1 << 20
@@ -98,7 +92,7 @@ class VersionPath:
             self.path = check_path(path.strip("/")) if path.strip("/") else ""
             self.repo = _opened(fs.realpath(Path(root)), there.device, there.inode)
             self.context = self.repo.context
-            self._head = head(self.context)
+            self._head = self.repo.head()
             return
         raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
 
@@ -117,13 +111,13 @@ class VersionPath:
         Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
         """
         rev = self.rev
-        if self._head.commit is None and rev in {None, HEAD, self._head.branch}:
+        if self._head.commit is None and rev in {None, "HEAD", self._head.branch}:
             return None
-        return self.repo.find(rev or HEAD)
+        return self.repo.find(rev)
 
     @cached_property
     def manifest(self) -> Manifest:
-        return EMPTY if self.commit is None else self.repo.manifest(self.commit)
+        return Manifest(()) if self.commit is None else self.repo.manifest(self.commit)
 
     @property
     def entry(self) -> FileEntry | None:
@@ -133,15 +127,15 @@ class VersionPath:
     def branch(self) -> str:
         """The branch that writing here moves. Raises NotABranch, UnknownRevision."""
         now, rev = self._head.branch, self.rev
-        if rev is None or rev == HEAD:
+        if rev is None or rev == "HEAD":
             if now is None:
                 raise NotABranch(
                     "HEAD is at a version and on no branch, so there is nothing to write to",
                     hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
                 )
             return now
-        name = rev.removeprefix(BRANCH)
-        if name == now or isinstance(self.context.store.ref(BRANCH + name), CommitId):
+        name = rev.removeprefix("heads/")
+        if name in {now, *(branch.name for branch in self.repo.branches())}:
             return name
         try:
             self.repo.find(rev)
@@ -171,7 +165,8 @@ class VersionPath:
     def check_weights(self, entries: list[FileEntry]) -> None:
         """Raises WeightsDropped if the version has given the content of one of them up."""
         assert self.commit is not None, "a version without a commit has no entries"
-        check_available(self.context, self.commit, entries)
+        for entry in entries:
+            self.repo.open_file(self.commit, entry.path).close()
 
     def stored(self, entry: FileEntry, path: str) -> Change:
         """The change that stores a file of this version under another name."""
@@ -263,7 +258,8 @@ class Spool(io.RawIOBase):
         return self._file.fileno()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._file.position = place(offset, whence, self._file.position, self._file.size())
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.position, io.SEEK_END: self._file.size()}
+        self._file.position = max(0, start[whence] + offset)
         return self._file.position
 
     def truncate(self, size: int | None = None, /) -> int:
@@ -394,16 +390,14 @@ class MvcFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         return self._open_write(self._place(path), autocommit)
 
-    def _open_read(self, place: VersionPath) -> PartsFile:
-        if place.entry is None:
+    def _open_read(self, place: VersionPath) -> VersionFile:
+        if place.commit is None or place.entry is None:
             if place.is_folder:
                 raise IsADirectoryError(f"a folder: {place.name}")
             _refuse_checkpoint(place.path)
             raise place.absent
-        place.check_weights([place.entry])
-        file = PartsFile(entry_parts(place.context, place.entry), place.name)
-        assert place.commit is not None
-        note(place.context, [place.commit])
+        file = place.repo.open_file(place.commit, place.path)
+        file.path = file.name = place.name
         return file
 
     def _open_write(self, place: VersionPath, autocommit: bool) -> Spool:
@@ -538,13 +532,13 @@ class _Stored(ParsedFile):
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._context, self._entry = context, entry
-        self._parts = entry_parts(context, entry)
+        self._file = VersionFile(context, entry)
         self.format, self.size, self.checks = entry.format, entry.size, entry.checks
         self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
         self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        self._parts.read_into(self.contents[content].offset + start, out)
+        self._file.read_into(self.contents[content].offset + start, out)
 
     def skeleton(self) -> bytes:
         return skeleton_of(self._context, self._entry)

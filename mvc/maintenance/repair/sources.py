@@ -23,14 +23,14 @@ from mvc.maintenance.rewrite_plan import ObjectSource
 from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import FOLDER, Store
+from mvc.store.store import Store
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:

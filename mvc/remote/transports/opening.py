@@ -10,11 +10,10 @@ from types import ModuleType
 
 from mvc.errors import MvcError, NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.remote.remotes import BUCKETS, Remote, normalised
 from mvc.remote.transport import Transport
 from mvc.repo.context import Context
-from mvc.store.store import FOLDER
 
 _TRANSPORTS: dict[str, str] = {
     "file": "mvc.remote.transports.folder",

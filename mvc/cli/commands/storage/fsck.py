@@ -21,7 +21,7 @@ from mvc.maintenance.fsck.fsck import forget_index, lost_end
 from mvc.maintenance.quarantine import QUARANTINE
 from mvc.maintenance.repair.journal import before_opening
 from mvc.maintenance.repair.repair import folder_of
-from mvc.store.store import FOLDER
+from mvc.names import FOLDER
 from mvc.system import FileSystem
 from mvc.text import count, listed, printable, size
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.clock import Clock
+from mvc.names import FOLDER
 from mvc.remote.transports.bucket.layout import (
     HEAD,
     MAX_HEAD,
@@ -38,7 +39,7 @@ from mvc.store.journal.frames import GENESIS, Position
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.packs.reader import PACKS, pack_path
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import FOLDER, Store, create
+from mvc.store.store import Store, create
 
 if TYPE_CHECKING:
     from mvc.store.writing.pack_writer import PackWriter

@@ -1,0 +1,179 @@
+"""Files of a version, read without writing them out first."""
+
+from __future__ import annotations
+
+import io
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Collection
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from mvc.adapters.parsed import CHECK_BYTES, gaps
+from mvc.adapters.python.state import values
+from mvc.errors import DamagedData, UnknownPath
+from mvc.ids import CommitId
+from mvc.limits import CHUNK, MIB
+from mvc.model.manifest import Check, FileEntry
+from mvc.names import printable
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
+from mvc.types import Bytes
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
+
+
+def open_file(context: Context, commit: CommitId, path: str) -> VersionFile:
+    """Raises UnknownPath, StateForgotten, WeightsDropped."""
+    entry = manifests.of_commit(context, commit).by_path.get(path)
+    if entry is None:
+        raise UnknownPath(
+            f"{commit.short} has no file {printable(path)}",
+            hint="'mvc ls REVISION' lists what a version holds",
+        )
+    check_available(context, commit, [entry])
+    return VersionFile(context, entry)
+
+
+class _Part(NamedTuple):
+    """A run of bytes: content ``at``, checksum ``at``, or the skeleton from byte ``at`` on."""
+
+    start: int
+    length: int
+    kind: Literal["content", "check", "skeleton"]
+    at: int
+
+
+class VersionFile(io.RawIOBase):
+    """A binary file to read, at any place and in several threads; also its tensors, by key.
+
+    Only what is asked for is recovered, each content as a whole, because its hash proves it. The
+    contents that were read last are kept.
+    """
+
+    mode = "rb"
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        super().__init__()
+        self.entry = entry
+        self.size = entry.size
+        self.path = self.name = entry.path
+        self._context = context
+        self._at = 0
+        self._parts = _parts(entry)
+        self._lock = threading.RLock()
+        self._skeleton: bytes | None = None
+        self._summing: set[Check] = set()
+        self._recovered: dict[int, memoryview] = {}  # contents, those that were read last
+
+    def tensors(self, keys: Collection[str], library: str = "torch") -> dict[str, Any]:
+        """Some tensors of a model file, as ``torch`` or ``numpy`` has them, recovered together.
+
+        Raises UnknownPath for a key that it lacks.
+        """
+        wanted = {tensor.content for tensor in self.entry.tensors if tensor.key in keys}
+        contents = in_memory(self._context, self.entry, wanted)
+        return values(self.entry, contents.__getitem__, keys, library)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
+        if at < 0:
+            raise ValueError("a place before the beginning of the file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        count = self.read_into(self._at, memoryview(buffer).cast("B"))
+        self._at += count
+        return count
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self.size - self._at)  # what a damaged file asks for is not allocated
+        return super().read(left if size is None or size < 0 else min(size, left)) or b""
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def read_into(self, start: int, out: memoryview) -> int:
+        """Fills ``out`` from ``start`` on; how many bytes that are, fewer only at the end."""
+        done = 0
+        first = bisect_right(self._parts, start, key=attrgetter("start")) - 1
+        for index in range(max(first, 0), len(self._parts)):
+            part = self._parts[index]
+            inside = start + done - part.start
+            length = min(part.length - inside, len(out) - done)
+            if length <= 0:
+                break
+            with self._lock:
+                data = memoryview(self._load(index)).cast("B")
+            if len(data) != part.length:
+                raise DamagedData(f"a part of {printable(self.entry.path)} has a wrong length")
+            out[done : done + length] = data[inside : inside + length]
+            done += length
+        return done
+
+    def _load(self, index: int) -> Bytes:
+        part = self._parts[index]
+        if part.kind == "content":
+            return self._content(index)
+        if part.kind == "check":
+            return self._sum(self.entry.checks[part.at])
+        if self._skeleton is None:
+            self._skeleton = skeleton_of(self._context, self.entry)
+        return memoryview(self._skeleton)[part.at : part.at + part.length]
+
+    def _content(self, index: int) -> memoryview:
+        """A content; the following ones come along as long as they are small together."""
+        wanted = self._parts[index].at
+        if wanted not in self._recovered:
+            chosen, total = set[int](), 0
+            for part in self._parts[index:]:
+                if part.kind == "content" and (not chosen or total + part.length <= _TOGETHER):
+                    chosen.add(part.at)
+                    total += part.length
+                elif part.kind == "content":
+                    break
+            self._recovered = in_memory(self._context, self.entry, chosen)
+        return self._recovered[wanted]
+
+    def _sum(self, check: Check) -> bytes:
+        name = printable(self.entry.path)
+        if check in self._summing:
+            raise DamagedData(f"a checksum of {name} covers itself")
+        self._summing.add(check)
+        value, buffer = 0, memoryview(bytearray(min(CHUNK, check.length)))
+        for at in range(0, check.length, CHUNK):
+            piece = buffer[: check.length - at]
+            if self.read_into(check.start + at, piece) != len(piece):
+                raise DamagedData(f"a checksum of {name} covers bytes past its end")
+            value = zlib.crc32(piece, value)
+        self._summing.discard(check)
+        return value.to_bytes(CHECK_BYTES, "little")
+
+
+def _parts(entry: FileEntry) -> list[_Part]:
+    """All bytes of a file: contents, checksums, which follow from the rest, and the skeleton."""
+    found = [_Part(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
+    found += [_Part(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
+    found = sorted(part for part in found if part.length)
+    runs = gaps([(part.start, part.length) for part in found], entry.size)
+    done = 0  # bytes of the skeleton, which has zeros for checksums
+    parts = []
+    for part in sorted([*found, *(_Part(start, length, "skeleton", 0) for start, length in runs)]):
+        parts.append(part if part.kind != "skeleton" else part._replace(at=done))
+        done += part.length if part.kind != "content" else 0
+    return parts
