@@ -18,6 +18,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.adapters.state_file import root_of
     from mvc.api import Repository, clone, visit
+    from mvc.importing.checkpoints import import_checkpoints
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.export import export_model
@@ -65,6 +66,7 @@ __all__ = [
     "constructed",
     "export_model",
     "first_change",
+    "import_checkpoints",
     "load",
     "load_model",
     "nodes",
@@ -102,6 +104,7 @@ _LAZY = {
     "clone": "mvc.api.clone",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
+    "import_checkpoints": "mvc.importing.checkpoints",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",
     "constructed": "mvc.recipes.making",

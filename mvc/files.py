@@ -1,4 +1,4 @@
-"""Model files: parsing them, and what their formats hold (only names).
+"""Files on disk: those of a folder, parsing model files, what their formats hold (only names).
 
 A name is imported when it is asked for, so that a command loads no more than it needs.
 """
@@ -16,30 +16,47 @@ if TYPE_CHECKING:
     from mvc.adapters.files.zip_layout import read_members
     from mvc.adapters.opening import open_file, parse
     from mvc.adapters.parsed import MemorySource, Source, read_exactly
+    from mvc.repo.worktree.worktree import (
+        FoundFile,
+        dead_link,
+        files_in,
+        is_link,
+        sound_files_in,
+    )
 
 __all__ = [
+    "FoundFile",
     "MemorySource",
     "PickledDict",
     "Source",
+    "dead_link",
+    "files_in",
+    "is_link",
     "open_file",
     "parse",
     "read_exactly",
     "read_members",
     "read_pickle",
     "safetensors_header",
+    "sound_files_in",
     "why_opaque",
 ]
 
 _IN = {
+    "FoundFile": "mvc.repo.worktree.worktree",
     "MemorySource": "mvc.adapters.parsed",
     "PickledDict": "mvc.adapters.files.pickle_nodes",
     "Source": "mvc.adapters.parsed",
+    "dead_link": "mvc.repo.worktree.worktree",
+    "files_in": "mvc.repo.worktree.worktree",
+    "is_link": "mvc.repo.worktree.worktree",
     "open_file": "mvc.adapters.opening",
     "parse": "mvc.adapters.opening",
     "read_exactly": "mvc.adapters.parsed",
     "read_members": "mvc.adapters.files.zip_layout",
     "read_pickle": "mvc.adapters.files.pickle_nodes",
     "safetensors_header": "mvc.adapters.files.safetensors",
+    "sound_files_in": "mvc.repo.worktree.worktree",
     "why_opaque": "mvc.adapters.files.detect",
 }
 

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import Log, LogOptions
-    from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
@@ -286,7 +285,7 @@ class Repository(Unpicklable):
         state: Mapping[str, Any] | Paths | None = None,
         *,
         path: str = DEFAULT_STATE,
-        states: Mapping[str, Mapping[str, Any] | None] | None = None,
+        states: Mapping[str, Mapping[str, Any] | Path | None] | None = None,
         model: Any = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
@@ -300,10 +299,11 @@ class Repository(Unpicklable):
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders; a folder means its content, and what is gone from it leaves the
-        version. ``states`` are further mappings of the same version by their paths, None for one
-        that leaves it; they may also stand alone. ``model`` is the live module whose state is
-        committed, or a ``mvc.Architecture`` that says how it is built: the version then carries its
-        source code and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are
+        version. ``states`` are further mappings of the same version by their paths, a ``Path`` for
+        the file that is there, None for one that leaves; they may also stand alone. ``model`` is
+        the live module whose state is committed, or a ``mvc.Architecture`` that says how it is
+        built: the version then carries its source code and the environment (docs/models.md).
+        ``metrics`` are numbers; ``params`` are
         texts or plain data (hyper-parameters, the name of a data set), kept as texts. ``deploy``
         names the target on which the version goes live. ``pipeline`` is text, or Requirements,
         whose ``max_recovery`` then bounds the recovery of this version. ``files`` says how paths
@@ -369,9 +369,9 @@ class Repository(Unpicklable):
             refuse_protected(self.context, deploy)
             self._sending(chosen.push)
             request = replace(request, deploy=None, deploy_time_ns=None)
-        announce = announcing(self.context, request.deploy)
+        announce = announcing(self.context, None if chosen.detached else request.deploy)
+        whole = deploy is not None and not chosen.anyway
         if has_files:
-            whole = deploy is not None and not chosen.anyway
             done = commit_files(
                 self.context,
                 state,
@@ -381,7 +381,7 @@ class Repository(Unpicklable):
                 whole=whole,
             )
         else:
-            done = commit_states(self.context, given, path, request)
+            done = commit_states(self.context, given, path, request=request, whole=whole)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
@@ -570,53 +570,6 @@ class Repository(Unpicklable):
         )
         queries.note(self.context, [] if done is None else [done.commit])
         return done
-
-    # -- the working folder, existing checkpoints ------------------------------------------
-
-    def import_checkpoints(
-        self,
-        sources: Sequence[PathName],
-        *,
-        time: str = "mtime",
-        deploy: str | None = None,
-        path: str | None = None,
-        message: str | None = None,
-        progress: Progress | None = None,
-        taken: Callable[[Imported], object] | None = None,
-        left_out: list[Path] | None = None,
-        broken: list[Path] | None = None,
-        anyway: bool = False,
-    ) -> list[Imported]:
-        """Commits existing checkpoints, files or folders, each with its own time.
-
-        ``time`` is ``mtime`` or ``name:FORMAT`` (strptime on the file's name, in local time if
-        it names no zone). ``deploy`` records that each went live on that target at its time.
-        ``path`` is the tracked path of files (default ``model`` and the extension), and the
-        tracked folder of checkpoints that are folders. ``taken`` is called with each version
-        once it is durable. Files and subfolders of a folder that are no models by their names are
-        added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
-        the run of a training: its versions go onto a branch of its name. Metrics are read from
-        ``trainer_state.json`` and from names. Checkpoints that are no sound models are
-        skipped and added to ``broken``; without it the first raises BadModelFile. With ``deploy``
-        a model that lacks a file is none, unless ``anyway``. One operation moves all branches at
-        the end. Raises WrongUsage, InvalidTime and UnknownPath, before anything is committed;
-        RefConflict where a branch has moved meanwhile.
-        """
-        from mvc.repo.importing.importing import import_checkpoints
-
-        return import_checkpoints(
-            self.context,
-            [Path(source) for source in sources],
-            time=time,
-            deploy=deploy,
-            path=path,
-            message=message,
-            progress=progress,
-            taken=taken,
-            left_out=left_out,
-            broken=broken,
-            anyway=anyway,
-        )
 
     # -- finding versions --------------------------------------------------------------------
 
@@ -1017,6 +970,21 @@ class Repository(Unpicklable):
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
         """Renames a branch, HEAD with it; with ``force`` in place of another one."""
         refs.rename_branch(self.context, old, new, force)
+
+    def advance(
+        self,
+        moves: Mapping[str | None, tuple[CommitId | None, CommitId]],
+        operation: str,
+        *,
+        first: str | None = None,
+    ) -> None:
+        """Moves branches by one operation: each by its name, from one version to another.
+
+        None names a detached HEAD; a new branch comes from None. ``first``: the branch that
+        becomes the current one if HEAD has no version yet. Raises RefConflict if a branch is
+        elsewhere by now, or a tag has its name: then none moves.
+        """
+        refs.advance(self.context, moves, operation, first=first)
 
     def delete_tag(self, name: str) -> Ref:
         """Deletes a tag; its version stays until ``gc``."""

@@ -25,7 +25,7 @@ from mvc.names import check_ref
 from mvc.repo.context import PLANS, Context
 from mvc.repo.lookup.manifests import of_commit
 from mvc.repo.lookup.refs import BRANCH, HEAD
-from mvc.repo.refs import advance_branch, move_head
+from mvc.repo.refs import advance, move_head
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.journal.entries import RefValue
 
@@ -77,7 +77,7 @@ def _move(context: Context, said: Mapping[str, str]) -> None:
             move_head(context, new, made)
             context.finished_head = True
         elif isinstance(new, CommitId) and not isinstance(old, str):
-            advance_branch(context, check_ref("branch", branch), old, new)
+            advance(context, {check_ref("branch", branch): (old, new)}, "pull", note=branch)
 
 
 def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
@@ -102,7 +102,7 @@ def finish_checkouts(context: Context) -> None:
     """Completes or takes back checkouts whose process was killed, and notes that in ``context``."""
 
     def check(path: Path, name: str) -> str:
-        return entry_at(context, path, name).content_id.hex()
+        return entry_at(context.store.fs, path, name).content_id.hex()
 
     @cache
     def sizes(version: str) -> dict[str, int]:

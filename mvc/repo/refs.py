@@ -5,14 +5,25 @@ Reading refs: ``mvc.repo.lookup.refs``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, remote_refs, tags
+from mvc.repo.lookup.refs import (
+    BRANCH,
+    HEAD,
+    TAG,
+    Head,
+    Ref,
+    branches,
+    head,
+    remote_refs,
+    tags,
+    tip,
+)  # fmt: skip
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -60,15 +71,30 @@ def move_head(
     _publish(context, operation, "" if made is None else str(to), changes)
 
 
-def advance_branch(context: Context, branch: str, old: CommitId | None, new: CommitId) -> None:
-    """Moves a branch from ``old`` on to ``new``. Raises RefConflict if it is elsewhere by now."""
+def advance(
+    context: Context,
+    moves: Mapping[str | None, tuple[CommitId | None, CommitId]],
+    operation: str,
+    *,
+    note: str = "",
+    first: str | None = None,
+) -> None:
+    """See ``Repository.advance``. ``note`` belongs to the operation."""
 
-    def change() -> list[RefChange]:
-        if context.store.ref(BRANCH + branch) != old:
-            raise RefConflict(f"{branch} has moved meanwhile", hint="run the command again")
-        return [RefChange(BRANCH + branch, old, new)]
+    def changes() -> list[RefChange]:
+        made = []
+        for branch, (old, new) in moves.items():
+            if tip(context, branch, new=True) != Head(branch, old):
+                where = HEAD if branch is None else printable(branch)
+                raise RefConflict(f"{where} has moved meanwhile", hint="run the command again")
+            _refuse_namesake(context, TAG, "tag", branch or "")
+            made.append(RefChange(HEAD if branch is None else BRANCH + branch, old, new))
+        at = head(context)
+        if first is not None and at.commit is None and at.branch not in moves:
+            made.append(RefChange(HEAD, at.branch, first))
+        return made
 
-    _publish(context, "pull", branch, change)
+    _publish(context, operation, note, changes)
 
 
 def delete_branch(context: Context, name: str, force: bool = False) -> Ref:

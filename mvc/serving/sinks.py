@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from mvc.adapters.served_version import ServedVersion, encode
 from mvc.api import Deployed, FileEntry
 from mvc.errors import IoFailed, MvcError, MvcWarning
+from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.remote.replica import refuse_folder_name, refuse_unfit
 from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.states import one_entry
-from mvc.repo.worktree.worktree import entry_at
 from mvc.system import SWAPPED, TEMPORARY, FileSystem
 
 if TYPE_CHECKING:
@@ -113,16 +113,17 @@ class ServedOutput:
                 return False
         with suppress(MvcError):  # what cannot be read is written
             if not self._as_folder:
-                return self._is_entry(repo, self._place, repo.manifest(live).by_path[path or ""])
+                return self._is_entry(self._place, repo.manifest(live).by_path[path or ""])
             entries, _ = chosen(repo.context, live.commit, () if path is None else (path,))
-            return all(self._is_entry(repo, self._place / e.path, e) for e in entries)
+            return all(self._is_entry(self._place / e.path, e) for e in entries)
         return False
 
-    def _is_entry(self, repo: Repository, file: Path, entry: FileEntry) -> bool:
+    def _is_entry(self, file: Path, entry: FileEntry) -> bool:
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
-        return entry_at(repo.context, file, entry.path).content_id == entry.content_id
+        with open_file(self._fs, file, entry.path) as there:
+            return there.entry.content_id == entry.content_id
 
     def _is_known(self, repo: Repository, there: object, target: str) -> bool:
         """Whether a Follower of this target may have put it there, or this one did.

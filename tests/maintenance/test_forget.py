@@ -385,8 +385,8 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path, history: History) -> No
 def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: History) -> None:
     save_file({"w": np.arange(6.0)}, tmp_path / "a.safetensors")
     save_file({"w": np.arange(7.0)}, tmp_path / "b.safetensors")
-    first, _ = history.repo.import_checkpoints(
-        [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    first, _ = mvc.import_checkpoints(
+        history.repo, [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     )
     assert [f.commit for f in history.repo.identify(tmp_path / "a.safetensors")] == [first.commit]
     history.repo.storage.forget(first.commit)
@@ -394,7 +394,7 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: Histo
     (had,) = history.repo.identify(tmp_path / "a.safetensors")
     assert (had.commit, had.path, had.exact) == (first.commit, None, False)
     assert had.forgotten_ns is not None and had.branches == ("main",)
-    (again,) = history.repo.import_checkpoints([tmp_path / "a.safetensors"])
+    (again,) = mvc.import_checkpoints(history.repo, [tmp_path / "a.safetensors"])
     assert again.kept
     found = history.repo.identify(tmp_path / "a.safetensors")
     assert [(f.commit, f.forgotten_ns is None) for f in found] == [

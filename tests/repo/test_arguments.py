@@ -75,7 +75,7 @@ LONELY: dict[str, Callable[[Any], object]] = {
     "recorder": lambda repo: mvc.Recorder(repo, torch.nn.Linear(2, 2), message=LONE),
     "file": lambda repo: repo.identify(LONE),
     "folder": lambda repo: mvc.Repository.open(LONE),
-    "source": lambda repo: repo.import_checkpoints([Path(LONE)]),
+    "source": lambda repo: mvc.import_checkpoints(repo, [Path(LONE)]),
 }
 
 OTHERS: dict[str, Callable[[Any], object]] = {

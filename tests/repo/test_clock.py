@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.api.repository import Repository
+import mvc
+from mvc.api import Repository
 from mvc.errors import InvalidTime
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
@@ -57,7 +58,7 @@ WRITES: dict[str, Act] = {
     "gc": lambda repo: repo.storage.gc(grace="0s"),
     "gc after 14 days": lambda repo: repo.storage.gc(),
     "repack": lambda repo: repo.storage.repack(interval=1),
-    "import": lambda repo: repo.import_checkpoints([repo.root / "g.bin"]),
+    "import": lambda repo: mvc.import_checkpoints(repo, [repo.root / "g.bin"]),
 }
 READS: dict[str, Act] = {
     "checkout": lambda repo: repo.checkout()["w"].tolist(),
@@ -186,5 +187,5 @@ def test_a_file_of_such_a_time_is_not_imported(made: Path, tmp_path: Path) -> No
         pytest.skip("this file system keeps no such time")
     before = contents(root)
     with Repository.open(root) as repo, pytest.raises(InvalidTime, match=r"g\.bin"):
-        repo.import_checkpoints([place])
+        mvc.import_checkpoints(repo, [place])
     assert contents(root) == before

@@ -249,7 +249,7 @@ def test_it_takes_no_file_of_the_repository_for_its_own(
 def test_an_import_runs_no_hook(repo: mvc.Repository, told: Path, tmp_path: Path) -> None:
     for i in range(3):
         np.save(tmp_path / f"model-{i}.npy", np.full(5, i))
-    repo.import_checkpoints([tmp_path / f"model-{i}.npy" for i in range(3)], deploy="prod")
+    mvc.import_checkpoints(repo, [tmp_path / f"model-{i}.npy" for i in range(3)], deploy="prod")
     assert len(repo.deployments("prod")) == 3 and calls(told) == []
 
 

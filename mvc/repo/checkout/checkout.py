@@ -41,7 +41,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
-from mvc.repo.refs import advance_branch, branch_change, move_head
+from mvc.repo.refs import advance, branch_change, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import RefValue
@@ -141,7 +141,7 @@ def fast_forward(
             force=False,
             progress=progress,
             then=planned_move(old, commit, branch=branch),
-            move=lambda: advance_branch(context, branch, old, commit),
+            move=lambda: advance(context, {branch: (old, commit)}, "pull", note=branch),
         )
         return replace(done, branch=branch)
 

@@ -106,7 +106,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
     deploys = request.deploy is not None
     how = signing(context, request.options.sign, version=True, deployment=deploys)
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
-    at = _tip(context, request)
+    at = tip_of(context, request)
     parent = manifests.of_commit(context, at.commit)
     coding = Pipeline.parse(_pipeline(context, request)).coding()
     policy = storage_policy(context, request, parent, coding)
@@ -135,7 +135,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             def make(moment: int) -> Entry:
                 """Runs under the journal's lock: the parent is the tip of now."""
                 nonlocal draft
-                now = _tip(context, request)
+                now = tip_of(context, request)
                 if now != draft.at:
                     draft = _draft(context, request, files, now, objects=objects)
                 if graph.generation != generation:
@@ -189,10 +189,10 @@ def code_now(context: Context, *, patch: bool | None = None) -> GitCode:
     return code
 
 
-def _tip(context: Context, request: CommitRequest) -> Head:
+def tip_of(context: Context, request: CommitRequest) -> Head:
     """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
-    if request.apart:
-        return Head(None, request.onto)
+    if request.options.detached:
+        return Head(None, request.options.parent)
     if request.tag is not None:
         return Head(None, tagged(context, request.tag))
     return tip(context, request.options.branch, new=request.options.new_branch)
@@ -477,7 +477,7 @@ def _entry(
 
 def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, ...]:
     """What moves to the new commit: the tag, the branch, or HEAD itself if it is detached."""
-    if request.apart:
+    if request.options.detached:
         return ()
     name = BRANCH + at.branch if at.branch else HEAD
     return (RefChange(name if request.tag is None else TAG + request.tag, at.commit, made),)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from mvc.adapters.opening import open_file
 from mvc.errors import WrongUsage
 from mvc.lossy.reducer import Reducer
 from mvc.pipelines.pipeline import Pipeline
@@ -24,13 +26,21 @@ from mvc.repo.whole import refuse_incomplete
 
 def commit_states(
     context: Context,
-    given: Mapping[str, Mapping[str, Any] | None],
+    given: Mapping[str, Mapping[str, Any] | Path | None],
     path: str,
+    *,
     request: CommitRequest,
+    whole: bool,
 ) -> CommitResult:
-    """A version of the states ``given`` by path; a lossy pipeline reduces the one at ``path``."""
-    changes = [of_state(each, name, cached=True) for name, each in given.items()]
-    live: Any = given.get(path)
+    """A version of the states ``given`` by path; a lossy pipeline reduces the one at ``path``.
+
+    ``whole``: a model among files from elsewhere that lacks a file is refused.
+    """
+    changes = [_change(context, name, each) for name, each in given.items()]
+    elsewhere = {name: each for name, each in given.items() if isinstance(each, Path | None)}
+    if whole and any(elsewhere.values()):
+        refuse_incomplete(context, commit.tip_of(context, request).commit, elsewhere)
+    live: Any = None if path in elsewhere else given.get(path)
     text = request.pipeline or (None if live is None else approximating(context))
     reducer = _reducer(request, text)
     if reducer is None:
@@ -47,7 +57,7 @@ def commit_states(
 def commit_files(
     context: Context,
     paths: object,
-    given: Mapping[str, Mapping[str, Any] | None],
+    given: Mapping[str, Mapping[str, Any] | Path | None],
     *,
     request: CommitRequest,
     read: FileOptions,
@@ -63,7 +73,7 @@ def commit_files(
         at = tip(context, options.branch, new=options.new_branch)
         files = {c.path: None if c.open is None else context.root / c.path for c in changes}
         refuse_incomplete(context, at.commit, files)
-    further = [of_state(each, name, cached=True) for name, each in given.items()]
+    further = [_change(context, name, each) for name, each in given.items()]
     if read.output is not None:
         refuse_slash(read.output)
     output = None if read.output is None else Path(read.output)
@@ -87,6 +97,12 @@ def commit_files(
     if written:
         write_production(context, done, before, output)
     return done
+
+
+def _change(context: Context, name: str, given: Mapping[str, Any] | Path | None) -> Change:
+    if isinstance(given, Path):
+        return Change(name, partial(open_file, context.store.fs, given, name, strict=True))
+    return of_state(given, name, cached=True)
 
 
 def _publish(context: Context, request: CommitRequest, changes: Sequence[Change]) -> CommitResult:

@@ -23,8 +23,8 @@ from mvc.repo.worktree.status import FileChange, status
 
 
 def states_by_path(
-    state: object, path: str, states: Mapping[str, Mapping[str, Any] | None] | None
-) -> dict[str, Mapping[str, Any] | None]:
+    state: object, path: str, states: Mapping[str, Mapping[str, Any] | Path | None] | None
+) -> dict[str, Mapping[str, Any] | Path | None]:
     """``states``, and ``state`` at ``path`` if it is a mapping. Raises InvalidName, WrongUsage."""
     given = {check_path(name): each for name, each in (states or {}).items()}
     if not isinstance(state, Mapping):
@@ -34,7 +34,7 @@ def states_by_path(
     return {check_path(path): state, **given}
 
 
-def refuse_empty(states: Mapping[str, Mapping[str, Any] | None]) -> None:
+def refuse_empty(states: Mapping[str, Mapping[str, Any] | Path | None]) -> None:
     """Raises WrongUsage if one of the states by path is empty."""
     for path, state in states.items():
         if state is not None and not state:

@@ -58,6 +58,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
     state has been through this pipeline already.
 
+    ``detached``: the version comes after ``parent``, or has none, and no ref leads to it until
+    ``Repository.branch``, ``tag`` or ``advance`` names it; its deployment runs no hook.
+
     ``guard`` decides whether the version is deployed as well: a training's, which yields to others.
     """
 
@@ -79,9 +82,13 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     patch: bool | None = None
     sign: bool | None = None
     guard: DeployGuard | None = None
+    detached: bool = False
+    parent: CommitId | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a ``produced_by`` of no stage."""
+        """Raises WrongUsage for a ``produced_by`` of no stage, and for a parent of a branch."""
+        if self.parent is not None and not self.detached:
+            raise WrongUsage("parent is for detached versions; others come after their branch")
         if self.produced_by is not None and not self.produced_by.strip():
             raise WrongUsage(
                 "produced_by is empty: it names the lossy pipeline that made the state",
@@ -132,7 +139,7 @@ class CommitRequest(Struct, frozen=True):
     about files, times and output. With ``options.produced_by`` the commit itself is lossless and
     uses only the coding stages of ``pipeline``. With ``tag``, this tag gets the version, whose
     parent is the version that it names; its files are those of ``changes`` alone, and HEAD and
-    branches stay. With ``apart`` the version comes after ``onto``, and no name leads to it.
+    branches stay.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
     ``code`` is the git work tree around the repository, None to look at it now.
@@ -150,8 +157,6 @@ class CommitRequest(Struct, frozen=True):
     needs: Collection[CommitId] = ()
     tag: str | None = None
     code: GitCode | None = None
-    apart: bool = False
-    onto: CommitId | None = None
     options: CommitOptions = field(default_factory=CommitOptions)
 
     def made_by(self, pipeline: str) -> Self:

@@ -266,7 +266,7 @@ def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:
             name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
         except InvalidName:
             name = path.name
-        entry = worktree.entry_at(context, path, name)
+        entry = worktree.entry_at(context.store.fs, path, name)
         return DiffSource(context, text, {name: entry}, {name: path}, single=True, on_disk=True)
 
 
@@ -284,7 +284,9 @@ def folder(context: Context, root: Path, label: str, paths: Collection[str]) -> 
     """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
     found = worktree.sound_files_in(context.store.fs, root)
     places = {f.name: root / f.name for f in found if is_under(f.name, paths)}
-    entries = {name: worktree.entry_at(context, place, name) for name, place in places.items()}
+    entries = {
+        name: worktree.entry_at(context.store.fs, place, name) for name, place in places.items()
+    }
     return DiffSource(context, label, entries, places, on_disk=True)
 
 

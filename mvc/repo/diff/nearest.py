@@ -60,7 +60,7 @@ def nearest(context: Context, path: Path) -> Nearest | None:
     name and shape. Raises UnknownPath if there is no such file.
     """
     snapshot = context.fresh()
-    entry = entry_at(context, path, path.name)
+    entry = entry_at(context.store.fs, path, path.name)
     if not entry.tensors:
         return None
     search = _NearestSearch(context, entry)

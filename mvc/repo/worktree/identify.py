@@ -47,7 +47,7 @@ def identify(context: Context, path: Path) -> list[Identified]:
     and a hash prefix of each file. Raises UnknownPath if there is no such file.
     """
     context.fresh()
-    entry = entry_at(context, path, path.name)
+    entry = entry_at(context.store.fs, path, path.name)
     snapshot = context.store.snapshot
     found = list(_versions(context, entry))
     holders = (

@@ -243,15 +243,15 @@ def entry_of(context: Context, name: str) -> FileEntry:
 
     Raises UnknownPath if there is no such file, SourceChanged if it is written to meanwhile.
     """
-    return entry_at(context, context.root / name, name)
+    return entry_at(context.store.fs, context.root / name, name)
 
 
-def entry_at(context: Context, path: Path, name: str) -> FileEntry:
+def entry_at(fs: FileSystem, path: Path, name: str) -> FileEntry:
     """As ``entry_of`` for a file anywhere on disk, under the name given."""
     from mvc.adapters.hashing import hash_file
     from mvc.adapters.opening import open_file
 
-    if context.store.fs.stat(path) is None:
+    if fs.stat(path) is None:
         raise UnknownPath(f"there is no file {printable(str(path))}")
-    with open_file(context.store.fs, path, name) as file:
+    with open_file(fs, path, name) as file:
         return hash_file(file.parsed, name)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mvc.api.repository import Repository
+from mvc.cli.commands.start import import_
 
 
 def test_quiet_says_nothing(mvc, tmp_path) -> None:
@@ -20,18 +20,18 @@ def test_quiet_says_nothing(mvc, tmp_path) -> None:
 def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
     for i in range(3):
         mvc.write(i, f"runs/{i}.safetensors")
-    whole, kept = Repository.import_checkpoints, []
+    whole, kept = import_.import_checkpoints, []
 
-    def interrupted(self, sources, *, taken, **options):
+    def interrupted(repo, sources, *, taken, **options):
         def then(version):
             taken(version)
             kept.append(version)
             if len(kept) == 2:
                 raise KeyboardInterrupt
 
-        return whole(self, sources, taken=then, **options)
+        return whole(repo, sources, taken=then, **options)
 
-    monkeypatch.setattr(Repository, "import_checkpoints", interrupted)
+    monkeypatch.setattr(import_, "import_checkpoints", interrupted)
     err = mvc("import", mvc.folder / "runs", code=130).err
     assert "2 versions imported so far, and kept; the same command again goes on" in err
     monkeypatch.undo()

@@ -209,7 +209,7 @@ def test_saying_so_does_not_open_a_protected_target(net: Path) -> None:
         with pytest.raises(TargetProtected):
             repo.commit(net, deploy="prod", options=mvc.CommitOptions(anyway=True))
         with pytest.raises(TargetProtected):
-            repo.import_checkpoints([net], deploy="prod", anyway=True)
+            mvc.import_checkpoints(repo, [net], deploy="prod", anyway=True)
 
 
 def test_what_was_forgotten_may_still_have_been_live(net: Path) -> None:
@@ -228,19 +228,19 @@ def test_an_import_deploys_what_is_whole(tmp_path: Path) -> None:
     write(runs / "checkpoint-2", {"weights.bin": b"weights"})
     with mvc.Repository.init(tmp_path / "repo") as repo:
         with pytest.raises(BadModelFile, match=r"checkpoint-1.*weights.bin is missing") as refused:
-            repo.import_checkpoints([runs], deploy="prod")
+            mvc.import_checkpoints(repo, [runs], deploy="prod")
         assert "without --deploy" in str(refused.value.hint)
         broken: list[Path] = []
-        (version,) = repo.import_checkpoints([runs], deploy="prod", broken=broken)
+        (version,) = mvc.import_checkpoints(repo, [runs], deploy="prod", broken=broken)
         assert broken == [runs / "checkpoint-1"]
         assert {d.commit for d in repo.deployments("prod")} == {version.commit}
         assert "weights.bin" in repo.manifest(version.commit).by_path
     with mvc.Repository.init(tmp_path / "other") as repo:
-        kept = repo.import_checkpoints([runs])
+        kept = mvc.import_checkpoints(repo, [runs])
         assert len(kept) == 2
         with pytest.raises(BadModelFile):
-            repo.import_checkpoints([runs], deploy="prod")
-        repo.import_checkpoints([runs], deploy="prod", anyway=True)
+            mvc.import_checkpoints(repo, [runs], deploy="prod")
+        mvc.import_checkpoints(repo, [runs], deploy="prod", anyway=True)
         assert {d.commit for d in repo.deployments("prod")} == {v.commit for v in kept}
 
 
@@ -249,5 +249,5 @@ def test_a_graph_is_not_imported_without_its_weights_to_go_live(tmp_path: Path) 
     exports = write(tmp_path / "exports", files)
     with mvc.Repository.init(tmp_path) as repo:
         with pytest.raises(BadModelFile, match=r"model.onnx.data is missing"):
-            repo.import_checkpoints([exports], deploy="prod")
+            mvc.import_checkpoints(repo, [exports], deploy="prod")
         assert repo.commit(exports, deploy="prod").deployment is not None

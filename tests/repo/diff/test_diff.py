@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc.api.repository import Repository
+import mvc
+from mvc.api import Repository
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
 from mvc.repo.commit.request import FileOptions
 from mvc.repo.content.compare import FileDiff
@@ -288,7 +289,7 @@ def test_what_was_imported_and_never_written_is_as_in_head(tmp_path: Path) -> No
     for i in range(3):
         np.save(runs / f"m{i}.npy", np.full(4, i))
         os.utime(runs / f"m{i}.npy", (1_700_000_000 + i,) * 2)
-    repo.import_checkpoints([runs], path="m.npy")
+    mvc.import_checkpoints(repo, [runs], path="m.npy")
     found = repo.diff("HEAD~2")
     assert (found.a, found.b, found.from_head) == ("HEAD~2", "HEAD", ("m.npy",))
     assert only(found).kind == "changed" and only(found).tensors[0].max_abs == 2.0
@@ -304,7 +305,7 @@ def test_what_a_switch_has_written_is_removed_with_its_file(tmp_path: Path) -> N
     repo = Repository.init(tmp_path / "repo")
     for i in range(2):
         np.save(tmp_path / "m.npy", np.full(4, i))
-        repo.import_checkpoints([tmp_path / "m.npy"], path="m.npy")
+        mvc.import_checkpoints(repo, [tmp_path / "m.npy"], path="m.npy")
     repo.branch("other", "HEAD~1")
     repo.switch("other")
     repo.switch("main")

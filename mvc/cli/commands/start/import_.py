@@ -19,7 +19,7 @@ import click
 
 import mvc.recipes as recipes
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.repo.importing.importing import Imported
+from mvc.importing.checkpoints import Imported, import_checkpoints
 from mvc.text import count, format_time, listed, printable, size, stored_for
 
 
@@ -53,7 +53,8 @@ def command(session: Session, args: _ImportOptions) -> None:
     broken: list[Path] = []
     try:
         with session.progress("importing") as progress:
-            found = session.repo.import_checkpoints(
+            found = import_checkpoints(
+                session.repo,
                 args.sources,
                 progress=progress,
                 taken=done.append,

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct, field
 
 from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
-from mvc.io.files import FileIdentity, FileSystem
+from mvc.files import FoundFile, dead_link, files_in, is_link, sound_files_in
 from mvc.limits import MAX_REF_BYTES
 from mvc.names import check_path, check_ref, printable
-from mvc.repo.worktree.worktree import FoundFile, dead_link, files_in, is_link, sound_files_in
+from mvc.system import FileIdentity, FileSystem
 from mvc.times import check_moment, parse_time
 
 _EXTENSIONS = (

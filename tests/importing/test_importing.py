@@ -4,17 +4,16 @@ import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import InvalidTime, MvcWarning, RefConflict, UnknownPath, WrongUsage
-from mvc.io.files import FileSystem
-from mvc.repo.importing.finding import Checkpoint, find_histories
-from mvc.repo.importing.importing import Imported, import_checkpoints
-from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
+from mvc.importing.checkpoints import Imported, import_checkpoints
+from mvc.importing.finding import Checkpoint, find_histories
+from mvc.importing.metrics import MOST_BYTES, metrics_of
+from mvc.system import FileSystem
 from tests.repo.working import write_model
 
 SECOND = 10**9
@@ -36,7 +35,7 @@ def put(path: Path, seed: int, seconds: int) -> Path:
 
 
 def take(repo: Repository, *sources: Path, **options) -> list[Imported]:
-    return import_checkpoints(repo.context, sources, **options)
+    return import_checkpoints(repo, sources, **options)
 
 
 def find(*sources: Path, time: str = "mtime", path: str | None = None) -> list[Checkpoint]:
@@ -442,7 +441,7 @@ def test_links_to_files_are_followed(run: Path) -> None:
 def test_an_import_that_was_killed_goes_on(
     repo: Repository, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No branch leads to its versions yet; the next import takes them."""
+    """No branch leads to its versions yet; the next import makes the same ones."""
     trained(run, range(1, 5))
     kept: list[Imported] = []
 
@@ -452,20 +451,13 @@ def test_an_import_that_was_killed_goes_on(
             raise SystemExit
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        publish = type(repo.context.store).publish
-
-        def only_commits(store: Any, make: Callable[[], Any], **options: Any) -> Any:
-            if options:
-                return publish(store, make, **options)
-            raise SystemExit
-
-        patch.setattr(type(repo.context.store), "publish", only_commits)
-        take(repo, run, taken=die)
+        patch.setattr(Repository, "advance", lambda *_, **__: die(kept[0]))
+        take(repo, run, deploy="prod", taken=die)
     assert repo.branches() == []
-    again = take(repo, run)
+    again = take(repo, run, deploy="prod")
     assert [i.kept for i in again] == [False, False, True, True]
-    assert [i.commit for i in again][:2] == [i.commit for i in kept]
-    assert len(messages(repo)) == 4
+    assert [i.commit for i in again[:2]] == [i.commit for i in kept[:2]]
+    assert len(messages(repo)) == len(repo.deployments("prod")) == 4
     assert repo.storage.fsck(full=True).sound
 
 

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct, field
 
 from mvc.errors import InvalidName, IoFailed
-from mvc.io.files import FileSystem
+from mvc.importing.finding import Checkpoint
 from mvc.limits import MIB
 from mvc.names import check_key
-from mvc.repo.importing.finding import Checkpoint
+from mvc.system import FileSystem
 
 _STATE = "trainer_state.json"
 MOST_BYTES = 16 * MIB  # of a state: the log of a long training has some

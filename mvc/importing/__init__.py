@@ -1,0 +1,1 @@
+"""import: commits an existing folder of checkpoints as history."""

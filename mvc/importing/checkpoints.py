@@ -1,0 +1,290 @@
+"""import: commits the checkpoints of trainings in the order of their times.
+
+Every version is durable as soon as it is made, but no branch leads to it until the import ends:
+one operation then moves each branch to the end of its history. A checkpoint that was imported
+before is found by time and content, so import can be repeated, also after it was killed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from mvc.api import CommitOptions, Repository
+from mvc.errors import (
+    BadModelFile,
+    DamagedData,
+    MvcWarning,
+    NothingToCommit,
+    RefConflict,
+    StateForgotten,
+    WrongUsage,
+)
+from mvc.files import open_file
+from mvc.ids import CommitId
+from mvc.importing.finding import Checkpoint, FoundHistory, find_histories
+from mvc.importing.metrics import MOST_BYTES, metrics_of
+from mvc.limits import MIB
+from mvc.names import printable
+from mvc.system import FileSystem
+from mvc.types import PathName, Progress
+
+
+class WithoutMetrics(MvcWarning):
+    """The state that a trainer left is too long to read metrics from it."""
+
+
+class Imported(Struct, frozen=True):
+    """One checkpoint. ``kept`` is False if the version ``commit`` had its content before.
+
+    ``branch`` is the branch of its history; None for a detached HEAD.
+    """
+
+    source: Path
+    time_ns: int
+    commit: CommitId
+    kept: bool
+    raw_bytes: int
+    stored_bytes: int
+    branch: str | None
+
+
+def import_checkpoints(
+    repo: Repository,
+    sources: Sequence[PathName],
+    *,
+    time: str = "mtime",
+    deploy: str | None = None,
+    path: str | None = None,
+    message: str | None = None,
+    progress: Progress | None = None,
+    taken: Callable[[Imported], object] | None = None,
+    left_out: list[Path] | None = None,
+    broken: list[Path] | None = None,
+    anyway: bool = False,
+) -> list[Imported]:
+    """Commits existing checkpoints, files or folders, each with its own time.
+
+    ``time`` is ``mtime`` or ``name:FORMAT`` (strptime on the file's name, in local time if
+    it names no zone). ``deploy`` records that each went live on that target at its time.
+    ``path`` is the tracked path of files (default ``model`` and the extension), and the
+    tracked folder of checkpoints that are folders. ``taken`` is called with each version
+    once it is durable. Files and subfolders of a folder that are no models by their names are
+    added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
+    the run of a training: its versions go onto a branch of its name. Metrics are read from
+    ``trainer_state.json`` and from names. Checkpoints that are no sound models are
+    skipped and added to ``broken``; without it the first raises BadModelFile. With ``deploy``
+    a model that lacks a file is none, unless ``anyway``. One operation moves all branches at
+    the end. Raises WrongUsage, InvalidTime and UnknownPath, before anything is committed;
+    RefConflict where a branch has moved meanwhile: the next import goes on with the versions.
+    """
+    fs, places = FileSystem(), [Path(source) for source in sources]
+    histories = find_histories(fs, places, time, path, left_out=left_out)
+    if not histories:
+        named = ", ".join(map(str, places[:3]))
+        raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
+    for tag in {tag.name for tag in repo.tags()} & {history.branch for history in histories}:
+        raise RefConflict(
+            f"there is a tag {tag}, and the run would be a branch of that name",
+            hint="rename its folder, or import it by itself: 'mvc import FOLDER'",
+        )
+    options = _Options(
+        fs=fs,
+        deploy=deploy,
+        message=message,
+        progress=progress,
+        broken=broken,
+        anyway=anyway,
+        total=sum(c.size for history in histories for c in history.checkpoints),
+    )
+    lines: list[_Line] = []
+    result = []
+    try:
+        for history in histories:
+            lines.append(_Line(repo, options, history, lines[-1].done if lines else 0))
+            for imported in lines[-1].versions():
+                result.append(imported)
+                if taken is not None:
+                    taken(imported)
+    finally:
+        _move_branches(repo, lines)
+    if options.too_long:
+        warnings.warn(_without_metrics(options.too_long), WithoutMetrics, stacklevel=2)
+    return result
+
+
+def _without_metrics(states: Sequence[Path]) -> str:
+    more = f" and {len(states) - 1} more" if len(states) > 1 else ""
+    what = f"{printable(str(states[0]))}{more}"
+    return f"no metrics are read from {what}: longer than {MOST_BYTES // MIB} MiB"
+
+
+class _Options(Struct, frozen=True, kw_only=True):
+    fs: FileSystem
+    deploy: str | None
+    message: str | None
+    progress: Progress | None
+    broken: list[Path] | None
+    anyway: bool
+    total: int
+    too_long: list[Path] = field(default_factory=list)
+
+
+class _Line:
+    """A history that is being imported: its branch led to ``start``; ``end`` is its newest.
+
+    ``done``: bytes of checkpoints.
+    """
+
+    def __init__(
+        self, repo: Repository, options: _Options, history: FoundHistory, done: int
+    ) -> None:
+        self._repo = repo
+        self._options = options
+        self._history = history
+        head = repo.head()
+        self.branch = head.branch if history.branch is None else history.branch
+        tips = {branch.name: branch.commit for branch in repo.branches()}
+        self.start = head.commit if self.branch is None else tips.get(self.branch)
+        self.end = self.start
+        self.done = done
+        self._previous: CommitId | None = None
+        self._before: frozenset[str] = frozenset()
+        self._by_time = defaultdict[int, set[CommitId]](set)
+        self._there = set[CommitId]()
+        for entry in () if self.start is None else repo.log(self.start):
+            self._by_time[entry.commit.time_ns].add(entry.id)
+            self._there.add(entry.id)
+        if options.deploy is not None:  # of an import that did not live to move the branch
+            for deployed in repo.deployments():
+                self._by_time[deployed.time_ns].add(deployed.commit)
+
+    def versions(self) -> Iterator[Imported]:
+        """Every checkpoint, once it is durable."""
+        for checkpoint in self._history.checkpoints:
+            known = self._known(checkpoint)
+            try:
+                made = self._commit(checkpoint) if known is None else self._have(checkpoint, known)
+            except BadModelFile as error:
+                self._note_broken(checkpoint, error)
+            else:
+                self._before, self._previous = frozenset(checkpoint.files), made.commit
+                yield made
+            self.done += checkpoint.size
+
+    def _note_broken(self, checkpoint: Checkpoint, error: BadModelFile) -> None:
+        """Notes a checkpoint that is no sound model; raises the error, with its place, if it may
+        not be skipped.
+        """
+        if self._options.broken is None:
+            raise BadModelFile(
+                f"{printable(str(checkpoint.source))}: {error.message}",
+                hint="mend, complete or move it, or skip such checkpoints with --skip-broken; "
+                "one that lacks files is taken without --deploy",
+            ) from error
+        self._options.broken.append(checkpoint.source)
+
+    def _commit(self, checkpoint: Checkpoint) -> Imported:
+        options = self._options
+        gone = dict.fromkeys(sorted(self._before - checkpoint.files.keys()))
+        try:
+            made = self._repo.commit(
+                states={**checkpoint.files, **gone},
+                message=options.message or f"import {checkpoint.source.name}",
+                metrics=metrics_of(options.fs, checkpoint, options.too_long),
+                deploy=options.deploy,
+                options=CommitOptions(
+                    at=None if options.deploy is None else checkpoint.time_ns,
+                    time=checkpoint.time_ns,
+                    run=self._history.run,
+                    detached=True,
+                    parent=self.end,
+                    allow_empty=False,
+                    anyway=options.anyway,
+                    progress=self._report,
+                ),
+            )
+        except NothingToCommit:
+            if self.end is None:
+                raise
+            return self._have(checkpoint, self.end)
+        self.end = made.id
+        return self._imported(checkpoint, made.id, made.raw_bytes, made.stored_bytes)
+
+    def _imported(
+        self, checkpoint: Checkpoint, commit: CommitId, raw: int, stored: int | None
+    ) -> Imported:
+        return Imported(
+            checkpoint.source,
+            checkpoint.time_ns,
+            commit,
+            kept=stored is not None,
+            raw_bytes=raw,
+            stored_bytes=stored or 0,
+            branch=self.branch,
+        )
+
+    def _report(self, done: int, _: int, what: str) -> None:
+        total = self._options.total
+        if self._options.progress is not None:
+            self._options.progress(min(self.done + done, total), total, what)
+
+    def _have(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
+        """For a content that is stored already: records its deployment if that is missing."""
+        target, time_ns = self._options.deploy, checkpoint.time_ns
+        known = self._repo.deployments_of(commit)
+        if target is not None and (target, time_ns) not in {(d.target, d.time_ns) for d in known}:
+            self._repo.deploy(commit, target, at=time_ns, anyway=self._options.anyway)
+        return self._imported(checkpoint, commit, checkpoint.size, None)
+
+    def _known(self, checkpoint: Checkpoint) -> CommitId | None:
+        """A version of this line with these files and the checkpoint's time, or the previous one.
+
+        One that was deployed but is on no branch comes next in the line.
+        """
+        due = [*self._by_time[checkpoint.time_ns], *filter(None, [self._previous])]
+        wanted: dict[str, bytes] = {}
+        for id_ in due:
+            with suppress(StateForgotten, DamagedData):
+                there = self._repo.manifest(id_).by_path
+                if not checkpoint.files.keys() <= there.keys():
+                    continue
+                wanted = wanted or {
+                    name: self._content(place, name) for name, place in checkpoint.files.items()
+                }
+                same = all(there[name].content_id == content for name, content in wanted.items())
+                if same and self._is_here(id_):
+                    return id_
+        return None
+
+    def _content(self, place: Path, name: str) -> bytes:
+        with open_file(self._options.fs, place, name) as file:
+            return file.entry.content_id
+
+    def _is_here(self, id_: CommitId) -> bool:
+        if id_ in self._there or id_ in {self.end, self._previous}:
+            return True
+        if self._repo.version(id_).parents == (() if self.end is None else (self.end,)):
+            self.end = id_
+            return True
+        return False
+
+
+def _move_branches(repo: Repository, lines: Sequence[_Line]) -> None:
+    """Moves every branch to the end of its line.
+
+    Before the first version HEAD goes to the branch of the newest one.
+    """
+    moves = {
+        line.branch: (line.start, line.end)
+        for line in lines
+        if line.end is not None and line.end != line.start
+    }
+    if moves:
+        newest = max(moves, key=lambda branch: repo.version(moves[branch][1]).time_ns)
+        repo.advance(moves, "import", first=newest)

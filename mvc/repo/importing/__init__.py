@@ -1,4 +1,0 @@
-"""import: commits an existing folder of checkpoints as history.
-
-Parsing files: ``mvc.adapters``.
-"""
