@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.request import CommitOptions, FileOptions
+    from mvc.repo.commit.request import CommitOptions, FileContent, FileOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
@@ -285,13 +285,14 @@ class Repository(Unpicklable):
         state: Mapping[str, Any] | Paths | None = None,
         *,
         path: str = DEFAULT_STATE,
-        states: Mapping[str, Mapping[str, Any] | Path | None] | None = None,
+        states: Mapping[str, FileContent | None] | None = None,
         model: Any = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         pipeline: str | Requirements | None = None,
+        attachments: Mapping[str, bytes | Mapping[str, Any]] | None = None,
         files: FileOptions | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
@@ -300,15 +301,17 @@ class Repository(Unpicklable):
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders; a folder means its content, and what is gone from it leaves the
         version. ``states`` are further mappings of the same version by their paths, a ``Path`` for
-        the file that is there, None for one that leaves; they may also stand alone. ``model`` is
-        the live module whose state is committed, or a ``mvc.Architecture`` that says how it is
-        built: the version then carries its source code and the environment (docs/models.md).
-        ``metrics`` are numbers; ``params`` are
-        texts or plain data (hyper-parameters, the name of a data set), kept as texts. ``deploy``
-        names the target on which the version goes live. ``pipeline`` is text, or Requirements,
-        whose ``max_recovery`` then bounds the recovery of this version. ``files`` says how paths
-        are read, ``options`` has the rarer arguments. A mapping is committed even if nothing
-        changed.
+        the file that is there, None for one that leaves; they may also stand alone. Instead of a
+        mapping there may be a ``mvc.state.StateFile``, which is stored as it is, or a ``FileEntry``
+        of a manifest, whose content is stored already; ``state`` with such values is one of files
+        by path. ``model`` is the live module whose state is committed, or a ``mvc.Architecture``
+        that says how it is built: the version then carries its source code and the environment
+        (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain data
+        (hyper-parameters, the name of a data set), kept as texts. ``attachments`` are what the
+        version carries beside its files, by name. ``deploy`` names the target on which the version
+        goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery`` then bounds the
+        recovery of this version. ``files`` says how paths are read, ``options`` has the rarer
+        arguments. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -359,7 +362,9 @@ class Repository(Unpicklable):
             deploy_time_ns=self._moment(chosen.at),
             pipeline=text,
             time_ns=self._moment(chosen.time),
-            attachments=carried,
+            attachments={**carried, **(attachments or {})},
+            needs=chosen.needs,
+            tag=chosen.tag,
             options=chosen,
         )
         if chosen.push:

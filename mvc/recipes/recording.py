@@ -33,7 +33,7 @@ from mvc.recipes.replay import ReplayOptions
 from mvc.recipes.service import START, Describer, counting_steps
 from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_files, of_state
+from mvc.repo.commit.inputs import of_files
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
@@ -211,7 +211,7 @@ class Run:
         self.recipe = replace(
             recipe, makes=Result(path, root), seconds=self.seconds, steps=steps.count
         )
-        self._change = of_state(self._state, path)
+        self._change = Change.of(path, self._state, cached=False)
         return done
 
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:

@@ -176,8 +176,8 @@ class WriterThread(threading.Thread):
             deploy_time_ns=item.called_ns if as_of_call else None,
             pipeline=self._coding.text if reduced else options.pipeline,
             time_ns=item.called_ns,
-            code=self._code,
             options=CommitOptions(
+                code=self._code,
                 max_recovery=options.max_recovery,
                 allow_empty=True,
                 author=options.author,

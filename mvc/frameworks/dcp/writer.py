@@ -44,7 +44,6 @@ from mvc.limits import MAX_TENSORS
 from mvc.model.tensor import DTYPES
 from mvc.names import DEFAULT_STATE, FOLDER, check_path
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -164,9 +163,9 @@ class MvcWriter(StorageWriter):
         while lost := plain.keys() - saved.names_read(tensors, plain):
             other |= {n: np.frombuffer(saved_bytes(plain.pop(n)), np.uint8) for n in lost}
         beside = objects_path(self._path)
-        changes = [of_state(saved.nested(tensors | plain), self._path)]
+        changes = [Change.of(self._path, saved.nested(tensors | plain), cached=False)]
         if other:
-            changes.append(of_state(other, beside))
+            changes.append(Change.of(beside, other, cached=False))
         elif beside in self._parent().by_path:
             changes.append(Change(beside, None))
         message = f"checkpoint {self._path}" if self._message is None else self._message

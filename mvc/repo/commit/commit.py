@@ -79,9 +79,9 @@ def commit(
     if request.deploy is not None and request.options.guard is None:
         refuse_protected(context, request.deploy)
     context.store.now_ns()
-    if request.code is None:
+    if request.options.code is None:
         code = code_now(context, patch=request.options.patch)
-        request = replace(request, code=code)
+        request = replace(request, options=replace(request.options, code=code))
     budget = bytes_to_hold(str(context.config.get("python.keep_base")))
     with context.caches.lock:
         cached = [change.path for change in request.changes if change.cached]
@@ -164,6 +164,7 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         entries=files.kept,
         state=files.state,
         signed=bool(entry.of(Signature)),
+        code=request.options.code or GitCode(),
     )
 
 
@@ -259,6 +260,11 @@ def _store_files(
                 if change.reducer and change.cached and isinstance(file.file, ReplacedFile):
                     production = file.file.nested(entry)
                 del file
+    for change in request.changes:
+        if change.stored is not None:
+            if not availability.is_stored(context, change.stored):
+                raise StateForgotten(f"the content of {change.path} is not stored here")
+            kept[change.path] = replace(change.stored, path=change.path)
     if reduced:
         _refuse_unknown(request.options.exact, [kept[path] for path in reduced])
     for path, state in states.items():
@@ -325,8 +331,9 @@ def _store_units(
 
 def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]:
     """What the version carries beside its files, the patch of the code with it."""
-    patch = b"" if request.code is None else request.code.patch
-    return {**request.attachments, PATCH: patch} if patch else dict(request.attachments)
+    code = request.options.code
+    patch = {} if code is None or not code.patch else {PATCH: code.patch}
+    return {**request.attachments, **patch}
 
 
 def store_file(
@@ -364,7 +371,7 @@ def _draft(
     It has the parent's paths, less the removed ones, with the committed ones.
     """
     parent = manifests.of_commit(context, at.commit)
-    gone = {change.path for change in request.changes if change.open is None}
+    gone = {change.path for change in request.changes if change.path not in files.kept}
     whole = request.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
     for path in _displaced(context, {*paths, *files.kept}, files.kept.keys()):
@@ -484,7 +491,7 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -> Commit:
-    head, code = draft.at.commit, request.code or GitCode()
+    head, code = draft.at.commit, request.options.code or GitCode()
     time_ns = now if request.time_ns is None else request.time_ns
     return Commit(
         manifest=draft.manifest.id,

@@ -10,14 +10,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.adapters.opening import open_file
+from mvc.adapters.state_file import StateFile
 from mvc.errors import WrongUsage
 from mvc.lossy.reducer import Reducer
+from mvc.model.manifest import FileEntry
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.checkout.outputs import refuse_slash
 from mvc.repo.commit import commit
-from mvc.repo.commit.inputs import of_files, of_state
+from mvc.repo.commit.inputs import of_files
 from mvc.repo.commit.reduced_file import approximating
-from mvc.repo.commit.request import Change, CommitRequest, FileOptions
+from mvc.repo.commit.request import Change, CommitRequest, FileContent, FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import tip
@@ -26,13 +28,13 @@ from mvc.repo.whole import refuse_incomplete
 
 def commit_states(
     context: Context,
-    given: Mapping[str, Mapping[str, Any] | Path | None],
+    given: Mapping[str, FileContent | None],
     path: str,
     *,
     request: CommitRequest,
     whole: bool,
 ) -> CommitResult:
-    """A version of the states ``given`` by path; a lossy pipeline reduces the one at ``path``.
+    """A version of the files ``given`` by path; a lossy pipeline reduces the state at ``path``.
 
     ``whole``: a model among files from elsewhere that lacks a file is refused.
     """
@@ -40,9 +42,10 @@ def commit_states(
     elsewhere = {name: each for name, each in given.items() if isinstance(each, Path | None)}
     if whole and any(elsewhere.values()):
         refuse_incomplete(context, commit.tip_of(context, request).commit, elsewhere)
-    live: Any = None if path in elsewhere else given.get(path)
+    live: Any = given.get(path) if isinstance(given.get(path), Mapping) else None
     text = request.pipeline or (None if live is None else approximating(context))
-    reducer = _reducer(request, text)
+    as_it_is = all(isinstance(each, StateFile | FileEntry | None) for each in given.values())
+    reducer = None if as_it_is else _reducer(request, text)
     if reducer is None:
         return replace(_publish(context, request, changes), state=live)
     if live is None:
@@ -57,7 +60,7 @@ def commit_states(
 def commit_files(
     context: Context,
     paths: object,
-    given: Mapping[str, Mapping[str, Any] | Path | None],
+    given: Mapping[str, FileContent | None],
     *,
     request: CommitRequest,
     read: FileOptions,
@@ -99,10 +102,10 @@ def commit_files(
     return done
 
 
-def _change(context: Context, name: str, given: Mapping[str, Any] | Path | None) -> Change:
+def _change(context: Context, name: str, given: FileContent | None) -> Change:
     if isinstance(given, Path):
         return Change(name, partial(open_file, context.store.fs, given, name, strict=True))
-    return of_state(given, name, cached=True)
+    return Change.of(name, given)
 
 
 def _publish(context: Context, request: CommitRequest, changes: Sequence[Change]) -> CommitResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path, PurePosixPath
@@ -14,7 +14,7 @@ from mvc.adapters.state_file import StateFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
-from mvc.repo.commit.request import Change, CommitOptions, FileOptions
+from mvc.repo.commit.request import Change, CommitOptions, FileContent, FileOptions
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, tip
@@ -23,33 +23,30 @@ from mvc.repo.worktree.status import FileChange, status
 
 
 def states_by_path(
-    state: object, path: str, states: Mapping[str, Mapping[str, Any] | Path | None] | None
-) -> dict[str, Mapping[str, Any] | Path | None]:
-    """``states``, and ``state`` at ``path`` if it is a mapping. Raises InvalidName, WrongUsage."""
-    given = {check_path(name): each for name, each in (states or {}).items()}
-    if not isinstance(state, Mapping):
-        return given
-    if path in given:
-        raise WrongUsage(f"{path} is named twice")
-    return {check_path(path): state, **given}
+    state: object, path: str, states: Mapping[str, FileContent | None] | None
+) -> dict[str, FileContent | None]:
+    """``states``, and ``state`` if it is a mapping: of files by path, or the state at ``path``.
+
+    Raises InvalidName, WrongUsage.
+    """
+    first: Mapping[str, Any] = {}
+    if isinstance(state, Mapping):
+        files = any(isinstance(each, StateFile | FileEntry) for each in state.values())
+        first = state if files else {path: state}
+    if twice := first.keys() & (states or {}):
+        raise WrongUsage(f"{min(twice)} is named twice")
+    return {check_path(name): each for name, each in {**first, **(states or {})}.items()}
 
 
-def refuse_empty(states: Mapping[str, Mapping[str, Any] | Path | None]) -> None:
+def refuse_empty(states: Mapping[str, FileContent | None]) -> None:
     """Raises WrongUsage if one of the states by path is empty."""
     for path, state in states.items():
-        if state is not None and not state:
+        if isinstance(state, Mapping) and not state:
             raise WrongUsage(
                 f"the state at {path} is empty, and would take the place of what may be "
                 "stored there",
                 hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
             )
-
-
-def of_state(state: Mapping[str, Any] | None, name: str, *, cached: bool = False) -> Change:
-    """A mapping of tensors as the path ``name``; ``cached`` as of a Change. None removes it."""
-    if state is None:
-        return Change(name, None)
-    return Change(name, lambda: nullcontext(StateFile.of(state)), cached)
 
 
 def attachments(

@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from mvc.adapters.state_file import StateFile
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
+from mvc.model.manifest import FileEntry
 from mvc.names import check_author, check_place, check_ref, encode_text, printable
 from mvc.repo.statements.protection import DeployGuard
 from mvc.repo.values import check_values
@@ -23,7 +25,6 @@ from mvc.repo.worktree.git_code import GitCode
 from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
-    from mvc.adapters.state_file import StateFile
     from mvc.lossy.reducer import Reducer
 
 
@@ -39,10 +40,11 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
-    ``run`` names the training that the version belongs to. ``patch``: whether the version carries
-    what its code differs by from the git commit around the repository (``mvc.recipes.patch``), by
-    default as the setting ``commit.patch`` says. True raises WrongUsage, IoFailed or NotInstalled
-    if the patch cannot be had; the setting warns.
+    ``run`` names the training that the version belongs to. ``code`` is the git work tree around the
+    repository as an earlier ``CommitResult`` has it, by default as it is now. ``patch``: whether
+    the version carries what its code differs by from the git commit around the repository
+    (``mvc.recipes.patch``), by default as the setting ``commit.patch`` says. True raises
+    WrongUsage, IoFailed or NotInstalled if the patch cannot be had; the setting warns.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``push`` sends the deployment as ``Repository.deploy`` does; if the remote refuses it, only the
@@ -57,6 +59,10 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
     For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
     state has been through this pipeline already.
+
+    ``needs`` are the versions beside the parent without which this one cannot be made again. With
+    ``tag`` this tag gets the version, in place of a branch: its parent is the one that the tag
+    names, and its files are those that are committed, no others.
 
     ``detached``: the version comes after ``parent``, or has none, and no ref leads to it until
     ``Repository.branch``, ``tag`` or ``advance`` names it; its deployment runs no hook.
@@ -79,8 +85,11 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     exact: Sequence[str] = ()
     produced_by: str | None = None
     run: str = ""
+    code: GitCode | None = None
     patch: bool | None = None
     sign: bool | None = None
+    needs: Collection[CommitId] = ()
+    tag: str | None = None
     guard: DeployGuard | None = None
     detached: bool = False
     parent: CommitId | None = None
@@ -113,22 +122,36 @@ class FileOptions(Struct, frozen=True, kw_only=True):
     in_place: bool = False
 
 
-class Change(Struct, frozen=True):
-    """One path of the new version: ``open`` parses it; if it is None, the path is removed.
+FileContent: TypeAlias = Mapping[str, Any] | StateFile | FileEntry | Path
+"""A file of a version: a state, a file that was made of one, one that is stored, one on disk."""
 
-    ``cached``: its last version stays in memory, as the base of the next one. ``reducer``: makes
-    what is stored of it, after the file of the parent at its path.
+
+class Change(Struct, frozen=True):
+    """One path of the new version, whose file ``open`` gives, or ``stored`` describes.
+
+    Without both the path is removed. ``cached``: its last version stays in memory, as the base of
+    the next one. ``reducer``: makes what is stored of it, after the file of the parent at its path.
     """
 
     path: str
     open: Callable[[], AbstractContextManager[StateFile]] | None
     cached: bool = False
     reducer: Reducer | None = None
+    stored: FileEntry | None = None
 
     @classmethod
-    def of(cls, path: str, file: StateFile) -> Self:
-        """A path with what is parsed already; its maker holds what consists of steps."""
-        return cls(path, lambda: nullcontext(file), cached=file.parsed.steps is None)
+    def of(
+        cls,
+        path: str,
+        file: Mapping[str, Any] | StateFile | FileEntry | None,
+        *,
+        cached: bool = True,
+    ) -> Self:
+        """A path with what a caller gives; the maker of a file that consists of steps holds it."""
+        if file is None or isinstance(file, FileEntry):
+            return cls(path, None, stored=file)
+        made = StateFile.of(file) if isinstance(file, Mapping) else file
+        return cls(path, lambda: nullcontext(made), cached=cached and made.parsed.steps is None)
 
 
 class CommitRequest(Struct, frozen=True):
@@ -142,7 +165,6 @@ class CommitRequest(Struct, frozen=True):
     branches stay.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
-    ``code`` is the git work tree around the repository, None to look at it now.
     """
 
     changes: Sequence[Change]
@@ -156,7 +178,6 @@ class CommitRequest(Struct, frozen=True):
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
     tag: str | None = None
-    code: GitCode | None = None
     options: CommitOptions = field(default_factory=CommitOptions)
 
     def made_by(self, pipeline: str) -> Self:

@@ -11,6 +11,7 @@ from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.statements.live import Deployed
+from mvc.repo.worktree.git_code import GitCode
 from mvc.text import html_table
 
 
@@ -35,7 +36,7 @@ class CommitResult(Struct, frozen=True):
     ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added
     to packs and journal. ``entries`` are the committed files by path. ``state`` is what to
     deploy, bit for bit what ``checkout`` returns; None if files were committed. ``signed``: whether
-    the version or its deployment is.
+    the version or its deployment is. ``code`` is the git work tree that it was recorded with.
     """
 
     commit: Commit
@@ -47,6 +48,7 @@ class CommitResult(Struct, frozen=True):
     entries: Mapping[str, FileEntry]
     state: Any = None
     signed: bool = False
+    code: GitCode = GitCode()
 
     @property
     def id(self) -> CommitId:
