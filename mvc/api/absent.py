@@ -1,7 +1,7 @@
 """States that a rule forgot here, or that were never fetched: another repository may have them.
 
-Every public method goes through here, and no look-up below: a verb that can do without a state,
-as a report, fetches none.
+Methods that read states go through ``with_states``, and no look-up below it: a verb that can do
+without a state, as a report, fetches none.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
@@ -20,46 +19,34 @@ from mvc.repo.lookup import availability
 if TYPE_CHECKING:
     from mvc.remote.remotes import Remote
 
-_Class = TypeVar("_Class", bound=type)
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-_OF_REMOTES = frozenset({"fetch", "pull", "push", "close"})
-"""What these lack, no fetch brings."""
-
-
-def fetching(cls: _Class) -> _Class:
-    """The class, whose public methods fetch the states that they need, one version at a time.
-
-    They do from a remote that is ``lazy``. Where there are only others, the error names the way.
-    """
-    for name, member in list(vars(cls).items()):
-        if isinstance(member, FunctionType) and name[0] != "_" and name not in _OF_REMOTES:
-            setattr(cls, name, _fetching(member))
-    return cls
 
 
 def fetches(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function of a repository, which fetches the states that it needs as ``fetching`` does."""
-    return cast("Callable[_P, _T]", _fetching(function))
+    """A function of a repository, which runs as by ``with_states``."""
 
-
-def _fetching(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        return with_states(self.context, partial(function, self, *args, **named))
+    def fetching(*args: _P.args, **named: _P.kwargs) -> _T:
+        repo: Any = args[0]
+        return with_states(repo.context, partial(function, *args, **named))
 
-    return method
+    return fetching
 
 
 @contextmanager
 def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
-    """What ``make`` returns, entered; its beginning is tried as a public method is."""
+    """What ``make`` returns, entered; its beginning runs as by ``with_states``."""
     with ExitStack() as stack:
         yield with_states(context, lambda: stack.enter_context(make()))
 
 
 def with_states(context: Context, act: Callable[[], _T]) -> _T:
-    """What ``act`` returns; it runs again with each state that it lacked and that was fetched."""
+    """What ``act`` returns; it runs again with each state that it lacked and that was fetched.
+
+    States come from a remote that is ``lazy``. Where there are only others, the error names the
+    command that fetches.
+    """
     fetched = set[bytes]()
     while True:
         try:

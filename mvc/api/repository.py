@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, overload
 
 from msgspec.structs import replace
 
-from mvc.api.absent import fetch_absent, fetching, way_to
+from mvc.api.absent import fetch_absent, way_to, with_states
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
 Paths: TypeAlias = PathName | Sequence[PathName]
 
 
-@fetching
 class Repository(Unpicklable):
     """An open repository; close it, or use it as a context manager.
 
@@ -375,18 +374,14 @@ class Repository(Unpicklable):
             self._sending(chosen.push)
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, None if chosen.detached else request.deploy)
-        whole = deploy is not None and not chosen.anyway
+        whole, context = deploy is not None and not chosen.anyway, self.context
+        act = partial(commit_states, context, given, path, request=request, whole=whole)
         if has_files:
-            done = commit_files(
-                self.context,
-                state,
-                given,
-                request=request,
-                read=files or FileOptions(),
-                whole=whole,
+            read = files or FileOptions()
+            act = partial(
+                commit_files, context, state, given, request=request, read=read, whole=whole
             )
-        else:
-            done = commit_states(self.context, given, path, request=request, whole=whole)
+        done = with_states(context, act)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
@@ -499,9 +494,10 @@ class Repository(Unpicklable):
             progress=progress,
         )
         if to is not None:
-            done: Any = self._write(
-                commit_id, rev if at is None else None, path, to, options=options
-            )
+            act: Callable[[], Any] = partial(
+                self._write, commit_id, rev if at is None else None,
+                path=path, to=to, options=options,
+            )  # fmt: skip
         elif options != WriteOptions():
             raise WrongUsage(
                 "force, everything, atomic_dir, delete and progress are for files",
@@ -512,7 +508,8 @@ class Repository(Unpicklable):
         else:
             from mvc.repo.checkout import states
 
-            done = states.load_state(self.context, commit_id, path)
+            act = partial(states.load_state, self.context, commit_id, path)
+        done = with_states(self.context, act)
         queries.note(self.context, [commit_id])
         return done
 
@@ -570,9 +567,9 @@ class Repository(Unpicklable):
         """Makes a branch the current one and writes its files."""
         from mvc.repo.checkout import checkout
 
-        done = checkout.switch(
+        done = with_states(self.context, lambda: checkout.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
-        )
+        ))  # fmt: skip
         queries.note(self.context, [] if done is None else [done.commit])
         return done
 
@@ -594,7 +591,8 @@ class Repository(Unpicklable):
 
     def manifest(self, rev: Rev = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
-        return manifests.of_commit(self.context, self.find(rev))
+        load = partial(manifests.of_commit, self.context, self.find(rev))
+        return with_states(self.context, load)
 
     def open_file(self, rev: Rev, path: str) -> VersionFile:
         """A file of a version, open to read as a binary file; ``tensors`` reads some by key.
@@ -604,7 +602,7 @@ class Repository(Unpicklable):
         from mvc.repo.checkout.reader import open_file
 
         commit = self.find(rev)
-        file = open_file(self.context, commit, path)
+        file = with_states(self.context, lambda: open_file(self.context, commit, path))
         queries.note(self.context, [commit])
         return file
 
@@ -620,7 +618,8 @@ class Repository(Unpicklable):
         from mvc.repo.content.contents import in_memory
 
         if rev is not None:
-            availability.check_available(self.context, self.find(rev), [entry])
+            check = partial(availability.check_available, self.context, self.find(rev), [entry])
+            with_states(self.context, check)
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
@@ -721,7 +720,9 @@ class Repository(Unpicklable):
         """Compares two versions, or a version and files on disk, tensor by tensor."""
         from mvc.repo.diff import diff
 
-        return diff.diff(self.context, a, b, paths, progress=progress)
+        return with_states(
+            self.context, lambda: diff.diff(self.context, a, b, paths, progress=progress)
+        )
 
     def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""
@@ -774,10 +775,10 @@ class Repository(Unpicklable):
         from mvc.repo.statements import record
 
         announce, moment = announcing(self.context, target), self._moment(at)
-        done = record.deploy(
+        done = with_states(self.context, lambda: record.deploy(
             self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
             against=against(self.context, target), send=self._sending(push),
-        )  # fmt: skip
+        ))  # fmt: skip
         return announce("deploy", done)
 
     def _sending(self, push: str | bool) -> Send | None:
@@ -817,10 +818,10 @@ class Repository(Unpicklable):
             there = apart_from(self.context, self.remotes.find(remote), target)
         else:
             there = against(self.context, target)
-        done = rollback(
+        done = with_states(self.context, lambda: rollback(
             self.context, target, steps=steps, to=to, reason=reason, sign=sign, anyway=anyway,
             against=there, send=self._sending(push if remote is None else remote),
-        )  # fmt: skip
+        ))  # fmt: skip
         announce("rollback", done)
         return done
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from mvc.api.absent import fetching
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.repo import queries
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from mvc.repo.version_stats import VersionStats
 
 
-@fetching
 class Storage:
     """What keeps a repository small, fast and sound; ``repo.storage``."""
 
