@@ -32,7 +32,6 @@ PUBLISHED = {
     "bench_budgets-full": "bench_budgets --only full",
     "bench_budgets-tensors": "bench_budgets --only tensors",
     "bench_budgets-sparse": "bench_budgets --only sparse",
-    "bench_pushed_rounds": "bench_pushed_rounds --blocks 30",
     "bench_long_run": "bench_long_run --megabytes 201 --versions 60",
     "bench_start": "bench_start --repeats 7",
     "bench_lc": "bench_lc 64",

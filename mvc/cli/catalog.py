@@ -114,7 +114,7 @@ _PAGE = "'mvc report' draws all charts on its page"
 _SETTINGS = (
     "rho", "rate", "radius", "relative", "period", "safe", "every", "barrier", "rebalance",
     "outer-rate", "outer-momentum", "up", "down", "seed", "push", "worker-models", "resume",
-    "restarts", "timeout", "host", "port", "log",
+    "timeout",
 )  # fmt: skip
 GONE_OPTIONS: dict[str, str] = {
     **{
@@ -174,6 +174,11 @@ GONE_OPTIONS: dict[str, str] = {
         f"train-distributed --{name}": f"use '--option {name.replace('-', '_')}=VALUE'"
         for name in _SETTINGS
     },
+    **{
+        f"train-distributed --{name}": "torchrun has it: docs/distributed.md"
+        for name in ("restarts", "host", "port")
+    },
+    "train-distributed --log": "the order of events is not kept any more",
     "undo --max-count": "the list is newest first: 'mvc undo --list | head'",
     "stats --prometheus": "'mvc serve' answers /metrics",
 }

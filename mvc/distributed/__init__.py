@@ -1,7 +1,7 @@
 """Training one model at several sites that talk only when the model has moved.
 
 Here: the protocols (pure state machines), the codecs of what they send, the simulator in one
-process and the runner over TCP. Not here: how versions are stored (``repo``).
+process, and the runner on ``torch.distributed``. Not here: how versions are stored (``repo``).
 """
 
 from __future__ import annotations

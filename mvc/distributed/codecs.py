@@ -60,33 +60,20 @@ class Int8(DriftCodec):
     name = "int8"
 
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
-        scales, levels = self._levels(values)
-        return scales.tobytes() + levels.tobytes()
-
-    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
-        blocks = -(-length // _BLOCK)
-        if len(data) != 4 * blocks + length:
-            raise ValueError(f"{len(data)} bytes are not {length} numbers as int8")
-        scales = np.frombuffer(data, np.float32, blocks)
-        return self._values(scales, np.frombuffer(data, np.int8, length, 4 * blocks))
-
-    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
-        return self._values(*self._levels(values))
-
-    @staticmethod
-    def _levels(values: Vector) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
         blocks = -(-len(values) // _BLOCK)
         padded = np.zeros((blocks, _BLOCK))
         padded.reshape(-1)[: len(values)] = values
         scales = (np.abs(padded).max(axis=1) / 127).astype(np.float32)
         steps = np.where(scales > 0, scales, np.inf).astype(np.float64)
         levels = np.clip(np.rint(padded / steps[:, None]), -127, 127).astype(np.int8)
-        return scales, levels.reshape(-1)[: len(values)]
+        return b"".join((scales.tobytes(), levels.reshape(-1)[: len(values)].tobytes()))
 
-    @staticmethod
-    def _values(scales: NDArray[np.float32], levels: NDArray[np.int8]) -> Vector:
-        steps = np.repeat(scales.astype(np.float64), _BLOCK)[: len(levels)]
-        return steps * levels
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        blocks = -(-length // _BLOCK)
+        if len(data) != 4 * blocks + length:
+            raise ValueError(f"{len(data)} bytes are not {length} numbers as int8")
+        scales = np.frombuffer(data, np.float32, blocks).astype(np.float64)
+        return np.repeat(scales, _BLOCK)[:length] * np.frombuffer(data, np.int8, length, 4 * blocks)
 
 
 class Exponent(DriftCodec):

@@ -8,6 +8,7 @@ runner sends exactly the bytes of ``to_bytes``; ``size`` counts them without mak
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -15,8 +16,8 @@ from msgspec.structs import astuple
 
 from mvc.errors import BadMessage
 
-MAX_WORKERS = 0xFFFF
 _HEADER = struct.Struct("<BHII")
+_LENGTH = struct.Struct("<I")
 
 
 class Message(Struct, frozen=True):
@@ -45,7 +46,7 @@ class Message(Struct, frozen=True):
 
 class Join(Message, frozen=True):
     """Up: a worker is there. ``length``: numbers in its vector; ``layout``: 16 bytes, the digest
-    of names, shapes and types. The coordinator answers with Begin or Refused.
+    of names, shapes and types. The coordinator answers with Begin.
     """
 
     kind, up, numbers = 1, True, struct.Struct("<Q16s")
@@ -68,11 +69,11 @@ class Value(Message, frozen=True):
 
 
 class LocalState(Message, frozen=True):
-    """Up: the squared norm of the drift, and a summary of it as float32 in ``data``."""
+    """Up: the squared norm of the drift, and its length along the last change, as float32."""
 
-    kind, up, numbers, has_data = 4, True, struct.Struct("<d"), True
+    kind, up, numbers = 4, True, struct.Struct("<df")
     square: float
-    data: bytes
+    along: float
 
 
 class Drift(Message, frozen=True):
@@ -139,13 +140,6 @@ class Stop(Message, frozen=True):
     kind = 22
 
 
-class Refused(Message, frozen=True):
-    """Down: the worker does not take part any more. ``data``: why, in UTF-8."""
-
-    kind, has_data = 23, True
-    data: bytes
-
-
 class Radius(Message, frozen=True):
     """Down: the radius that the training has found, before the round that begins with it."""
 
@@ -157,7 +151,7 @@ _KINDS: dict[int, type[Message]] = {
     each.kind: each
     for each in (
         *(Join, Increment, Value, LocalState, Drift, Done),
-        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Refused, Radius),
+        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Radius),
     )
 }
 
@@ -177,3 +171,21 @@ def from_bytes(raw: bytes) -> Message:
     if made.has_data:
         values.append(bytes(raw[least:]))
     return made(*values)
+
+
+def pack(messages: Iterable[Message]) -> bytes:
+    """Several messages as one, each after its length."""
+    raw = [message.to_bytes() for message in messages]
+    return b"".join(part for data in raw for part in (_LENGTH.pack(len(data)), data))
+
+
+def unpack(data: bytes) -> list[Message]:
+    """The messages that ``pack`` made one. Raises BadMessage."""
+    found, at = [], 0
+    while at < len(data):
+        start = at + _LENGTH.size
+        at = start + (_LENGTH.unpack_from(data, at)[0] if start <= len(data) else 0)
+        if not start <= at <= len(data):
+            raise BadMessage("a message is longer than what was sent")
+        found.append(from_bytes(data[start:at]))
+    return found

@@ -1,20 +1,17 @@
-"""The simulator: exact bytes, replays, and figures at any number of workers."""
+"""The simulator: exact bytes, and figures at any number of workers."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec import to_builtins
 
 from mvc.distributed import messages as m
 from mvc.distributed.codecs import codec_named
-from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
+from mvc.distributed.protocols.named import protocol_named
 from mvc.distributed.safe import Threshold
-from mvc.distributed.simulator import Event, Simulation, parse_event, replay
-from mvc.errors import BadMessage, WrongUsage
+from mvc.distributed.simulator import Simulation
+from mvc.errors import BadMessage
 
 F4 = np.dtype(np.float32)
 CODECS = ("none", "int8", "exponent", "topk", "topk:0.5")
@@ -42,47 +39,6 @@ class Walks:
         for each in active:
             self.one(models[each], each)
         return ()
-
-
-@pytest.mark.parametrize("codec", ["none", "exponent"])
-@pytest.mark.parametrize("name", [*PROTOCOLS, "fgm@10", "gm@10", "fda@10"])
-def test_a_logged_run_replays_to_the_same_models_whatever_the_order_of_the_processes(name, codec):
-    name, _, period = name.partition("@")
-    given = {"threshold": Threshold(period=int(period))} if period else {}
-    protocol, model = made(name, up=codec, down=codec, **given), np.ones(60, np.float32)
-    log, models = [], []
-
-    def keep(into):
-        return lambda hub: into.append(hub.reference.tobytes())
-
-    simulation = Simulation(protocol, model, 5, log=log, on_round=keep(models))
-    hub = simulation.run(Walks(5).all, 60)
-    assert hub.finished
-    assert all(worker.finished for worker in simulation.workers)
-    assert len(models) == hub.counts.rounds > 3
-    by_process = sorted(log, key=lambda event: -event.process)  # stable: orders within are kept
-    rows = np.tile(model, (5, 1))
-    again, replayed, walks = protocol.coordinator(model, range(5)), [], Walks(5)
-    replay(
-        [parse_event(to_builtins(event)) for event in by_process],
-        again,
-        [protocol.worker(each, rows[each]) for each in range(5)],
-        lambda each: walks.one(rows[each], each),
-        keep(replayed),
-    )
-    assert replayed == models
-    assert again.counts == hub.counts
-
-
-def test_a_log_that_does_not_fit_is_refused():
-    protocol, model = made("sync"), np.ones(60, np.float32)
-    workers = [protocol.worker(each, model.copy()) for each in range(2)]
-    log = [Event(0, "join"), Event(0, "message")]
-    with pytest.raises(WrongUsage, match="1 events wait for messages nobody sent"):
-        replay(log, protocol.coordinator(model, range(2)), workers, lambda each: None)
-    for line in ({}, {"process": 1, "did": "batch"}, {"process": "x", "did": "join"}, 3):
-        with pytest.raises(BadMessage, match="no event of a run"):
-            parse_event(line)
 
 
 def test_bytes_are_those_of_the_messages():
@@ -218,29 +174,6 @@ def test_runs_of_equal_seeds_are_equal():
     assert first.counts == second.counts
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_worker_that_fails_when_it_is_asked_is_removed_and_the_others_finish(name):
-    models = []
-    simulation = Simulation(made(name), np.ones(60, np.float32), 3, on_round=models.append)
-    walks = Walks(3)
-
-    def train(models, active):
-        walks.all(models, active)
-        if simulation.ticks == 3:
-            simulation.workers[1].on_update = list  # it does not look by itself
-            models[1, 0] = np.nan
-        return ()
-
-    hub = simulation.run(train, 60 if name in {"sync", "fda"} else 5)
-    assert hub.finished
-    assert [each.finished for each in simulation.workers] == [True] * 3
-    ((worker, line),) = simulation.failures
-    assert worker == 1
-    assert "its model holds numbers that are not finite" in line
-    assert np.isfinite(hub.reference).all()
-    assert len(models) == hub.counts.rounds > 0
-
-
 def test_protocols_and_simulator_import_neither_torch_nor_the_repository():
     code = (
         "import sys, mvc.distributed.simulator;"
@@ -267,15 +200,3 @@ def test_rebalancing_saves_bytes_only_where_drifts_have_no_common_direction(comm
 
     share = sent("fgm-rebalancing", rebalance=0.7) / sent("fgm")
     assert (share < 0.95) == wins
-
-
-def test_the_example_in_the_documentation_runs(capsys):
-    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
-    (code,) = re.findall(r"```python\n(import numpy.*?)```", text, re.DOTALL)
-    exec(compile(code, "distributed.md", "exec"), {})
-    threshold, counts, away = capsys.readouterr().out.splitlines()
-    assert threshold == "r = 3.162, T = 0.1, rho = 10"
-    rounds, up, down = map(int, counts.split())
-    assert rounds > 3
-    assert 0 < up + down < 2 * 8 * 4 * 1000 * 300 / 20
-    assert float(away) < 0.2

@@ -18,7 +18,7 @@ from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.protocols.named import NamedProtocol, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
 from mvc.distributed.simulator import Simulation
-from mvc.errors import CannotDistribute, WrongUsage
+from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 from ..experiment import known, option
 from .tasks import Network, Task
@@ -168,8 +168,8 @@ _OPTIMIZERS: dict[str, type[Sgd]] = {"adam": Adam, "sgd": Sgd}
 def run(task: Task, setting: Setting, training: Training, rate: float, seed: int) -> dict[str, Any]:
     """The figures of one run as plain values. Equal arguments, equal figures on one machine.
 
-    If the next global model would not be finite, or all workers were removed because theirs were
-    not, the run has diverged: its cross-entropy is not a number.
+    If the next global model would not be finite, or a worker's is not, the run has
+    diverged: its cross-entropy is not a number.
     """
     protocol = setting.protocol(rate, seed)
     random = np.random.default_rng([seed, 1])
@@ -230,15 +230,15 @@ def _simulated(
             if (tick + 1) % max(1, ticks // _CURVE) == 0:
                 curve.append(_point(task, simulation.coordinator, tick + 1, training))
         simulation.finish()
-        diverged = len(simulation.failures) == training.workers
-    except CannotDistribute:
+        diverged = False
+    except (BadMessage, CannotDistribute):
         diverged = True
     counts, model = simulation.coordinator.counts, simulation.coordinator.reference
     if diverged:
         model = np.full_like(model, math.nan)
     names = ("bytes", "up", "down", "rounds", "subrounds", "balances")
     return model, {name: getattr(counts, name) for name in names} | {
-        "ticks": ticks, "curve": curve, "lost_workers": len(simulation.failures),
+        "ticks": ticks, "curve": curve,
     }  # fmt: skip
 
 

@@ -63,8 +63,6 @@ def row_of(runs: Sequence[Mapping[str, Any]], tried: Sequence[float]) -> dict[st
     }
     if any(diverged):
         row["diverged"] = sum(diverged)
-    if lost := sum(run.get("lost_workers", 0) for run in runs):
-        row["lost_workers"] = lost
     row["runs"] = {"seed": [run.get("seed", at) for at, run in enumerate(runs)]}
     for name in _MEANS:
         if any(name not in run for run in runs) or (any(diverged) and name in _QUALITY):
@@ -158,7 +156,7 @@ def markdown(report: Report) -> str:
     about = ", ".join(f"{name} {value}" for name, value in report["about"].items())
     body = _appendix if "beside" in report["about"] else _compared
     lines = [f"## {report['title']}", "", about, "", *body(report)]
-    return "\n".join([*lines, *_losses(report)]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _compared(report: Report) -> Iterator[str]:
@@ -193,21 +191,6 @@ def _edges(report: Report) -> list[str]:
     ]
     title = "Rates at the edge of those that were tried: one further out might serve better."
     return ["", title, "", *edges] if edges else []
-
-
-def _losses(report: Report) -> list[str]:
-    """Which figures are not those of all workers."""
-    lost = [
-        f"- {row['setting']}, k = {row['workers']}: {row['lost_workers']} of "
-        f"{row['workers'] * row['seeds']}, over all seeds"
-        for row in report["rows"]
-        if row.get("lost_workers")
-    ]
-    return (
-        ["", "Workers that were removed, as their models were not finite:", "", *lost]
-        if lost
-        else []
-    )
 
 
 def _line(row: Mapping[str, Any], base: Row | None, drift: bool) -> list[str]:

@@ -20,7 +20,7 @@ from mvc.distributed.codecs import Wire, codec_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold, Vector
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-__all__ = ["Coordinator", "Counts", "Protocol", "Refusal", "Vector", "VectorLayout", "Worker"]
+__all__ = ["Coordinator", "Counts", "Protocol", "Vector", "VectorLayout", "Worker"]
 
 
 class VectorLayout(Struct, frozen=True):
@@ -55,21 +55,6 @@ class VectorLayout(Struct, frozen=True):
         return VectorLayout(len(model), measured, model.dtype, digest)
 
 
-class OuterStep:
-    """What the coordinator makes of the mean drift: Nesterov's momentum, or the drift itself."""
-
-    def __init__(self, rate: float, momentum: float) -> None:
-        self._rate, self._momentum = rate, momentum
-        self.velocity: Any = 0.0
-
-    def step(self, mean: Vector) -> Vector:
-        if self._momentum == 0:
-            return self._rate * mean
-        self.velocity = self._momentum * self.velocity + mean
-        change: Vector = self._rate * (mean + self._momentum * self.velocity)
-        return change
-
-
 class Protocol(Struct, frozen=True):
     """The options of a protocol.
 
@@ -98,6 +83,13 @@ class Protocol(Struct, frozen=True):
     def measured_in(self) -> int | None:
         """In how many updates the radius is found; None if there is none, or it is given."""
         return None if self.threshold is None else self.threshold.steps
+
+    @property
+    def alarms(self) -> bool:
+        """True if a drift that a worker sends by itself is answered before the others send
+        theirs.
+        """
+        return self.name.startswith("gm")
 
     def describe(self, model: NDArray[Any], found: float | None = None) -> str:
         """The threshold in all units at this model, or the period."""
@@ -133,18 +125,10 @@ class Counts(Struct):
     down: int = 0
     messages_up: int = 0
     messages_down: int = 0
-    late: int = 0
 
     @property
     def bytes(self) -> int:
         return self.up + self.down
-
-
-class Refusal(Struct, frozen=True):
-    """A worker that does not take part any more, and why, in one line."""
-
-    worker: int
-    reason: str
 
 
 class Coordinator(ABC):
@@ -153,10 +137,9 @@ class Coordinator(ABC):
     Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
     new global model; more than one new model never comes from one call. ``finished`` is true when
     all workers are done and the last average is made. If the radius of the safe zone is to be
-    found, rounds end after a fixed number of updates until ``radius`` is known. What a misfit
-    worker sends is not used: the worker is removed, and ``refusals`` (which the caller empties)
-    says why. Raises CannotDistribute, and keeps ``reference``, if the next model would not be
-    finite.
+    found, rounds end after a fixed number of updates until ``radius`` is known. Raises BadMessage,
+    which names the worker, for a message that does not fit; CannotDistribute if the next model
+    would not be finite. ``reference`` then is the last one.
     """
 
     def __init__(
@@ -168,44 +151,37 @@ class Coordinator(ABC):
         memory: Mapping[str, Any] | None = None,
     ) -> None:
         """``workers``: for whom the first round waits. ``memory``: of a coordinator before this
-        one, to go on from its last model. Raises WrongUsage for fewer than two workers.
+        one, to go on from its last model. Raises WrongUsage without a worker.
         """
         self.protocol = protocol
         self.layout = layout or VectorLayout.of(model)
         self.reference = model.copy()
         self.counts = Counts()
-        self.refusals: list[Refusal] = []
         self.finished = False
         self.expected = set(workers)
-        if len(self.expected) < 2:
-            raise WrongUsage(f"{len(self.expected)} worker: averaging needs at least two")
-        if not all(0 <= each < m.MAX_WORKERS for each in self.expected):
-            raise WrongUsage(f"workers are numbered from 0 to {m.MAX_WORKERS - 1}")
+        if not self.expected:
+            raise WrongUsage("averaging needs at least one worker")
         self.round = 0
         self.subround = 0
         self.members: set[int] = set()
         self.done: set[int] = set()
         self.drifts: dict[int, Vector] = {}
         self._asked: set[int] = set()
-        self._joiners: set[int] = set()
         self._pending: set[int] = set()  # of those done: with a drift that is in no average
-        self._started = False
         self._ending = False
         self._outbox: list[m.Message] = []
         self._safe: SafeFunction | None = None
         self._up, self._down = protocol.wires(self.layout)
-        self._outer = OuterStep(protocol.outer_rate, protocol.outer_momentum)
+        self._velocity: Any = 0.0
         self._residual = np.zeros(self.layout.length)
-        self._change = np.zeros(self.layout.length)
         self.radius: float | None = None
-        self._told: set[int] = set()  # the radius
+        self._told_radius: float | None = None
         if memory is not None:
             if protocol.measured_in is not None and "radius" in memory:
                 self.radius = float(memory["radius"])
             self.round = int(memory["round"])
             self._residual[:] = memory["residual"]
-            self._change[:] = memory["change"]
-            self._outer.velocity = np.asarray(memory["velocity"], np.float64)
+            self._velocity = np.asarray(memory["velocity"], np.float64)
         self._new_round()
 
     # ---- the caller's side
@@ -215,16 +191,7 @@ class Coordinator(ABC):
         for message in batch:
             self.counts.up += message.size
             self.counts.messages_up += 1
-            try:
-                self._receive(message)
-            except BadMessage as error:
-                self._refuse(message.worker, error.message)
-        return self._answers()
-
-    def remove(self, worker: int) -> list[m.Message]:
-        """A worker is gone; the round goes on without it. It may join again."""
-        self.expected.discard(worker)
-        self._forget(worker)
+            self._receive(message)
         return self._answers()
 
     def memory(self) -> dict[str, Any]:
@@ -233,8 +200,7 @@ class Coordinator(ABC):
         return {
             "round": self.round,
             "residual": self._residual.copy(),
-            "change": self._change.copy(),
-            "velocity": np.array(self._outer.velocity),
+            "velocity": np.array(self._velocity),
             **found,
         }
 
@@ -255,16 +221,9 @@ class Coordinator(ABC):
     def _on_drift(self, message: m.Drift) -> None:  # noqa: B027 - most need nothing
         """A drift has been taken."""
 
-    def _on_removal(self, worker: int) -> None:  # noqa: B027
-        """A worker is no member any more."""
-
     def _idle(self) -> bool:
         """True if no answer is awaited."""
         return not self.drifts and not self._asked
-
-    def _may_join(self) -> bool:
-        """True if a worker may join within the round; it waits for the next one else."""
-        return self._idle()
 
     def _unaveraged(self) -> bool:
         """True if, all being done, there is something that is in no average."""
@@ -331,7 +290,7 @@ class Coordinator(ABC):
         """The reference moves by the mean drift, or as the outer step says; a round begins."""
         measured = self.layout.measured
         change = mean + self._residual
-        change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
+        change[:measured] = self._step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
         data = b""
         reference = self._finite(before + change)
@@ -341,12 +300,19 @@ class Coordinator(ABC):
         self.reference = reference
         if data:
             self._residual = before + change - self.reference
-        self._change = self.reference.astype(np.float64) - before
         self.counts.rounds += 1
         if self._ending:
             self._stop()
             return
-        self._begin(self.members, data)
+        self._begin(data)
+
+    def _step(self, mean: Vector) -> Vector:
+        """What is made of the mean drift: Nesterov's momentum, or the drift itself."""
+        rate, momentum = self.protocol.outer_rate, self.protocol.outer_momentum
+        if momentum == 0:
+            return rate * mean
+        self._velocity = momentum * self._velocity + mean
+        return np.asarray(rate * (mean + momentum * self._velocity))
 
     def _finite(self, model: Vector) -> NDArray[Any]:
         """In the model's element type. Raises CannotDistribute."""
@@ -361,11 +327,11 @@ class Coordinator(ABC):
 
     def _stop(self) -> None:
         self.finished = True
-        for worker in sorted(self.members | self._joiners):
+        for worker in sorted(self.members):
             self._send(m.Stop(worker, self.round, 0))
 
-    def _begin(self, members: Iterable[int], change: bytes = b"") -> None:
-        """A round begins for these members and who has joined meanwhile."""
+    def _begin(self, change: bytes = b"") -> None:
+        """A round begins, with the whole model or its encoded change."""
         self.round += 1
         self.subround = 0
         self.drifts.clear()
@@ -373,29 +339,15 @@ class Coordinator(ABC):
         self._pending.clear()
         self._safe = None
         self._new_round()
-        for worker in sorted(members):
-            self._send_begin(worker, change)
-        self._admit()
-
-    def _send_begin(self, worker: int, change: bytes = b"") -> None:
-        """The round begins for a worker, with the whole model or its encoded change."""
-        subround = self._subround_of(worker)
-        if self.radius is not None and worker not in self._told:
-            self._told.add(worker)
-            self._send(m.Radius(worker, self.round, subround, self.radius))
         data, full = change or self.reference.tobytes(), 0 if change else 1
-        quantum = self._quantum()
-        self._send(m.Begin(worker, self.round, subround, full=full, quantum=quantum, data=data))
+        quantum, number = self._quantum(), self.round
+        for worker in sorted(self.members):
+            if self.radius is not None and self._told_radius is None:
+                self._send(m.Radius(worker, number, 0, self.radius))
+            self._send(m.Begin(worker, number, 0, full=full, quantum=quantum, data=data))
+        self._told_radius = self.radius
 
     # ---- the rest
-
-    def _admit(self) -> None:
-        """Who has joined takes part from now on; the end waits for it, too."""
-        self._ending = self._ending and not self._joiners
-        for worker in sorted(self._joiners):
-            self.members.add(worker)
-            self._send_begin(worker)
-        self._joiners.clear()
 
     def _receive(self, message: m.Message) -> None:
         worker = message.worker
@@ -404,21 +356,19 @@ class Coordinator(ABC):
         if isinstance(message, m.Join):
             self._join(message)
         elif isinstance(message, m.Done):
-            if worker in self.members | self._joiners:
-                self.done.add(worker)
-                if message.pending and message.round == self.round:
-                    self._pending.add(worker)
+            self.done.add(worker)
+            if message.pending and message.round == self.round:
+                self._pending.add(worker)
         elif (
-            worker not in self.members
-            or message.round != self.round
-            or message.subround != self._subround_of(worker)
-            or self.finished
-        ):
-            self.counts.late += 1
-        elif isinstance(message, m.Drift):
-            self._take_drift(message)
-        else:
-            self._take(message)
+            worker in self.members
+            and message.round == self.round
+            and message.subround == self._subround_of(worker)
+            and not self.finished
+        ):  # or else it is late
+            if isinstance(message, m.Drift):
+                self._take_drift(message)
+            else:
+                self._take(message)
 
     def _join(self, message: m.Join) -> None:
         worker, layout = message.worker, self.layout
@@ -428,16 +378,13 @@ class Coordinator(ABC):
             )
         if message.layout != layout.digest:
             raise BadMessage(f"worker {worker} has a model with other names, shapes or types")
-        if self.finished:
-            self._send(m.Stop(worker, self.round, 0))
-            return
-        self._forget(worker)
-        self._joiners.add(worker)
+        self.members.add(worker)
+        if self.members == self.expected:
+            self._begin()
 
     def _take_drift(self, message: m.Drift) -> None:
         worker = message.worker
         if worker in self.drifts:
-            self.counts.late += 1
             return
         try:
             self.drifts[worker] = self._up.decode(message.data)
@@ -446,41 +393,19 @@ class Coordinator(ABC):
         self._asked.discard(worker)
         self._on_drift(message)
 
-    def _refuse(self, worker: int, reason: str) -> None:
-        self.refusals.append(Refusal(worker, reason))
-        self._send(m.Refused(worker, self.round, 0, reason.encode()))
-        self.expected.discard(worker)
-        self._forget(worker)
-
-    def _forget(self, worker: int) -> None:
-        was_member = worker in self.members
-        groups = (self.members, self.done, self._joiners, self._asked, self._pending, self._told)
-        for group in groups:
-            group.discard(worker)
-        self.drifts.pop(worker, None)
-        if was_member:
-            self._on_removal(worker)
-
     def _answers(self) -> list[m.Message]:
-        if not self._started and self._joiners and self.expected <= self._joiners:
-            self._started = True
-        if self.members and not self.finished and self.measuring:
-            self._find_radius()
-            self._average_all()
-        elif self.members and not self.finished:
-            self._decide()
-        if self._started and self._joiners and not self.finished:
-            if not self.members:  # nobody is left to answer what was asked in this round
-                self._begin(())
-            elif self._may_join():
-                self._admit()
-        everyone = bool(self.members) and self.members <= self.done and not self._joiners
-        if everyone and not self.finished and not self._ending and self._idle():
-            self._ending = True
-            if self._unaveraged():
-                self._fetch(self.members)
+        if self.members == self.expected and not self.finished:
+            if self.measuring:
+                self._find_radius()
+                self._average_all()
             else:
-                self._stop()
+                self._decide()
+            if self.members == self.done and not self._ending and self._idle():
+                self._ending = True
+                if self._unaveraged():
+                    self._fetch(self.members)
+                else:
+                    self._stop()
         answers, self._outbox = self._outbox, []
         for message in answers:
             self.counts.down += message.size
@@ -541,10 +466,7 @@ class Worker(ABC):
         return self._watch()
 
     def on_message(self, message: m.Message) -> list[m.Message]:
-        """Takes one message; gives the answers. Raises BadMessage if the worker was refused."""
-        if isinstance(message, m.Refused):
-            self.finished = True
-            raise BadMessage(message.data.decode(errors="replace"))
+        """Takes one message; gives the answers. Raises BadMessage if it does not fit."""
         if isinstance(message, m.Begin):
             return self._begin(message)
         if isinstance(message, m.Radius):

@@ -42,9 +42,6 @@ class FunctionalCoordinator(Coordinator):
     def _unaveraged(self) -> bool:
         return bool(self._flushed) or super()._unaveraged()
 
-    def _may_join(self) -> bool:
-        return not self._flushed and self._idle()
-
     def _take(self, message: m.Message) -> None:
         if isinstance(message, m.Increment) and self._phase == "watch":
             self._counter += message.amount
@@ -52,14 +49,6 @@ class FunctionalCoordinator(Coordinator):
             if not math.isfinite(message.value):
                 raise BadMessage(f"worker {message.worker} sends a value that is not finite")
             self._values[message.worker] = message.value
-        else:
-            self.counts.late += 1
-
-    def _on_removal(self, worker: int) -> None:
-        self._values.pop(worker, None)
-        self._flushed.pop(worker, None)
-        if self._phase == "watch" and self.members and not (self._ending or self.measuring):
-            self._collect()
 
     def _collect(self) -> None:
         self._phase = "collect"
@@ -68,16 +57,12 @@ class FunctionalCoordinator(Coordinator):
             self._send(m.Collect(worker, self.round, self.subround))
 
     def _decide(self) -> None:
-        joining = bool(self._flushed and self._joiners)  # one can only begin at a reference
         if self._phase == "watch" and not self._ending:
-            if joining:
-                self._phase = "fetch"
-                self._fetch(self.members)
-            elif self._counter > len(self.members):
+            if self._counter > len(self.members):
                 self._collect()
         elif self._phase == "collect" and self._values.keys() >= self.members:
             psi = sum(self._values[each] for each in sorted(self.members)) + self._hub_psi()
-            if joining or psi >= self.protocol.barrier * len(self.members) * self._at_zero:
+            if psi >= self.protocol.barrier * len(self.members) * self._at_zero:
                 self._phase = "fetch"
                 self._fetch(self.members)
             else:
@@ -93,8 +78,7 @@ class FunctionalCoordinator(Coordinator):
             self._flushed[worker] = self._flushed.get(worker, 0.0) + drift
         count = len(self.members)
         psi = SHARE * count * self._at_zero + self._hub_psi()
-        ends = self._ending or bool(self._joiners)
-        if ends or psi > self.protocol.rebalance * count * self._at_zero:
+        if self._ending or psi > self.protocol.rebalance * count * self._at_zero:
             self._end_round(self._mean(self._flushed))
             return
         self.drifts.clear()

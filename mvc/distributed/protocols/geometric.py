@@ -30,9 +30,6 @@ class GeometricCoordinator(Coordinator):
     def _on_drift(self, message: m.Drift) -> None:
         self._violations += message.alarm
 
-    def _on_removal(self, worker: int) -> None:
-        self._balanced.pop(worker, None)
-
     def _take(self, message: m.Message) -> None:
         raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in monitoring")
 

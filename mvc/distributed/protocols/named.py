@@ -68,9 +68,8 @@ def protocol_named(name: str, **options: Any) -> NamedProtocol:
     ``options``: as of ``Protocol``; None stands for the default. Without a threshold the training
     finds one.
     """
-    if name not in _KINDS:
-        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
-    preset, chosen = _KINDS[name][2], takes(name)
+    chosen = takes(name)
+    preset = _KINDS[name][2]
     given = {key: value for key, value in options.items() if value is not None}
     known = {field.name for field in fields(Protocol)}
     for key in given:
@@ -86,7 +85,9 @@ def protocol_named(name: str, **options: Any) -> NamedProtocol:
 
 
 def takes(name: str) -> set[str]:
-    """The options that can be chosen for the protocol of this name."""
+    """The options that can be chosen for the protocol of this name. Raises WrongUsage."""
+    if name not in _KINDS:
+        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
     return _KINDS[name][3] | _ALL
 
 

@@ -19,21 +19,13 @@ from mvc.distributed.protocols.base import Coordinator, Vector, Worker
 from mvc.distributed.safe import norm_of
 from mvc.errors import BadMessage
 
-_SUMMARY = 4  # bytes: one float32
-
 
 class VarianceCoordinator(Coordinator):
     """``counts.subrounds``: estimates made."""
 
     def _new_round(self) -> None:
-        self._states: dict[int, tuple[float, Vector]] = {}
+        self._states: dict[int, tuple[float, float]] = {}
         self._over = False
-        self._directed = True
-
-    def _admit(self) -> None:
-        """A worker that joins does not know the last change: nobody's length along it counts."""
-        self._directed = self._directed and not self._joiners
-        super()._admit()
 
     def _idle(self) -> bool:
         return super()._idle() and not self._states
@@ -41,18 +33,9 @@ class VarianceCoordinator(Coordinator):
     def _take(self, message: m.Message) -> None:
         if not isinstance(message, m.LocalState):
             raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
-        if len(message.data) != _SUMMARY:
-            raise BadMessage(f"worker {message.worker} sends a summary of another length")
-        summary = np.frombuffer(message.data, np.float32).astype(np.float64)
-        if not (math.isfinite(message.square) and np.isfinite(summary).all()):
+        if not (math.isfinite(message.square) and math.isfinite(message.along)):
             raise BadMessage(f"worker {message.worker} sends a summary that is not finite")
-        if message.worker in self._states:
-            self.counts.late += 1
-        else:
-            self._states[message.worker] = message.square, summary
-
-    def _on_removal(self, worker: int) -> None:
-        self._states.pop(worker, None)
+        self._states.setdefault(message.worker, (message.square, message.along))
 
     def _decide(self) -> None:
         if self.drifts and self.drifts.keys() >= self.members:
@@ -80,12 +63,9 @@ class VarianceCoordinator(Coordinator):
                 self._send(m.Continue(worker, self.round, self.subround))
 
     def _estimate(self) -> float:
-        squares, summaries = zip(
-            *(self._states[each] for each in sorted(self._states)), strict=True
-        )
-        mean = sum(squares) / len(squares)
-        summary = sum(summaries) / len(summaries)
-        return float(mean) - (float(summary[0]) ** 2 if self._directed else 0.0)
+        squares, along = zip(*(self._states[each] for each in sorted(self._states)), strict=True)
+        count = len(squares)
+        return float(sum(squares) / count - (sum(along) / count) ** 2)
 
 
 class VarianceWorker(Worker):
@@ -108,13 +88,9 @@ class VarianceWorker(Worker):
         drift = self._up.rounded(drift)
         square = float(np.sum(np.square(drift)))
         along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
-        summary = np.array([along], np.float32)
         self.waiting = True
-        return [
-            m.LocalState(
-                self.number, self.round, self.subround, square=square, data=summary.tobytes()
-            )
-        ]
+        rounded = float(np.float32(along))
+        return [m.LocalState(self.number, self.round, self.subround, square=square, along=rounded)]
 
     def _take(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Continue) and message.subround == self.subround + 1:

@@ -1,6 +1,6 @@
-"""A run of several processes over TCP (layer 4).
+"""A training in the processes of ``torch.distributed`` (layer 4).
 
-Here: the link between two processes, the coordinator's process, the object that a training
-script holds, and the command that starts and restarts them. Not here: what is sent, and when
+Here: the processes and what they exchange, the coordinator's part, the object that a training
+script holds, and the command that starts the processes. Not here: what is sent, and when
 (``mvc.distributed.protocols``). Only this package imports ``torch.distributed``.
 """

@@ -8,25 +8,23 @@ frozen parameters and integer buffers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from blake3 import blake3
-from msgspec import Struct, convert
+from msgspec import Struct
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
-from mvc.errors import BadMessage, CannotDistribute
+from mvc.errors import CannotDistribute
 
 Vector = NDArray[np.float32]
 Carried = Mapping[str, torch.Tensor]
 _Shape: TypeAlias = tuple[int, ...]
 
 
-class ModelLayout(Struct, frozen=True, array_like=True):
+class ModelLayout(Struct, frozen=True):
     """``keys``: every name of the ``state_dict`` with the name of the tensor that it stands for
     (another one for tied weights). ``trained`` and ``statistics``: names and shapes in the order
     of the vector. ``carried``: names, shapes and dtypes of all other tensors.
@@ -68,21 +66,6 @@ class ModelLayout(Struct, frozen=True, array_like=True):
         keys = tuple((key, named[id(value)]) for key, value in live.items() if id(value) in named)
         return cls(keys, tuple(trained), tuple(statistics), tuple(carried))
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """A layout that another process described. Raises BadMessage."""
-        try:
-            made = convert(value, cls)
-            names = {name for name, *_ in (*made.vector, *made.carried)}
-            shapes = [shape for _, shape in made.vector] + [shape for _, shape, _ in made.carried]
-            sizes = [size for shape in shapes for size in shape]
-            sound = made.measured > 0 and min(sizes) >= 0
-            if not sound or not {name for _, name in made.keys} <= names:
-                raise ValueError
-        except ValueError as error:
-            raise BadMessage("the description of a model cannot be read") from error
-        return made
-
     @property
     def vector(self) -> tuple[tuple[str, _Shape], ...]:
         return self.trained + self.statistics
@@ -101,48 +84,28 @@ class ModelLayout(Struct, frozen=True, array_like=True):
         """16 bytes that differ if names, shapes or dtypes do."""
         return blake3(repr((self.vector, self.carried)).encode()).digest(16)
 
-    def difference(self, other: Self) -> str | None:
-        """The first tensor in which another model differs, in words; None if none does."""
-        here = {name: rest for name, *rest in (*self.vector, *self.carried)}
-        there = {name: rest for name, *rest in (*other.vector, *other.carried)}
-        for name in [*there, *here]:
-            a, b = here.get(name), there.get(name)
-            if a is None:
-                return f"it has {name}, which the others lack"
-            if b is None:
-                return f"it lacks {name}"
-            if a != b:
-                return f"its {name} is {_text(b)}, the others' is {_text(a)}"
-        if self.digest != other.digest:
-            return "its tensors have another order"
-        return None
+    def describe(self) -> list[str]:
+        """A line for every tensor, in order."""
+        described = [*((*each, "torch.float32") for each in self.vector), *self.carried]
+        return [f"{name} {dtype[6:]} {list(shape)}" for name, shape, dtype in described]
 
     # -- a live model ----------------------------------------------------------------------
 
     def read(self, model: torch.nn.Module) -> Vector:
         live = _named(model)
-        flat = [live[name].detach().reshape(-1).cpu() for name, _ in self.vector]
-        copy: Vector = torch.cat(flat).numpy()
+        flat = torch.cat([live[name].detach().reshape(-1) for name, _ in self.vector])
+        if flat.is_cuda:  # pinned memory is copied to at full speed
+            flat = torch.empty(flat.shape, pin_memory=True).copy_(flat)
+        copy: Vector = flat.cpu().numpy()
         return copy
 
     def write(self, model: torch.nn.Module, vector: Vector) -> None:
         write_tensors(model, self._cut(vector))
 
-    def pack(self, model: torch.nn.Module) -> bytes:
-        """The carried tensors of a live model as safetensors."""
+    def carried_of(self, model: torch.nn.Module) -> Carried:
+        """Copies of the tensors that are not averaged."""
         live = _named(model)
-        return save({name: live[name].detach().cpu().clone() for name, *_ in self.carried})
-
-    def unpack(self, data: bytes) -> dict[str, torch.Tensor]:
-        """Carried tensors that another process sent. Raises BadMessage."""
-        try:
-            found = load(data)
-        except (SafetensorError, ValueError, KeyError) as error:
-            raise BadMessage("the tensors of a model cannot be read") from error
-        there = {(name, tuple(t.shape), str(t.dtype)) for name, t in found.items()}
-        if there != set(self.carried):
-            raise BadMessage("the tensors that a worker sent are not those of its model")
-        return found
+        return {name: live[name].detach().cpu().clone() for name, *_ in self.carried}
 
     # -- a state -----------------------------------------------------------------------------
 
@@ -184,8 +147,3 @@ def write_tensors(model: torch.nn.Module, tensors: Carried) -> None:
 
 def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _text(described: Sequence[Any]) -> str:
-    shape = "x".join(map(str, described[0])) or "a number"
-    return " ".join([shape, *(str(each).removeprefix("torch.") for each in described[1:])])

@@ -1,55 +1,49 @@
 """The process of a worker: ``python -m mvc.distributed.runner.script SCRIPT ARGUMENTS``.
 
-It runs the script as Python would. Its stdin is a pipe of the process that started it, and the
-process ends with that, so that no worker outlives the command.
+It runs the script as Python would, and ends with the process that started it. The command says why
+a training has failed, once for all processes; other errors are said here.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import runpy
 import signal
 import sys
-import threading
 from pathlib import Path
 
-from mvc.distributed.runner.launch import REFUSED, Dismissed
+from mvc.distributed.runner.ranks import TRAINING, store_of_command
 from mvc.errors import MvcError
 from mvc.system import signal_at_end_of_parent
 
 
-def end_with_stdin() -> None:
-    """Ends this process, and its group, as soon as the one that started it is gone.
-
-    On Linux also if it is stopped: the kernel then wakes it up.
-    """
-    signal_at_end_of_parent(signal.SIGCONT)
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-        os._exit(3)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> int:
-    """Runs the script; an error of mvc becomes one line."""
-    end_with_stdin()
+    """Runs the script; returns the exit code."""
+    signal_at_end_of_parent(signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):  # the processes meet in a file
+        os.environ.pop(name, None)
+    logging.basicConfig(format="%(message)s")
+    command = json.loads(os.environ[TRAINING])
+    logging.getLogger("mvc.distributed").setLevel(command["level"])
     del sys.argv[0]
     script = sys.argv[0]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         runpy.run_path(script, run_name="__main__")
-    except Dismissed:  # the command says why
-        return REFUSED
     except MvcError as error:
-        sys.stderr.write(f"mvc: {error.message}\n")
+        store = store_of_command(command["folder"], int(os.environ["WORLD_SIZE"]))
+        if not store.check(["failed"]):
+            sys.stderr.write(f"mvc: {error.message}\n")
         return error.exit_code
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if code := main():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # no thread of torch keeps a process that has failed from its end

@@ -6,6 +6,7 @@ Separable data of four classes; the whole takes about a second. ``SEED`` decides
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -71,95 +72,38 @@ def once(flag: str) -> bool:
     return True
 
 
-def coordinator() -> int:
-    """The process of the coordinator, which the same command, or this process, has started."""
-    for parent in (os.getppid(), os.getpid()):
-        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            if "mvc.distributed.runner.coordinator" in Path(f"/proc/{pid}/cmdline").read_text():
-                return int(pid)
-    raise ProcessLookupError
-
-
-class Hanging:
-    """``--hang=RANK:HOW:STEP``: this process, or the coordinator, hangs at that step.
-
-    ``hung`` in the working folder keeps when. STEP is also ``import``, ``end`` or ``exit``.
-    """
-
-    def __init__(self, option: str | None, rank: int) -> None:
-        wanted, self._how, self._where = (option or ":::").split(":")[:3]
-        self._everyone = wanted == "-1"
-        self._mine = self._everyone or wanted == str(rank)
-
-    def at(self, where: object) -> None:
-        if self._mine and self._where == str(where) and (once("hung") or self._everyone):
-            getattr(self, f"_{self._how.replace('-', '_')}")()
-
-    def _stop(self) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    def _stop_hub(self) -> None:
-        os.kill(coordinator(), signal.SIGSTOP)
-
-    def _block(self) -> None:
-        threading.Event().wait()
-
-    def _ignore(self) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._block()
-
-    def _thread(self) -> None:
-        threading.Thread(target=self._block).start()
-
-    def _loader(self) -> None:
-        """The process of a data loader is stopped, and this one waits for its batch."""
-        loader = torch.utils.data.DataLoader(_Stopping(), num_workers=1)
-        next(iter(loader))
-
-
-class _Stopping(torch.utils.data.Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return torch.zeros(1)
-
-
 def main() -> None:
     import mvc.distributed
 
     torch.set_num_threads(1)
     options = dict(each[2:].split("=", 1) for each in sys.argv[1:])
     rank = int(os.environ["RANK"])
-    width = int(options.get("width", 32))
-    if options.get("other") == str(rank):
-        width += 1
     given = dict(each.split(":") for each in options.get("settings", "").split(",") if each)
-    settings = {k: v if k == "push" else float(v) for k, v in given.items()}
-    count = 10 if options.get("short") == str(rank) else int(options.get("count", BATCHES))
-    trainer = Trainer(rank, width, count)
-    pause = float(options.get("pause", 0))
-    hanging = Hanging(options.get("hang"), rank)
-    hanging.at("import")
+    settings = {k: float(v) if v[0].isdigit() else v for k, v in given.items()}
+    trainer = Trainer(rank, count=int(options.get("count", BATCHES)))
+    who, how, when = options.get("do", "-1:-:0").split(":")
+
+    def act() -> None:
+        Path("acted").touch()
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+
     if options.get("unjoined") == str(rank):
         return
     with mvc.distributed.join(trainer.model, trainer.optimizer, **settings) as worker:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
-            time.sleep(pause)
-            hanging.at(worker.steps)
-            if options.get("nan") == str(rank) and worker.steps == 9:
-                with torch.no_grad():
-                    trainer.model[0].bias[3] = float("nan")
-            if options.get("fail") == str(rank) and worker.steps == 9:
-                raise ValueError("no such thing")
-            if options.get("kill") == f"{rank}:{worker.steps}" and once("killed-worker"):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if options.get("decapitate") == f"{rank}:{worker.steps}" and once("killed-hub"):
-                os.kill(coordinator(), signal.SIGKILL)
-        hanging.at("end")
-    hanging.at("exit")
+            time.sleep(float(options.get("pause", 0)))
+            if who == str(rank) and worker.steps == int(when) and once("acted"):
+                if how == "fail":
+                    raise ValueError("no such thing")
+                if how == "block":
+                    threading.Event().wait()
+                if how == "note":
+                    continue
+                if how == "soon":  # somewhere in an exchange, a commit, a batch
+                    threading.Timer(random.random() / 5, act).start()
+                else:
+                    act()
 
 
 if __name__ == "__main__":

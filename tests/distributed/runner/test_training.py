@@ -1,34 +1,38 @@
-"""Trainings over real links in the threads of this process."""
+"""Trainings in several processes: the simulator's models, versions, restarts, pushes."""
 
 from __future__ import annotations
 
-import json
-import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+import torch.distributed as dist
 
-from mvc.api.clone import clone
-from mvc.api.repository import Repository
-from mvc.distributed import messages as m
-from mvc.distributed.runner.participant import Participant
-from mvc.errors import CannotDistribute, NotARepository
-from mvc.ids import CommitId
+import mvc.distributed
+from mvc.api import Repository
+from mvc.distributed.protocols.base import Coordinator, VectorLayout
+from mvc.distributed.runner.layout import ModelLayout
+from mvc.distributed.runner.ranks import Ranks
+from mvc.distributed.runner.settings import protocol_of
+from mvc.distributed.simulator import Simulation
 from tests.distributed.runner import small
+from tests.distributed.runner.processes import Outcome, global_models, in_processes, ordinary, train
 from tests.distributed.runner.small import Trainer
-from tests.distributed.runner.team import Team, global_models, ordinary, replayed
-from tests.fleet.following import follow
-from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("secret")
-
-
-def team_of(count: int, batches: int = 30) -> list[Trainer]:
-    return [Trainer(worker, count=batches) for worker in range(count)]
+PROTOCOLS = [
+    {"rho": 0.2, "rate": 0.05},
+    {"rho": 0.2, "rate": 0.05, "up": "int8", "down": "int8"},
+    {"protocol": "fgm-rebalancing", "rho": 0.2, "rate": 0.05},
+    {"protocol": "gm", "radius": 0.3},
+    {"protocol": "gm-hedge", "radius": 0.3, "up": "lc:x=3", "down": "lc:x=3"},
+    {"period": 5},
+    {"protocol": "sync"},
+    {"protocol": "local-sgd", "every": 7},
+    {"protocol": "fda", "radius": 0.4},
+    {"protocol": "diloco", "every": 5},
+]
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -40,72 +44,102 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rho": 0.2, "rate": 0.05},
-        {"rho": 0.2, "rate": 0.05, "up": "int8", "down": "int8"},
-        {"protocol": "fgm-rebalancing", "rho": 0.2, "rate": 0.05},
-        {"protocol": "gm", "radius": 0.3},
-        {"period": 5},
-        {"protocol": "sync"},
-        {"protocol": "local-sgd", "every": 7},
-        {"protocol": "fda", "radius": 0.4},
-        {"protocol": "diloco", "every": 5},
-    ],
-    ids=lambda settings: "-".join(map(str, settings.values())),
-)
-def test_replay_of_the_log_gives_the_same_models_and_bytes(
+def succeeded(outcomes: list[Outcome]) -> list[Any]:
+    assert [each.error for each in outcomes] == [None] * len(outcomes)
+    return [each.value for each in outcomes]
+
+
+def simulated(count: int, batches: int, **settings: Any) -> tuple[Coordinator, list[Any]]:
+    """The same training in the simulator: its coordinator, and the global models in order."""
+    trainers = [Trainer(worker, count=batches) for worker in range(count)]
+    layout = ModelLayout.of(trainers[0].model)
+    kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+    first, carried = layout.read(trainers[0].model), layout.carried_of(trainers[0].model)
+    streams, models = [iter(trainer.stream) for trainer in trainers], [first]
+
+    def learn(rows: np.ndarray[Any, Any], active: Any) -> list[int]:
+        ended = []
+        for number in active:
+            batch = next(streams[number], None)
+            if batch is None:
+                ended.append(number)
+                continue
+            layout.write(trainers[number].model, rows[number])
+            trainers[number].step(batch)
+            rows[number] = layout.read(trainers[number].model)
+        return ended
+
+    simulation = Simulation(
+        protocol_of(settings), first, count, layout=kind,
+        on_round=lambda hub: models.append(hub.reference.copy()),
+    )  # fmt: skip
+    return simulation.run(learn), [layout.state(vector, carried) for vector in models]
+
+
+def at_every_step(rank: int, count: int) -> Any:
+    """All workers meet after each step, as in the simulator; so the order is fixed."""
+    asked = [0]
+
+    def alternately(_: Ranks) -> bool:
+        asked[0] += 1
+        return asked[0] % 2 == 1
+
+    Ranks.called = alternately  # type: ignore[method-assign]
+    return ordinary(rank, count)
+
+
+@pytest.mark.parametrize("settings", PROTOCOLS, ids=lambda s: "-".join(map(str, s.values())))
+def test_the_simulator_makes_the_same_models_and_bytes(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    log = tmp_path / "log"
-    team = Team(tmp_path / "repo", log=str(log), **settings)
-    count = 6 if settings.get("protocol") == "sync" else 30
-    assert team.run(team_of(3, count)) == [None] * 3
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    coordinator, models = replayed(lines, team_of(3, count), **settings)
-    kept = global_models(tmp_path / "repo")
-    assert len(models) == len(kept) == team.finished["rounds"] + 1 > 1
+    free = settings.get("protocol") in {"sync", "local-sgd", "fda", "diloco"}
+    batches = 6 if settings.get("protocol") == "sync" else 30
+    work = ordinary if free else at_every_step
+    succeeded(train(tmp_path, 3, batches, work, **settings))
+    coordinator, models = simulated(3, batches, **settings)
+    kept = global_models(tmp_path)
+    assert len(models) == len(kept) == coordinator.counts.rounds + 1 > 1
     assert all(same(a, b) for a, b in zip(models, kept, strict=True))
-    counts, done = coordinator.counts, team.finished
-    assert (counts.up, counts.down) == (done["bytes_up"], done["bytes_down"])
-    assert (counts.messages_up, counts.messages_down) == (
-        done["messages_up"],
-        done["messages_down"],
-    )
+    with Repository.open(tmp_path) as repo:
+        last = repo.version("HEAD").metrics
+    before_the_end = sum(30 for _ in range(3)), 3 * 11  # Done up, Stop down
+    assert 0 <= coordinator.counts.up - last["bytes_up"] <= before_the_end[0]
+    assert 0 <= coordinator.counts.down - last["bytes_down"] <= before_the_end[0] + 4096
+
+
+@pytest.mark.parametrize("up", ["none", "topk:0.05"])
+def test_what_rises_within_an_exchange_is_counted(tmp_path: Path, up: str) -> None:
+    """What a codec has lost is part of the next round's first value. One worker has one order."""
+    settings = {"protocol": "fgm", "rho": 0.2, "rate": 0.05, "up": up}
+    succeeded(train(tmp_path, 1, 60, **settings))
+    coordinator, models = simulated(1, 60, **settings)
+    kept = global_models(tmp_path)
+    assert len(models) == len(kept) == coordinator.counts.rounds + 1 > 3
+    assert all(same(a, b) for a, b in zip(models, kept, strict=True))
 
 
 def test_every_round_is_a_version_with_its_figures(tmp_path: Path) -> None:
-    team = Team(tmp_path, rho=0.2, rate=0.05)
-    trainers = team_of(2)
-    assert team.run(trainers) == [None, None]
-    rounds, done = team.of("round"), m.Done(0, 0, 0, 0).size
+    ends = succeeded(train(tmp_path, 2, rho=0.2, rate=0.05))
     with Repository.open(tmp_path) as repo:
-        deployed = repo.deployments("global")
-        assert [each.commit.hex() for each in deployed] == [each["commit"] for each in rounds]
-        for number, (each, event) in enumerate(zip(deployed, rounds, strict=True)):
-            version = repo.version(each.commit)
-            assert version.message == f"round {number}"
-            assert version.params["protocol"] == "fgm"
-            assert version.metrics == {
-                name: event[name] for name in ("round", "subrounds", "bytes_up", "bytes_down")
-            }
+        versions = [repo.version(each.commit) for each in repo.deployments("global")]
+        assert [version.metrics["round"] for version in versions] == list(range(len(versions)))
+        assert [version.message for version in versions[:2]] == ["round 0", "round 1"]
+        assert len({version.params["run"] for version in versions}) == 1
+        assert {version.params["protocol"] for version in versions} == {"fgm"}
+        sent = [version.metrics["bytes_up"] for version in versions]
+        assert sent == sorted(sent)
         live = repo.checkout(target="global")
-    after = team.finished["bytes_up"] - rounds[-1]["bytes_up"]
-    assert after in (0, done, 2 * done)  # who had not yet said that it is done when it was made
     assert small.accuracy(live) > 0.9
-    for trainer in trainers:  # the script holds the last global model, integers included
-        state = trainer.model.state_dict()
-        assert same(state, live)
+    for steps, state in ends:  # the script holds the last global model, integers included
+        assert steps == 30
         assert all(torch.equal(state[name], live[name]) for name in live)
 
 
 def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
-    team = Team(tmp_path, protocol="local-sgd", every=10, worker_models=True, branch="main")
-    assert team.run(team_of(2)) == [None, None]
+    succeeded(train(tmp_path, 2, protocol="local-sgd", every=10, worker_models=True, branch="main"))
     models = [global_models(tmp_path, f"worker-{worker}") for worker in range(2)]
     kept = global_models(tmp_path)
-    assert [len(each) for each in models] == [team.finished["rounds"]] * 2
+    assert [len(each) for each in models] == [3, 3]
     for first, second, average in zip(*models, kept[1:], strict=True):
         mean = (first["0.weight"].double() + second["0.weight"]) / 2
         assert not torch.equal(first["0.weight"], second["0.weight"])
@@ -114,192 +148,158 @@ def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
         assert {ref.name for ref in repo.branches()} == {"main", "worker-0", "worker-1"}
 
 
-def test_global_models_are_pushed_behind_the_rounds(tmp_path: Path) -> None:
-    for branch in (None, "site"):
-        folder, there = tmp_path / f"{branch}", tmp_path / f"{branch}-there"
-        Repository.init(there, bare=True).close()
-        with Repository.init(folder) as repo:
-            repo.remotes.add("origin", str(there))
-        settings = {} if branch is None else {"branch": branch}
-        team = Team(folder, protocol="local-sgd", every=10, push="origin", **settings)
-        assert team.run(team_of(2)) == [None, None]
-        with Repository.open(folder) as repo, Repository.open(there) as remote:
-            assert remote.find(branch or "main") == repo.live("global").commit
-            assert len(remote.deployments("global")) == team.finished["rounds"] + 1
+def test_a_coordinator_of_its_own_trains_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    succeeded(train(tmp_path / "a", 2, protocol="local-sgd", every=10))
+    ends = succeeded(
+        train(tmp_path / "b", 3, work=as_worker, protocol="local-sgd", every=10, coordinator="own")
+    )
+    assert [steps for steps, _ in ends] == [0, 30, 30]
+    both = zip(global_models(tmp_path / "a"), global_models(tmp_path / "b"), strict=True)
+    assert all(same(a, b) for a, b in both)
 
 
-def pushing_team(folder: Path, **settings: Any) -> Team:
-    """A team whose repository has a remote ``origin`` in the folder ``there`` beside it."""
-    Repository.init(folder.parent / "there", bare=True).close()
-    with Repository.init(folder) as repo:
-        repo.remotes.add("origin", str(folder.parent / "there"))
-    return Team(folder, protocol="local-sgd", every=5, push="origin", **settings)
+def as_worker(rank: int, count: int) -> Any:
+    """The data of worker 0 are rank 1's."""
+    return ordinary(max(0, rank - 1), count)
 
 
-def there_and_here(folder: Path) -> tuple[list[CommitId], list[CommitId]]:
-    """What was deployed to ``global``, at the remote and here."""
-    with Repository.open(folder) as repo, Repository.open(folder.parent / "there") as remote:
-        both = remote.deployments("global"), repo.deployments("global")
-        return tuple([each.commit for each in deployed] for deployed in both)
+@pytest.mark.parametrize("coordinator", ["rank0", "own"])
+def test_rank_0_warms_up_before_the_first_round(tmp_path: Path, coordinator: str) -> None:
+    settings = {"protocol": "local-sgd", "every": 5, "warmup": 8, "coordinator": coordinator}
+    ends = succeeded(train(tmp_path, 3, 20, **settings))
+    warmed = Trainer(0, count=20)
+    for batch in warmed.stream[:8]:
+        warmed.step(batch)
+    first = global_models(tmp_path)[0]
+    assert same(first, warmed.model.state_dict())
+    assert [steps for steps, _ in ends] == [20 if coordinator == "rank0" else 0, 20, 20]
 
 
-def test_a_remote_that_comes_back_gets_every_global_model(tmp_path: Path) -> None:
-    team = pushing_team(tmp_path / "here")
-    away = (tmp_path / "there").rename(tmp_path / "away")
-
-    def halfway(worker: Participant, trainer: Trainer) -> None:
-        for number, batch in enumerate(worker.batches(trainer.stream)):
-            if (worker.rank, number) == (0, 15):
-                until(lambda: team.of("not pushed"))
-                away.rename(tmp_path / "there")
+def some_of_it(rank: int, count: int, until: int) -> Any:
+    trainer = Trainer(rank, count=count)
+    with mvc.distributed.join(trainer.model, trainer.optimizer) as worker:
+        before = worker.steps
+        for batch in worker.batches(trainer.stream[:until]):
             trainer.step(batch)
-
-    assert team.run(team_of(2), halfway) == [None, None]
-    there, here = there_and_here(team.folder)
-    assert there == here
-    assert len(here) == team.finished["rounds"] + 1 == 7
-    (warned,) = team.of("not pushed")
-    assert warned["reason"].startswith("main cannot be pushed to origin now: there is no folder")
-    (pushed,) = team.of("pushed")
-    assert pushed == {"event": "pushed", "remote": "origin", "pushed": 7, "left": 0,
-                      "failure": None}  # fmt: skip
+    return before, worker.steps
 
 
-def test_a_follower_of_the_remote_runs_the_global_models(tmp_path: Path) -> None:
-    """Its file needs no name of a path, though a version has two."""
-    team = pushing_team(tmp_path / "here")
-    file, stop = tmp_path / "live.safetensors", threading.Event()
-    seen: list[CommitId] = []
-
-    def run() -> None:
-        with warnings.catch_warnings(action="ignore"):  # nothing is live in the beginning
-            follow(
-                *(tmp_path / "there", "global"),
-                to=file,
-                on_change=lambda done: seen.append(done.commit),
-                stop=stop,
-                interval=0.05,
-            )
-
-    node = threading.Thread(target=run)
-    node.start()
-    try:
-        assert team.run(team_of(2)) == [None, None]
-        last = there_and_here(team.folder)[1][-1]
-        until(lambda: last in seen)
-    finally:
-        stop.set()
-        node.join(60)
-    assert same(load_file(file), global_models(team.folder)[-1])
-
-
-def test_what_is_left_is_said_and_pushed_when_the_training_goes_on(tmp_path: Path) -> None:
-    team = pushing_team(tmp_path / "here")
-    away = (tmp_path / "there").rename(tmp_path / "away")
-    assert team.run(team_of(2, 10)) == [None, None]
-    first, last = (event["reason"] for event in team.of("not pushed"))
-    assert "the training goes on, and what is missing there is pushed later" in first
-    assert last.startswith("3 versions of main not pushed to origin: there is no folder")
-    assert last.endswith("'mvc push origin main' sends what is missing there")
-    assert team.of("pushed")[0]["left"] == 3
-    away.rename(tmp_path / "there")
-    assert team.run(team_of(2, 10), resume=True) == [None, None]  # nothing is left to train
-    there, here = there_and_here(team.folder)
-    assert there == here and len(here) == 3
-    assert team.of("pushed")[1]["pushed"] == 3
-
-
-def test_a_branch_that_has_gone_another_way_there_stops_no_training(tmp_path: Path) -> None:
-    team = pushing_team(tmp_path / "here")
-    with clone(tmp_path / "there", tmp_path / "other") as other:
-        other.commit({"w": torch.ones(2)}, message="theirs")
-        other.push()
-    assert team.run(team_of(2)) == [None, None]
-    said = [event["reason"] for event in team.of("not pushed")]
-    assert all("origin rejects main (fetch first)" in reason for reason in said)
-    assert len(said) == 2
-    assert team.of("pushed")[0]["left"] == team.finished["rounds"] + 1 == 7
-
-
-def test_a_training_that_fails_has_pushed_its_rounds(tmp_path: Path) -> None:
-    team = pushing_team(tmp_path / "here")
-
-    def failing(worker: Participant, trainer: Trainer) -> None:
-        for number, batch in enumerate(worker.batches(trainer.stream)):
-            if number == 12:
-                raise ValueError("no more")
-            trainer.step(batch)
-
-    assert all(isinstance(each, Exception) for each in team.run(team_of(2), failing))
-    assert isinstance(team.failure, CannotDistribute)
-    there, here = there_and_here(team.folder)
-    assert there == here and len(here) >= 3
+def part(folder: Path, count: int, until: int, **settings: Any) -> list[Any]:
+    if not (folder / ".mvc").exists():
+        Repository.init(folder).close()
+    where = {"repo": str(folder), **settings}
+    return succeeded(in_processes(count, some_of_it, 20, until, **where))
 
 
 def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     settings = {"protocol": "diloco", "every": 5, "up": "int8", "down": "int8"}
-    whole, parts = Team(tmp_path / "whole", **settings), Team(tmp_path / "parts", **settings)
-    assert whole.run(team_of(2, 20)) == [None, None]
+    assert part(tmp_path, 2, 10, **settings) == [(0, 10)] * 2
+    again = part(tmp_path, 2, 20, resume=True, **settings)
+    assert again == [(10, 20)] * 2  # what has been trained on is left out
+    with Repository.open(tmp_path) as repo:
+        metrics = [repo.version(each.commit).metrics for each in repo.deployments("global")]
+    assert [each["round"] for each in metrics] == [0, 1, 2, 3, 4]
+    assert [each["bytes_up"] for each in metrics] == sorted(each["bytes_up"] for each in metrics)
 
-    def first_half(worker: Participant, trainer: Trainer) -> None:
-        for batch in worker.batches(trainer.stream[:10]):
-            trainer.step(batch)
 
-    assert parts.run(team_of(2, 20), first_half) == [None, None]
-    seen = []
-
-    def rest(worker: Participant, trainer: Trainer) -> None:
-        seen.append(worker.steps)
-        ordinary(worker, trainer)
-
-    assert parts.run(team_of(2, 20), rest, resume=True) == [None, None]
-    assert seen == [10, 10]  # what has been trained on is left out
-    assert parts.of("resumed")[0]["round"] == 2
-    numbers = [event["round"] for event in parts.of("round")]
-    assert numbers == [0, 1, 2, 3, 4]
-    assert parts.of("finished")[1]["steps"] == [20, 20]
-    up = [event["bytes_up"] for event in parts.of("round")]
-    assert up == sorted(up)
-    end = parts.of("finished")[1]
-    assert (end["rounds"], end["resumed"]) == (4, True)
-    assert up[-1] <= end["bytes_up"] < up[-1] + 100  # what was said after the last round
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_training_goes_on_with_another_number_of_workers(tmp_path: Path, count: int) -> None:
+    assert part(tmp_path, 3, 10, protocol="local-sgd", every=5) == [(0, 10)] * 3
+    again = part(tmp_path, count, 20, protocol="local-sgd", every=5, resume=True)
+    assert again == [(10 if rank < 3 else 0, 20) for rank in range(count)]
 
 
 def test_training_goes_on_with_the_threshold_that_was_found(tmp_path: Path) -> None:
-    team = Team(tmp_path, period=8)
-
-    def half(worker: Participant, trainer: Trainer) -> None:
-        for batch in worker.batches(trainer.stream[:20]):
-            trainer.step(batch)
-
-    assert team.run(team_of(2), half) == [None, None]
-    assert team.of("begins")[0]["threshold"] == "r is found in the first 8 updates"
-    (found,) = team.of("found")
-    assert team.run(team_of(2), resume=True) == [None, None]
-    radius = found["threshold"].split(",")[0]
-    assert radius.startswith("r = ")
-    assert team.of("begins")[1]["threshold"].split(",")[0] == radius
-    assert len(team.of("found")) == 1
+    part(tmp_path, 2, 15, period=6)
+    with Repository.open(tmp_path) as repo:
+        own = repo.checkout(target="global", path="model.coordinator.safetensors")
+        part(tmp_path, 2, 20, period=6, resume=True)
+        again = repo.checkout(target="global", path="model.coordinator.safetensors")
+    assert torch.equal(own["memory.radius"], again["memory.radius"])
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_training_goes_on_with_another_number_of_workers(tmp_path: Path, count: int) -> None:
-    team = Team(tmp_path, protocol="local-sgd", every=5)
-    assert team.run(team_of(3, 10)) == [None] * 3
-    seen = {}
+def test_a_job_that_is_started_again_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name tells it from others; a restart of a job without one takes what is live."""
+    settings = {"protocol": "local-sgd", "every": 5}
 
-    def rest(worker: Participant, trainer: Trainer) -> None:
-        seen[worker.rank] = worker.steps
-        ordinary(worker, trainer)
+    def began(job: str, restart: str = "0") -> int:
+        variables = {"TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_RESTART_COUNT": restart}
+        return part(tmp_path, 2, 20, variables=variables, **settings)[0][0]
 
-    assert team.run(team_of(count, 20), rest, resume=True) == [None] * count
-    assert seen == {rank: 10 if rank < 3 else 0 for rank in range(count)}
-    assert team.of("finished")[1]["steps"] == [20] * count
+    assert began("ours") == 0
+    assert began("ours") == 20
+    assert began("theirs") == 0
+    assert began("none", "1") == 20
+    with Repository.open(tmp_path) as repo:  # by hand; the next one of the job goes on all the same
+        repo.commit(small.make().state_dict(), message="by hand", deploy="global")
+    assert began("theirs") == 20
+    with Repository.open(tmp_path) as repo:
+        assert repo.version(repo.live("global").commit).message == "by hand"
 
 
-def test_settings_of_the_script_are_taken_unless_the_command_has_them(tmp_path: Path) -> None:
+def one_after_another(rank: int) -> list[tuple[int, int]]:
+    """Three trainings in one job: where each began and ended."""
+    found = []
+    for target in ("first", "first", "second"):
+        trainer = Trainer(rank, count=10)
+        with mvc.distributed.join(trainer.model, target=target) as worker:
+            began = worker.steps
+            for batch in worker.batches(trainer.stream):
+                trainer.step(batch)
+        found.append((began, worker.steps))
+    return found
+
+
+def test_trainings_of_one_job_are_told_apart(tmp_path: Path) -> None:
+    """Each goes on from its own global model."""
     Repository.init(tmp_path).close()
-    team = Team(tmp_path, protocol="local-sgd")
-    del team.settings["repo"]
-    assert isinstance(team.run(team_of(2))[0], Exception)
-    assert isinstance(team.failure, NotARepository)
+    settings = {"repo": str(tmp_path), "protocol": "local-sgd", "every": 5}
+
+    def trained() -> list[list[tuple[int, int]]]:
+        variables = {"TORCHELASTIC_RUN_ID": "ours"}
+        return succeeded(in_processes(2, one_after_another, variables=variables, **settings))
+
+    assert trained() == [[(0, 10)] * 3] * 2
+    assert trained() == [[(10, 10)] * 3] * 2
+
+
+def test_global_models_are_pushed(tmp_path: Path) -> None:
+    folder, there = tmp_path / "here", tmp_path / "there"
+    Repository.init(there, bare=True).close()
+    with Repository.init(folder) as repo:
+        repo.remotes.add("origin", str(there))
+    away = there.rename(tmp_path / "away")
+    settings = {"protocol": "local-sgd", "every": 5, "push": "origin"}
+    part(folder, 2, 10, **settings)
+    away.rename(there)
+    part(folder, 2, 20, resume=True, **settings)
+    with Repository.open(folder) as repo, Repository.open(there) as remote:
+        assert remote.find("main") == repo.live("global").commit
+        assert len(remote.deployments("global")) == 5
+
+
+def two_groups(rank: int, folder: str) -> Any:
+    """Ranks 0 and 1 train one model, 2 and 3 another, in one job."""
+    store = dist.FileStore(f"{folder}/store-of-all", 4)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=4)
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    trainer = Trainer(rank % 2, 16 + rank // 2, count=20)
+    repo = f"{folder}/{rank // 2}"
+    with mvc.distributed.join(
+        trainer.model, group=groups[rank // 2], repo=repo, protocol="local-sgd", every=5
+    ) as worker:
+        for batch in worker.batches(trainer.stream):
+            trainer.step(batch)
+    return worker.rank, worker.workers
+
+
+def test_several_groups_train_in_one_job(tmp_path: Path) -> None:
+    for name in "01":
+        Repository.init(tmp_path / name).close()
+    ends = succeeded(in_processes(4, two_groups, str(tmp_path)))
+    assert ends == [(0, 2), (1, 2), (0, 2), (1, 2)]
+    for name, width in ("0", 16), ("1", 17):
+        models = global_models(tmp_path / name)
+        assert [len(models), *models[-1]["0.weight"].shape] == [5, width, 20]
