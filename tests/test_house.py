@@ -25,7 +25,7 @@ BUDGET = {
     ".": 874,
     "adapters": 2_117,
     "api": 788,
-    "cli": 4_111,
+    "cli": 4_077,
     "codecs": 1_489,
     "distributed": 1_915,
     "frameworks": 2_703,
