@@ -17,7 +17,7 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.adapters.state_file import root_of
-    from mvc.api import Repository, clone, visit
+    from mvc.api import Repository, clone, heal, visit
     from mvc.importing.checkpoints import import_checkpoints
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -66,6 +66,7 @@ __all__ = [
     "constructed",
     "export_model",
     "first_change",
+    "heal",
     "import_checkpoints",
     "load",
     "load_model",
@@ -104,6 +105,7 @@ _LAZY = {
     "clone": "mvc.api.clone",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
+    "heal": "mvc.api.given",
     "import_checkpoints": "mvc.importing.checkpoints",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",

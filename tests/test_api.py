@@ -76,7 +76,7 @@ def test_heal_a_repository_that_does_not_open(repo: mvc.Repository) -> None:
     (repo.root / ".mvc" / "format").write_bytes(b"gone")
     with pytest.raises(DamagedData):
         mvc.Repository.open(repo.root)
-    done = mvc.Repository.heal(repo.root)
+    done = mvc.heal(repo.root)
     assert "format" in [healed.kind for healed in done.healed]
     assert done.after.sound
     with mvc.Repository.open(repo.root) as again:
@@ -85,7 +85,7 @@ def test_heal_a_repository_that_does_not_open(repo: mvc.Repository) -> None:
 
 def test_heal_needs_a_repository(tmp_path: Path) -> None:
     with pytest.raises(NotARepository):
-        mvc.Repository.heal(tmp_path)
+        mvc.heal(tmp_path)
 
 
 def test_the_log_is_a_list_that_is_read_as_far_as_needed(repo: mvc.Repository) -> None:
@@ -165,11 +165,12 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     repo.branch("old", first.id)
     repo.rename_branch("old", "older")
     repo.tag("v1", first.id)
-    assert repo.delete_branch("older").commit == repo.delete_tag("v1").commit == first.id
+    assert repo.delete_ref("branch", "older").commit == first.id
+    assert repo.delete_ref("tag", "v1").commit == first.id
     assert (repo.head().branch, repo.head().commit) == ("main", second.id)
     assert repo.version(first.id).message == "first"
     assert repo.targets() == ["prod"]
-    assert [d.target for d in repo.deployments_of(first.id)] == ["prod"]
+    assert [d.target for d in repo.deployments(rev=first.id)] == ["prod"]
     assert earlier(repo.context, first.entries["model.safetensors"]) == first.id
     (entry,) = repo.manifest(first.id).entries
     assert repo.tensor_bytes(entry, entry.tensors[0]) == np.arange(3).tobytes()

@@ -13,7 +13,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.api.absent import entered, fetches
     from mvc.api.clone import clone, visit
-    from mvc.api.given import opened
+    from mvc.api.given import heal, opened
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
@@ -115,6 +115,7 @@ __all__ = [
     "clone",
     "entered",
     "fetches",
+    "heal",
     "opened",
     "refs_of",
     "restore",
@@ -182,6 +183,7 @@ _IN = {
     "clone": "mvc.api.clone",
     "entered": "mvc.api.absent",
     "fetches": "mvc.api.absent",
+    "heal": "mvc.api.given",
     "opened": "mvc.api.given",
     "refs_of": "mvc.api.remotes",
     "restore": "mvc.maintenance.backup",

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overload
 
 from msgspec.structs import replace
 
@@ -25,16 +25,16 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.names import DEFAULT_STATE, FOLDER, check_ref, printable
+from mvc.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import queries, recording, refs
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
+from mvc.repo.lookup.refs import RefKind
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context
-from mvc.repo.ownership import refuse_foreign
 from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
 from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.io.ssh_keygen import Checked
-    from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.pipelines.requirements import Requirements
@@ -171,34 +170,6 @@ class Repository(Unpicklable):
         with suppress(AlreadyARepository):  # another process has made it since
             return cls.init(path, branch=branch, config=config, fs=fs, clock=clock)
         return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
-
-    @classmethod
-    def heal(
-        cls,
-        path: PathName = ".",
-        *,
-        other: PathName | None = None,
-        full: bool = False,
-        config: Configure | None = None,
-    ) -> Repaired:
-        """Repairs the repository of a folder, even one that does not open.
-
-        First the journal and the format file, without which nothing opens, then as
-        ``repair`` does. ``other`` is a repository or a copy of a ``.mvc`` folder that may have
-        what is damaged here. Raises NotARepository, UnsupportedFormat, and DamagedData where
-        what is lost cannot be told from what is there.
-        """
-        from mvc.maintenance.repair.journal import before_opening
-        from mvc.maintenance.repair.repair import folder_of
-
-        files = FileSystem()
-        source = None if other is None else folder_of(files, Path(other))
-        folder = files.realpath(Path(path)) / FOLDER
-        refuse_foreign(files, folder)
-        first = [] if files.stat(folder) is None else before_opening(files, folder, source)
-        with cls.open(path, discover=False, config=config) as repo:
-            done = repo.storage.repair(full=full, other=other)
-        return replace(done, healed=(*first, *done.healed))
 
     @property
     def closed(self) -> bool:
@@ -898,18 +869,21 @@ class Repository(Unpicklable):
         return live.live_between(self.context, self.time(since), self.time(until), target)
 
     def deployments(
-        self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
+        self,
+        target: str | None = None,
+        *,
+        rev: Rev | None = None,
+        incomplete: list[DamagedData] | None = None,
     ) -> Deployments:
-        """Every deployment, retracted ones included, of one target or all.
+        """Every deployment, retracted ones included, of one target or all, of a version or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
+        if rev is not None:
+            found = live.of_commit(self.context.fresh(), self.find(rev), incomplete)
+            return Deployments(each for each in found if target in {None, each.target})
         return live.list_deployments(self.context, target, incomplete=incomplete)
-
-    def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
-        """Every deployment of one version, retracted ones included, as they were recorded."""
-        return live.of_commit(self.context.fresh(), self.find(rev))
 
     def annotate(
         self,
@@ -949,17 +923,13 @@ class Repository(Unpicklable):
         """
         return recording.is_recording(self.context, branch)
 
-    def branches(self) -> list[Ref]:
-        """All branches with their newest commits."""
-        return lookup_refs.branches(self.context)
+    def refs(self, kind: RefKind = "branch", *, remote: str = "") -> list[Ref]:
+        """All branches, or tags, with their versions, by name.
 
-    def tags(self) -> list[Ref]:
-        """All tags with their commits."""
-        return lookup_refs.tags(self.context)
-
-    def remote_refs(self, remote: str = "") -> list[Ref]:
-        """Where the branches and tags of a remote, or of all, were last: ``REMOTE/NAME``."""
-        return lookup_refs.remote_refs(self.context, remote)
+        Of the kind ``remote``: where the branches and tags of a remote, or of all, were at the last
+        fetch or push, as ``REMOTE/NAME``.
+        """
+        return lookup_refs.of_kind(self.context, kind, remote)
 
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
@@ -968,10 +938,6 @@ class Repository(Unpicklable):
     def tag(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
-
-    def delete_branch(self, name: str, *, force: bool = False) -> Ref:
-        """Deletes a branch; refused where no other name leads to its tip, unless ``force``."""
-        return refs.delete_branch(self.context, name, force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
         """Renames a branch, HEAD with it; with ``force`` in place of another one."""
@@ -992,8 +958,13 @@ class Repository(Unpicklable):
         """
         refs.advance(self.context, moves, operation, first=first)
 
-    def delete_tag(self, name: str) -> Ref:
-        """Deletes a tag; its version stays until ``gc``."""
+    def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
+        """Deletes a branch or tag; its versions stay until ``gc``.
+
+        A branch is refused where no other name leads to its tip, unless ``force``.
+        """
+        if kind == "branch":
+            return refs.delete_branch(self.context, name, force)
         return refs.delete_tag(self.context, name)
 
     # -- other repositories --------------------------------------------------------------------
@@ -1078,7 +1049,7 @@ class Repository(Unpicklable):
 
     # -- operations ----------------------------------------------------------------------------
 
-    def oplog(self, limit: int | None = None) -> Iterator[Operation]:
+    def operations(self, limit: int | None = None) -> Iterator[Operation]:
         """Operations on the repository from the newest back."""
         from mvc.repo.oplog import oplog
 

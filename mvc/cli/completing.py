@@ -68,11 +68,11 @@ def _actions(session: Session, ctx: click.Context) -> list[str]:
 
 
 def _refs(session: Session) -> list[str]:
-    return _names([*session.repo.branches(), *session.repo.tags()])
+    return _names([*session.repo.refs(), *session.repo.refs("tag")])
 
 
 def _revisions(session: Session) -> list[str]:
-    return ["HEAD", *_refs(session), *_names(session.repo.remote_refs())]
+    return ["HEAD", *_refs(session), *_names(session.repo.refs("remote"))]
 
 
 def _metrics(session: Session) -> set[str]:
@@ -122,7 +122,7 @@ def _values(_: Session, ctx: click.Context) -> Iterable[str]:
 _ON_DISK = {"DIR": "dir", **dict.fromkeys(("FILE", "SCRIPT", "DIR|FILE..."), "file")}
 _READ: dict[str, _Read] = {
     **dict.fromkeys(("A", "B", "OTHER", "REV", "START"), lambda session, _: _revisions(session)),
-    "BRANCH": lambda session, _: _names(session.repo.branches()),
+    "BRANCH": lambda session, _: _names(session.repo.refs()),
     "COMMAND": lambda *_: [*COMMANDS, *TOPICS],
     "DATA": lambda session, _: _names(recipes.data_sets(session.repo)),
     "KEY": lambda *_: KEYS,
@@ -133,7 +133,7 @@ _READ: dict[str, _Read] = {
     "REMOTE": lambda session, _: _names(session.repo.remotes.list()),
     "[REV] [PATH]...": _revision_then(_tracked),
     "[REV] [TENSOR]": _revision_then(_tensors),
-    "TAG": lambda session, _: _names(session.repo.tags()),
+    "TAG": lambda session, _: _names(session.repo.refs("tag")),
     "SPEC": _presets,
     **dict.fromkeys(("T", "TARGET"), lambda session, _: session.repo.targets()),
     "VALUE": _values,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 from msgspec import Struct
@@ -94,13 +94,13 @@ def entry_json(entry: FileEntry) -> dict[str, Any]:
 
 
 def delete_refs(
-    session: Session, kind: str, names: Sequence[str], delete: Callable[[str], Ref]
+    session: Session, kind: Literal["branch", "tag"], names: Sequence[str], *, force: bool
 ) -> None:
     """Deletes branches or tags."""
     if not names:
         raise click.UsageError(f"name the {kind} to delete")
     for name in names:
-        delete(name)
+        session.repo.delete_ref(kind, name, force=force)
         session.note(f"Deleted {kind} {name}")
 
 

@@ -88,7 +88,7 @@ def import_checkpoints(
     if not histories:
         named = ", ".join(map(str, places[:3]))
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
-    for tag in {tag.name for tag in repo.tags()} & {history.branch for history in histories}:
+    for tag in {tag.name for tag in repo.refs("tag")} & {history.branch for history in histories}:
         raise RefConflict(
             f"there is a tag {tag}, and the run would be a branch of that name",
             hint="rename its folder, or import it by itself: 'mvc import FOLDER'",
@@ -149,7 +149,7 @@ class _Line:
         self._history = history
         head = repo.head()
         self.branch = head.branch if history.branch is None else history.branch
-        tips = {branch.name: branch.commit for branch in repo.branches()}
+        tips = {branch.name: branch.commit for branch in repo.refs()}
         self.start = head.commit if self.branch is None else tips.get(self.branch)
         self.end = self.start
         self.done = done
@@ -237,7 +237,7 @@ class _Line:
     def _have(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
         """For a content that is stored already: records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
-        known = self._repo.deployments_of(commit)
+        known = self._repo.deployments(rev=commit)
         if target is not None and (target, time_ns) not in {(d.target, d.time_ns) for d in known}:
             self._repo.deploy(commit, target, at=time_ns, anyway=self._options.anyway)
         return self._imported(checkpoint, commit, checkpoint.size, None)

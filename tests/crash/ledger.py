@@ -169,8 +169,8 @@ def check(repo: Repository, ledger: Ledger, seed: int, *, whole: bool) -> None:
 
 
 def _refs(repo: Repository, ledger: Ledger) -> None:
-    found = {f"heads/{ref.name}": ref.commit for ref in repo.branches()}
-    found |= {f"tags/{ref.name}": ref.commit for ref in repo.tags()}
+    found = {f"heads/{ref.name}": ref.commit for ref in repo.refs()}
+    found |= {f"tags/{ref.name}": ref.commit for ref in repo.refs("tag")}
     expected = {name: value for name, value in ledger.refs.items() if name != "HEAD"}
     if found != expected:
         raise Wrong("wrong", f"refs are {found}, expected {expected}")

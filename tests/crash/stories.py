@@ -51,7 +51,7 @@ def references(folder: Path, ignore: Ignore | None = None) -> Story:
     first = teller.python(small(1))
     teller.python(small(1, 0.001))
     teller.do(lambda: repo.undo())  # the commit
-    teller.do(lambda: repo.undo(next(iter(repo.oplog())).number))  # and the undo
+    teller.do(lambda: repo.undo(next(iter(repo.operations())).number))  # and the undo
     story.save_index()
     teller.do(lambda: repo.branch("side", first.hex()))
     teller.do(lambda: repo.switch("side", force=True))

@@ -142,7 +142,7 @@ def deploy_there(world: World, repo: Repository) -> Any:
 
 
 def redo(world: World, repo: Repository) -> Any:
-    repo.undo(next(iter(repo.oplog())).number)
+    repo.undo(next(iter(repo.operations())).number)
 
 
 def read(world: World, repo: Repository) -> Any:

@@ -75,7 +75,7 @@ LOOKS = [
     _looking("log", _versions),
     _looking("diff", lambda world, repo: repo.diff(*world.commits[:2])),
     _looking("report", lambda world, repo: write_report(repo)),
-    _looking("oplog", lambda world, repo: list(repo.oplog())),
+    _looking("oplog", lambda world, repo: list(repo.operations())),
     _looking(
         "fsck", lambda world, repo: repo.storage.fsck(full=True).sound or pytest.fail("not sound")
     ),

@@ -72,7 +72,7 @@ def build(root: Path) -> None:
 def _answers(repo: Repository) -> list[Any]:
     """Everything that look-ups say."""
     view = repo.context.fresh()
-    refs = [(r.name, r.commit) for r in (*repo.branches(), *repo.tags())]
+    refs = [(r.name, r.commit) for r in (*repo.refs(), *repo.refs("tag"))]
     log = [entry.commit.id for entry in repo.log("main")]
     live: list[Any] = []
     for target in ("prod", "edge"):

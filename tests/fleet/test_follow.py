@@ -298,10 +298,10 @@ def test_nothing_is_written_behind_a_link(link: str, repo: Repository, tmp_path:
     with Repository.init(tmp_path / "own") as own:
         (beside / link).parent.mkdir(exist_ok=True)
         (beside / link).symlink_to(own.root if link == "records" else own.root / ".mvc")
-        before = len(list(own.oplog()))
+        before = len(list(own.operations()))
         version = commit(repo, 3)
         follow(url, "prod", to=to, once=True)
-        assert len(list(own.oplog())) == before and sorted(os.listdir(own.root)) == [".mvc"]
+        assert len(list(own.operations())) == before and sorted(os.listdir(own.root)) == [".mvc"]
     assert to.read_bytes() == checked_out(repo, version)
 
 

@@ -46,7 +46,7 @@ def versions(folder: Path) -> list[CommitId]:
 
 def entries(folder: Path) -> int:
     with Repository.open(folder / "models") as repo:
-        return sum(1 for _ in repo.oplog())
+        return sum(1 for _ in repo.operations())
 
 
 def node(folder: Path, name: str, where: Path, commit: CommitId) -> tuple[Reports, str]:

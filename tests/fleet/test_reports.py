@@ -87,7 +87,7 @@ def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
         assert (status.node, status.target, status.commit) == ("7", "prod", server.versions[1])
         assert (status.live, status.behind) == (server.versions[2], 1)
         assert repo.targets() == ["prod"]
-        assert [d.target for d in repo.deployments_of(server.versions[1])] == ["prod"]
+        assert [d.target for d in repo.deployments(rev=server.versions[1])] == ["prod"]
 
 
 def test_a_name_has_no_folder(tmp_path: Path) -> None:

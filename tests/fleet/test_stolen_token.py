@@ -206,9 +206,9 @@ class TestVerbs:
         finally:
             for branch in ("mine", "nodes/8/main", "nodes/70/main"):
                 with suppress(MvcError):
-                    world.node.delete_branch(branch, force=True)
+                    world.node.delete_ref("branch", branch, force=True)
             with suppress(MvcError):
-                world.node.delete_tag("v2")
+                world.node.delete_ref("tag", "v2")
 
     def test_what_a_push_leaves_out(self, world: World) -> None:
         """What the node says of others' targets stays with the node."""

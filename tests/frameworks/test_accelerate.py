@@ -219,7 +219,7 @@ def test_in_the_background(tmp_path: Path, repo: mvc.Repository) -> None:
 def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run()
     run.accelerator.save_state(str(tmp_path / "out"))  # nobody hears of it
-    assert list(repo.branches()) == []
+    assert list(repo.refs()) == []
     with attach(run.accelerator, tmp_path / "models") as attached:
         run.accelerator.save_state(str(tmp_path / "out"))
         with pytest.raises(WrongUsage, match="not prepared"):

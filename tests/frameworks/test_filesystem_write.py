@@ -378,7 +378,7 @@ def test_a_model_file_that_is_cut_off_is_refused(repo, fs):
     for name, data in (("t.safetensors", whole[:-1]), ("u.safetensors", b"12345")):
         with pytest.raises(BadModelFile, match=f"{name} is no sound model file: it"):
             fs.pipe_file(f"mvc://models@main/{name}", data)
-    assert repo.branches() == []
+    assert repo.refs() == []
     assert waiting(repo) == []
 
 

@@ -82,7 +82,7 @@ def test_evaluation_and_trial_runs_record_nothing(tmp_path: Path) -> None:
     model, trainer = fit(callback, validate=validation(), fast_dev_run=True)
     trainer.validate(model, validation(), verbose=False)
     assert callback.report is None
-    assert callback.repo.branches() == []
+    assert callback.repo.refs() == []
 
 
 def test_arguments_of_the_plugin(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ def test_what_is_handed_over_between_processes_is_no_version(
     assert torch.equal(plugin.load_checkpoint(file)["w"], weights["w"])
     plugin.remove_checkpoint(file)
     assert not file.exists()
-    assert not repo.deployments() and not repo.branches()
+    assert not repo.deployments() and not repo.refs()
 
 
 def test_spawned_processes_deploy_their_checkpoints_alone(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
     annotations = Annotations(repo.context.fresh())
     found = {str(c.id): [list(asdict(a).values()) for a in annotations.of(c.id)] for c in commits}
     return {
-        "who": [[o.number, o.author, o.reason, o.undone_by] for o in repo.oplog()],
+        "who": [[o.number, o.author, o.reason, o.undone_by] for o in repo.operations()],
         "returns": [
             [d.sequence, d.author, d.reason, d.returns_to, d.retracted_by, d.retracted_reason]
             for d in repo.deployments()
@@ -72,7 +72,7 @@ def _told_elsewhere(repo: Repository, entries: list[Entry]) -> dict[str, Any]:
         "stamps": [[str(d.id), d.hybrid_ns, d.recorded_ns] for d in repo.deployments()],
         "retracted": [d.retracted_ns for d in repo.deployments()],
         "receipts": [[r.time_ns, r.author, r.reason] for r in repo.storage.receipts()],
-        "remotes": [[ref.name, str(ref.commit)] for ref in repo.remote_refs()],
+        "remotes": [[ref.name, str(ref.commit)] for ref in repo.refs("remote")],
     }
 
 

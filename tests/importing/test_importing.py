@@ -260,7 +260,7 @@ def test_runs_become_branches(repo: Repository, run: Path) -> None:
 
     undone = repo.undo()
     assert [d.commit for d in undone.deployments] == [repo.live("prod").commit]
-    assert repo.branches() == [] and repo.head().branch == "main"
+    assert repo.refs() == [] and repo.head().branch == "main"
     again = take(repo, run, deploy="prod")  # what was committed is there still
     assert [i.commit for i in again] == [i.commit for i in found]
     assert not any(i.kept for i in again) and len(repo.deployments("prod")) == 6
@@ -287,7 +287,7 @@ def test_checkpoints_that_are_files(repo: Repository, run: Path) -> None:
     put(run / "encoder" / "part-1.pt", 7, 1_700_000_000)
     put(run / "encoder" / "part-2.pt", 8, 1_700_000_000)
     take(repo, run)
-    assert {branch.name for branch in repo.branches()} == {"version_0", "main"}
+    assert {branch.name for branch in repo.refs()} == {"version_0", "main"}
     assert len(messages(repo, "version_0")) == 3
     assert repo.version("version_0").metrics == {"epoch": 2, "step": 20, "val_loss": 0.7}
     assert {*repo.manifest("main").by_path} == {"part-1.pt", "part-2.pt"}
@@ -403,7 +403,7 @@ def test_links_to_what_is_newest_are_no_more_versions(repo: Repository, run: Pat
     below = [run / "a" / name for name in ("checkpoint-best", "last", "runs")]
     assert left_out == [run / "latest", *below]
     take(repo, run)
-    assert [branch.name for branch in repo.branches()] == ["a"]
+    assert [branch.name for branch in repo.refs()] == ["a"]
 
 
 def test_links_that_are_named_are_followed(run: Path) -> None:
@@ -453,7 +453,7 @@ def test_an_import_that_was_killed_goes_on(
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Repository, "advance", lambda *_, **__: die(kept[0]))
         take(repo, run, deploy="prod", taken=die)
-    assert repo.branches() == []
+    assert repo.refs() == []
     again = take(repo, run, deploy="prod")
     assert [i.kept for i in again] == [False, False, True, True]
     assert [i.commit for i in again[:2]] == [i.commit for i in kept[:2]]
@@ -476,7 +476,7 @@ def test_a_branch_that_moves_meanwhile_stays(repo: Repository, run: Path) -> Non
     trained(run, range(1, 3))
 
     def meanwhile(_: Imported) -> None:
-        if not repo.branches():
+        if not repo.refs():
             repo.commit({"w": np.ones(3)}, message="mine")
 
     with pytest.raises(RefConflict, match="main has moved"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mvc.api.repository import Repository
+from mvc.api import Repository, heal
 from mvc.maintenance.report import Repaired
 from mvc.store.graph.search import PathStep
 from mvc.testing import History, fresh_process
@@ -86,9 +86,9 @@ def smash_payload(root: Path, step: PathStep) -> None:
 def mend(root: Path, other: Path | None = None) -> Repaired:
     """A whole repair; then once more, which must find nothing."""
     fresh_process()
-    done = Repository.heal(root, other=other, full=True)
+    done = heal(root, other=other, full=True)
     fresh_process()
-    again = Repository.heal(root, other=other, full=True)
+    again = heal(root, other=other, full=True)
     assert (again.healed, again.quarantined) == ((), ())
     assert again.after.problems == done.after.problems
     return done

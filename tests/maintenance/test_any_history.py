@@ -45,7 +45,7 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObje
             repo.switch(f"b{step}", create=True, start=str(start), force=True)
         elif act == "x":
             head = refs.head(repo.context).branch
-            others = [branch.name for branch in repo.branches() if branch.name != head]
+            others = [branch.name for branch in repo.refs() if branch.name != head]
             if others:
                 refs.delete_branch(repo.context, data.draw(st.sampled_from(others)), force=True)
         elif act == "f":
@@ -72,7 +72,7 @@ def collect(history: History, deployed: set[CommitId], grace: str) -> None:
     """Collects, and compares what is gone with what should be, found by walking the history."""
     stay = set(history.objects)
     if grace == "0":
-        roots = deployed | {branch.commit for branch in history.repo.branches()}
+        roots = deployed | {branch.commit for branch in history.repo.refs()}
         stay = {entry.id for root in roots for entry in history.repo.log(root)}
     gone = set(history.objects) - stay
     assert set(history.repo.storage.gc(grace=grace).commits) == gone

@@ -88,7 +88,7 @@ def test_backups_of_a_repository_in_use(
             assert mover.poll() is None, "maintenance failed"
             with Repository.open(root) as repo:
                 acknowledged = {entry.id for entry in repo.log()}
-                moved = any(each.entry.operation == "repack" for each in repo.oplog())
+                moved = any(each.entry.operation == "repack" for each in repo.operations())
             back_up_at_last(root, place)
             with Repository.open(place) as repo:
                 assert repo.storage.fsck(full=True).problems == ()

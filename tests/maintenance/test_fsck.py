@@ -252,7 +252,7 @@ def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
     forget_index(FileSystem(), repo.root / ".mvc")
     with Repository.open(repo.root) as fresh:
         assert fresh.storage.fsck(full=True).sound
-        assert fresh.tags() == []
+        assert fresh.refs("tag") == []
 
 
 def test_rebuilding_needs_a_writable_folder(repo: Repository) -> None:

@@ -47,14 +47,14 @@ def test_who_why_what_and_since_when_it_is_gone(repo: Repository, clock: FixedCl
     repo.storage.gc()
     (receipt,) = repo.storage.receipts()
     assert {state.gone_ns for state in receipt.states} == {clock.time_ns}
-    then, operations = clock.time_ns, len(list(repo.oplog()))
+    then, operations = clock.time_ns, len(list(repo.operations()))
     clock.advance(SECOND)
     repo.storage.gc(grace=timedelta(0))
     repo.storage.repack(interval=1)
     repo.storage.gc(grace=timedelta(0))
     repo = Repository.open(repo.root)
     assert [s.gone_ns for r in repo.storage.receipts() for s in r.states] == [then, then]
-    assert len(list(repo.oplog())) < operations + 4
+    assert len(list(repo.operations())) < operations + 4
     assert repo.storage.fsck(full=True).sound
 
 
@@ -64,7 +64,7 @@ def test_a_receipt_outlives_the_commit(repo: Repository, clock: FixedClock) -> N
     made = repo.commit({"w": np.full(3000, 9, np.float32)})
     repo.switch("main")
     repo.storage.forget(made.id)
-    repo.delete_branch("side", force=True)
+    repo.delete_ref("branch", "side", force=True)
     clock.advance(SECOND)
     repo.storage.gc(grace=timedelta(0))
     assert made.id not in {entry.id for entry in repo.log("HEAD", LogOptions(every=True))}

@@ -38,10 +38,10 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mvc.Repository]:
 
 def _unchanged(repo: mvc.Repository, **aims: Any) -> str:
     """What is said of aims that are refused; nothing is done."""
-    before = next(iter(repo.oplog())).number
+    before = next(iter(repo.operations())).number
     with pytest.raises(WrongUsage) as refused:
         repo.storage.repack(**aims)
-    assert next(iter(repo.oplog())).number == before
+    assert next(iter(repo.operations())).number == before
     assert "\n" not in refused.value.message
     return refused.value.message
 

@@ -60,7 +60,7 @@ def _forget(repo: mvc.Repository, numbers: list[int], *, by_rule: bool) -> None:
         repo.storage.forget([f"v{i}" for i in numbers])
         return
     for i in numbers:
-        repo.delete_tag(f"v{i}")
+        repo.delete_ref("tag", f"v{i}")
     chosen = repo.storage.forget(keep_last=1)
     assert len(chosen.commits) == len(numbers)
 

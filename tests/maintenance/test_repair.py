@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.api.repository import Repository
+from mvc.api import Repository, heal
 from mvc.errors import DamagedData, HistoryMissing, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.store.format import format_line, read_features
@@ -352,7 +352,7 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
     path.write_bytes(format_line(frozenset({"from-the-future"})))
     before = path.read_bytes()
     with pytest.raises(UnsupportedFormat):
-        Repository.heal(tmp_path)
+        heal(tmp_path)
     assert path.read_bytes() == before
 
 

@@ -24,7 +24,7 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
     """Opens with the oracle, and compares every file and tensor of every version with mvc's."""
     oracle = reader.Repository(root / ".mvc")
     with Repository.open(root) as repo:
-        assert {b.name: b.commit for b in repo.branches()} == {
+        assert {b.name: b.commit for b in repo.refs()} == {
             n.removeprefix("heads/"): c
             for n, c in oracle.refs.items()
             if n.startswith("heads/") and c

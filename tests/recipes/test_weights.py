@@ -453,7 +453,7 @@ def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     repo, (start, first, second) = chain.repo, chain.ids
     mvc.retrain(repo, first, trust=True)
     repo.switch("side", create=True, start=start, force=True)
-    repo.delete_branch("main", force=True)
+    repo.delete_ref("branch", "main", force=True)
     drop(repo.context, second)
     old = repo.storage.gc(grace="0").commits
     assert {first, second} <= set(old)

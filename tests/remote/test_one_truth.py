@@ -227,7 +227,7 @@ class TruthMachine(RuleBasedStateMachine):
         clone.versions.add(made)
         clone.head = made
         if on is not None:
-            (deployed,) = repo.deployments_of(made)
+            (deployed,) = repo.deployments(rev=made)
             clone.unsent.append(self._operation(deployed, clone.own.live(on)))
             clone.own.add(clone.unsent[-1])
 

@@ -236,7 +236,7 @@ def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
             story.author.push()
         assert story.data.short in str(error.value)
         assert f"mvc retrain {story.trained.short}" in str(error.value.hint)
-    assert not story.server.branches()
+    assert not story.server.refs()
     recipes.store_weights(story.author, story.trained, trust=True)
     story.author.push()
     assert story.is_right(story.server.checkout(story.trained))

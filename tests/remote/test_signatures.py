@@ -34,7 +34,7 @@ def signed(repo: Repository) -> CommitId:
 def rows(repo: Repository, id_: CommitId) -> list[Signature]:
     """Those of a version, and of its deployments."""
     snapshot = repo.context.fresh()
-    every = [id_, *(each.id for each in repo.deployments_of(id_))]
+    every = [id_, *(each.id for each in repo.deployments(rev=id_))]
     return [row for subject in every for _, row in snapshot.about(Signature, subject)]
 
 

@@ -207,7 +207,7 @@ def test_a_version_that_neither_side_has_whole_is_refused(line: Team) -> None:
         assert "--partial" in str(error.value.hint)
     with pytest.raises(StateForgotten, match=said):
         repo.push("backup", dry_run=True)
-    assert not backup.branches()
+    assert not backup.refs()
     repo.push("backup", partial=True)
     assert kept(backup, line) == [2, 4, 5, 6]
     assert backup.storage.fsck(full=True).sound
@@ -242,7 +242,7 @@ def test_a_repository_is_read_without_one_here(line: Team, tmp_path: Path) -> No
     with mvc.visit(line.url) as repo:
         assert repo.identify(tmp_path / "live.safetensors")[0].commit == line.ids[2]
     with Repository.open(line.url) as server:
-        assert {each.entry.operation for each in server.oplog()} == {"init", "receive"}
+        assert {each.entry.operation for each in server.operations()} == {"init", "receive"}
     with pytest.raises(RemoteUnreachable), mvc.visit(str(tmp_path / "nowhere")):
         pass
 

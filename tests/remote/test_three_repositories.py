@@ -188,7 +188,7 @@ class RemoteMachine(RuleBasedStateMachine):
     @rule(who=WHO, name=st.sampled_from(BRANCHES))
     def switch(self, who: str, name: str) -> None:
         repo = self.people[who].repo
-        there = {branch.name for branch in repo.branches()}
+        there = {branch.name for branch in repo.refs()}
         with suppress(WeightsDropped, StateForgotten, RefConflict):
             repo.switch(name, create=name not in there, force=True)
         self._check(who)
@@ -368,7 +368,7 @@ class RemoteMachine(RuleBasedStateMachine):
                 repo.branch(f"{name}/{ref.replace('/', '-')}", id_, force=True)
             for i, id_ in enumerate(sorted({d.commit for d in repo.deployments()})):
                 repo.branch(f"{name}/deployed-{i}", id_, force=True)
-            mine = [b.name for b in repo.branches() if b.name.startswith(f"{name}/")]
+            mine = [b.name for b in repo.refs() if b.name.startswith(f"{name}/")]
             self._settled(repo, lambda repo=repo: repo.fetch("origin"))
             self.people[name].note()
             self._settled(repo, lambda repo=repo, m=mine: repo.push("origin", m, partial=True))

@@ -79,7 +79,7 @@ def test_it_passes_on_from_repository_to_repository(
     with open_quietly(source) as repo, open_quietly(tmp_path / "third") as third:
         carry(repo, target)
         ids = known(repo)
-        wanted = Wanted(versions=tuple(ref.commit for ref in repo.branches()))
+        wanted = Wanted(versions=tuple(ref.commit for ref in repo.refs()))
         assert carry(target, third, wanted).tries == 1
         there = [id_ for id_ in ids if third.context.store.has_commit(id_)]
         assert len(there) > 30

@@ -53,7 +53,7 @@ def can_read(repo: Repository, rev: object) -> bool:
 
 def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Team) -> None:
     bob = pair.clone("bob")
-    assert [(r.name, r.commit) for r in bob.remote_refs()] == [("origin/main", pair.ids[3])]
+    assert [(r.name, r.commit) for r in bob.refs("remote")] == [("origin/main", pair.ids[3])]
     for name in ("origin/main", "remotes/origin/main"):
         assert bob.find(name) == bob.find("HEAD")
     assert bob.find("origin/main~2") == pair.ids[1]
@@ -62,9 +62,9 @@ def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Team) -> None
         bob.find("origin/mian")
     bob.branch("origin/main", pair.ids[0])
     assert bob.find("origin/main") == pair.ids[0], "a branch of one's own comes first"
-    bob.delete_branch("origin/main", force=True)
+    bob.delete_ref("branch", "origin/main", force=True)
     bob.branch("mine")
-    bob.delete_branch("mine")  # the remote's branch leads to it, too
+    bob.delete_ref("branch", "mine")  # the remote's branch leads to it, too
 
 
 def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Team) -> None:
@@ -91,10 +91,10 @@ def test_an_undo_passes_over_a_fetch(pair: Team) -> None:
     pair.ada.commit(state(9))
     pair.ada.push()
     bob.fetch()
-    fetched = next(o.number for o in bob.oplog() if o.entry.operation == "fetch")
+    fetched = next(o.number for o in bob.operations() if o.entry.operation == "fetch")
     with pytest.raises(RefConflict, match="took over what a remote has, which stays"):
         bob.undo(fetched)
-    theirs = next(o.entry for o in bob.oplog() if o.entry.of(AnnotationStatement))
+    theirs = next(o.entry for o in bob.operations() if o.entry.of(AnnotationStatement))
     assert moves(theirs) == f"{pair.ids[3].short} annotated"
     assert bob.undo().before.commit == made
     assert bob.head().commit == pair.ids[3]
@@ -149,7 +149,7 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     assert can_read(pair.ada, first)
     report = pair.ada.storage.fsck(full=True)
     assert (report.sound, report.forgotten) == (True, 2)
-    entry = next(o.entry for o in pair.ada.oplog() if o.entry.says_of("stored"))
+    entry = next(o.entry for o in pair.ada.operations() if o.entry.says_of("stored"))
     assert moves(entry) == "1 state stored"
     pair.ada.storage.forget(first, reason="asked for")
     store.publish(lambda: Entry("fetch", store.now_ns(), states=again))

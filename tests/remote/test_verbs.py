@@ -35,7 +35,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
 
 
 def tips(repo: Repository) -> dict[str, object]:
-    return {ref.name: ref.commit for ref in repo.branches()}
+    return {ref.name: ref.commit for ref in repo.refs()}
 
 
 def sound(repo: Repository) -> bool:
@@ -131,7 +131,7 @@ def test_branches_and_tags_are_deleted_and_pruned(team: Team) -> None:
     deleted = team.ada.push(delete=["side", "v1"])
     assert {u.change for u in deleted.updates} == {"deleted"}
     assert set(tips(team.server)) == {"main"}
-    assert team.server.tags() == []
+    assert team.server.refs("tag") == []
     team.bob.fetch()
     assert team.bob.find("origin/side") == team.ids[0]
     assert [u.change for u in team.bob.fetch(prune=True).updates] == ["deleted"]
@@ -159,7 +159,7 @@ def test_tags_go_along_and_are_made_once(team: Team) -> None:
     with pytest.raises(RefConflict, match="already exists"):
         team.bob.push(refs=["v2"])
     team.bob.push(refs=["v2"], force=True)
-    assert {r.name: r.commit for r in team.server.tags()} == {"v2": team.ids[0]}
+    assert {r.name: r.commit for r in team.server.refs("tag")} == {"v2": team.ids[0]}
 
 
 def test_what_a_push_would_send(team: Team) -> None:
@@ -306,7 +306,7 @@ def test_clones_of_other_kinds(team: Team, tmp_path: Path) -> None:
     team.ada.push(every=True)
     with mvc.clone(team.url, tmp_path / "bare", bare=True) as bare:
         assert set(tips(bare)) == {"main", "side"}
-        assert [t.name for t in bare.tags()] == ["v1"]
+        assert [t.name for t in bare.refs("tag")] == ["v1"]
         assert bare.context.bare
     with mvc.clone(team.url, tmp_path / "side", branch="side") as side:
         assert side.head().branch == "side"

@@ -89,7 +89,7 @@ class Wanderer:
             took = carry(self._source, self._target, wanted, most=most)
         except HistoryMissing:  # the target collected what no ref led to
             took = carry(self._source, self._target, Wanted(states=wanted.states), most=most)
-        refs = [*self._source.branches(), *self._source.tags()]
+        refs = [*self._source.refs(), *self._source.refs("tag")]
         self._wanted = Wanted(took.place, have=frozenset(ref.commit for ref in refs))
         assert took.tries <= 3
         ids = known(self._source)

@@ -56,7 +56,7 @@ def test_a_version_has_what_was_found_out_later(
         assert (entry.commit.metrics, entry.id) == ({}, first)
         assert notes(repo) == ["broken"]
         assert notes(repo, "HEAD~1") == []
-        assert [o.entry.operation for o in repo.oplog(3)] == ["annotate"] * 3
+        assert [o.entry.operation for o in repo.operations(3)] == ["annotate"] * 3
         assert made.time_ns < again.time_ns
         assert repo.storage.fsck(full=True).sound
         repo.storage.rebuild_index()
@@ -121,7 +121,7 @@ def test_gc_keeps_annotations_as_long_as_their_versions(history: History) -> Non
         repo.annotate(first, note="kept")
         repo.annotate(aside, note="goes")
         repo.switch("main", force=True)
-        repo.delete_branch("side", force=True)
+        repo.delete_ref("branch", "side", force=True)
         repo.storage.forget(history.ids[1])
         repo.annotate(history.ids[1], note="forgotten, and still evidence")
         repo.storage.gc(grace="0")
@@ -171,7 +171,7 @@ def test_gc_sees_what_is_annotated_while_it_runs(history: History, what: str) ->
         aside = repo.commit(weights(40), options=mvc.CommitOptions(branch="side", new_branch=True))
         repo.annotate(history.ids[0], note="undone")
         undone = repo.undo().number
-        repo.delete_branch("side", force=True)
+        repo.delete_ref("branch", "side", force=True)
         rounds: list[str] = []
 
         def meanwhile(_: int, __: int, writing: str) -> None:

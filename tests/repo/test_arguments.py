@@ -67,7 +67,7 @@ LONELY: dict[str, Callable[[Any], object]] = {
     "params": lambda repo: repo.commit(STATE, params={"a": LONE}),
     "rev": lambda repo: repo.find(LONE),
     "branch": lambda repo: repo.switch(LONE),
-    "tag": lambda repo: repo.delete_tag(LONE),
+    "tag": lambda repo: repo.delete_ref("tag", LONE),
     "target": lambda repo: repo.log("HEAD", mvc.LogOptions(target=LONE)),
     "note": lambda repo: repo.annotate("HEAD", note=LONE),
     "reason": lambda repo: repo.deploy("HEAD", "prod", reason=LONE),
@@ -145,7 +145,7 @@ def test_results_are_revisions(repo: Any) -> None:
         assert repo.version(rev) == made.commit
         assert (repo.checkout(rev)["w"] == STATE["w"]).all()
         assert repo.log(rev)[0].id == made.id
-        assert repo.deployments_of(rev)[0].target == "prod"
+        assert repo.deployments(rev=rev)[0].target == "prod"
         assert repo.diff("HEAD~1", rev).files
     assert repo.branch("b", made).commit == made.id
     assert repo.tag("t", entry).commit == made.id
@@ -159,7 +159,7 @@ def test_a_closed_repository_says_so(tmp_path: Path) -> None:
     repo.commit(STATE)
     repo.close()
     acts = (
-        repo.find, repo.log, repo.live, repo.status, repo.branches, repo.storage.stats,
+        repo.find, repo.log, repo.live, repo.status, repo.refs, repo.storage.stats,
         lambda: repo.commit(STATE), lambda: repo.deploy("HEAD", "prod"),
     )  # fmt: skip
     for act in acts:

@@ -118,8 +118,8 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
         repo.switch("main")
         lone = repo.commit(state(8), options=mvc.CommitOptions(branch="lone", new_branch=True))
         made = keep(repo, 3, {}, (data.id,))
-        repo.delete_branch("data", force=True)
-        repo.delete_branch("lone", force=True)
+        repo.delete_ref("branch", "data", force=True)
+        repo.delete_ref("branch", "lone", force=True)
         repo.storage.gc(grace="0")
         assert attached.read(repo.context, data.id, "data.json") == b"[]"
         assert np.array_equal(repo.checkout(data.id)["w"], state(7)["w"])

@@ -66,7 +66,7 @@ READS: dict[str, Act] = {
     "live": lambda repo: repo.live("prod").commit,
     "log": lambda repo: [entry.id for entry in repo.log()],
     "deployments": lambda repo: len(repo.deployments()),
-    "oplog": lambda repo: len(list(repo.oplog())),
+    "oplog": lambda repo: len(list(repo.operations())),
     "reflog": lambda repo: repo.find("main@{2030-01-01}"),
     "status": lambda repo: repo.status().clean,
     "fsck": lambda repo: repo.storage.fsck(full=True).problems,
@@ -171,7 +171,7 @@ def test_a_repository_in_which_such_a_time_stands_can_be_used(made: Path, tmp_pa
         journal.write(encode_entry(late, end)[0])
     with Repository.open(root, clock=FixedClock()) as repo:
         assert repo.find("late") == tip
-        assert next(repo.oplog()).entry.time_ns == 430 * YEAR
+        assert next(repo.operations()).entry.time_ns == 430 * YEAR
         repo.commit({"w": np.ones(7)})
         repo.undo()
         assert not repo.storage.fsck(full=True).problems

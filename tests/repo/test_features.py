@@ -75,7 +75,7 @@ def test_another_format_is_refused_in_one_line(tmp_path: Path, line: str) -> Non
     history = History(tmp_path, 1)
     text = f"{line} check={blake3(line.encode()).hexdigest(8)}\n"
     (tmp_path / ".mvc/format").write_text(text)
-    for act in (history.open, lambda: mvc.Repository.heal(tmp_path)):
+    for act in (history.open, lambda: mvc.heal(tmp_path)):
         with pytest.raises(UnsupportedFormat) as caught:
             act()
         assert "\n" not in caught.value.message
@@ -90,6 +90,6 @@ def test_features_stay(tmp_path: Path) -> None:
         repo.switch("gone")
         repo.commit({"w": repo.checkout("HEAD")["w"] + 1}, pipeline="zlib:6")
         repo.switch("main")
-        repo.delete_branch("gone", force=True)
+        repo.delete_ref("branch", "gone", force=True)
         repo.storage.gc(grace="0")
     assert read_features(FileSystem(), tmp_path / ".mvc") == {"stages"}

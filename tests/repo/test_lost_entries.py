@@ -103,7 +103,7 @@ def test_sound_versions_come_back_by_id(story: Story, tmp_path: Path) -> None:
 def test_a_tag_behind_the_lost_entries_is_sound(story: Story) -> None:
     with Repository.open(story.root) as repo:
         assert repo.checkout("after")["w"].tobytes() == weights(5).tobytes()
-        assert [tag.name for tag in repo.tags()] == ["after"]
+        assert [tag.name for tag in repo.refs("tag")] == ["after"]
 
 
 def test_fsck_names_what_is_lost(story: Story) -> None:

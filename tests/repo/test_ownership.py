@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.api.repository import Repository
+from mvc.api import Repository, heal
 from mvc.cli.catalog import COMMANDS
 from mvc.cli.main import run
 from mvc.errors import DubiousOwnership, InvalidConfig
@@ -72,7 +72,7 @@ def test_opening_and_discovery_refuse(other: Path) -> None:
         lambda: Repository.open(other),
         lambda: Repository.open(other / "sub"),
         lambda: Repository.open_or_init(other),
-        lambda: Repository.heal(other),
+        lambda: heal(other),
     ):
         with pytest.raises(DubiousOwnership, match="belongs to") as caught:
             use()

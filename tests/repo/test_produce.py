@@ -296,7 +296,7 @@ def test_where_production_weights_go_must_be_said(repo: mvc.Repository) -> None:
         )
     with pytest.raises(WrongUsage, match="lossy pipelines"):
         repo.commit("a.npz", files=mvc.FileOptions(output=repo.root / "o", cwd=repo.root))
-    assert next(iter(repo.oplog())).entry.operation == "init"
+    assert next(iter(repo.operations())).entry.operation == "init"
     assert not (repo.root / "o").exists()
 
 

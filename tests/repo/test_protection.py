@@ -112,7 +112,7 @@ def test_a_folder_is_deployed_to_where_it_is(tmp_path: Path, source: Repository)
     protect(shared)
     assert source.push("origin").denied == ("deploy:prod",)
     with Repository.open(shared) as repo:
-        assert [ref.name for ref in repo.branches()] == ["main"] and not repo.targets()
+        assert [ref.name for ref in repo.refs()] == ["main"] and not repo.targets()
         repo.deploy("main", "prod", anyway=True)
     protect(shared, "other")
     done = source.push("origin")
@@ -131,7 +131,7 @@ def test_what_a_client_sends_all_the_same_is_refused(tmp_path: Path, source: Rep
     with Repository.open(shared) as repo:
         with pytest.raises(RemoteRefused, match="prod is protected there"):
             move(source, FolderTransport("there", repo.context), "heads/main")
-        assert not repo.branches() and not repo.targets()
+        assert not repo.refs() and not repo.targets()
 
 
 def test_a_fetch_brings_what_has_happened(tmp_path: Path, source: Repository) -> None:

@@ -36,7 +36,7 @@ def test_deployments_of_two_people_can_be_told_apart(
     with history.open() as repo:
         back = repo.rollback("prod", reason="no, it was not")
         assert (back.author, back.reason, back.commit) == ("grace", "no, it was not", second)
-        assert back.returns_to == repo.deployments_of(second)[0].sequence
+        assert back.returns_to == repo.deployments(rev=second)[0].sequence
         gone = repo.retract(None, "prod", reason="typo")
         assert (gone.author, gone.retracted_by, gone.retracted_reason) == (
             "grace", "grace", "typo",
@@ -59,7 +59,7 @@ def test_a_commit_is_deployed_by_who_runs_it(tmp_path: Path, by: Callable[[str],
         other = repo.commit(weights(2), deploy="prod", options=options)
         assert [d.author for d in repo.deployments()] == ["ada", "ada"]
         assert (own.commit.author, other.commit.author) == ("ada", "grace")
-        assert [o.author for o in repo.oplog()] == ["ada", "ada", ""]
+        assert [o.author for o in repo.operations()] == ["ada", "ada", ""]
 
 
 def test_maintenance_and_undo_say_who_and_why(tmp_path: Path, by: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ def test_maintenance_and_undo_say_who_and_why(tmp_path: Path, by: Callable[[str]
         repo.storage.repack(interval=1, reason="faster")
         repo.storage.forget(history.ids[0], reason="a person asked for it")
         repo.storage.gc(grace="0", reason="disk is full")
-        why = {o.entry.operation: (o.author, o.reason) for o in repo.oplog()}
+        why = {o.entry.operation: (o.author, o.reason) for o in repo.operations()}
         wanted = {
             "undo": ("ops", "not needed"),
             "repack": ("ops", "faster"),
@@ -83,7 +83,7 @@ def test_maintenance_and_undo_say_who_and_why(tmp_path: Path, by: Callable[[str]
         repo.commit(weights(9))
         repo.storage.forget(history.ids[1])
         repo.storage.gc(grace="0")  # what somebody gave a reason for stays in the log
-        why = {(o.entry.operation, o.reason) for o in repo.oplog()}
+        why = {(o.entry.operation, o.reason) for o in repo.operations()}
         assert {(name, reason) for name, (_, reason) in wanted.items()} <= why
         assert repo.storage.fsck(full=True).sound
 
@@ -94,7 +94,7 @@ def test_a_plan_says_who_would_do_it(tmp_path: Path, by: Callable[[str], None]) 
     with history.open() as repo:
         planned = repo.undo(dry_run=True, reason="just a try")
         assert (planned.entry.author, planned.entry.reason) == ("ada", "just a try")
-        assert [o.reason for o in repo.oplog()] == [""] * 3
+        assert [o.reason for o in repo.operations()] == [""] * 3
 
 
 def test_reasons_and_names_that_are_none(tmp_path: Path, by: Callable[[str], None]) -> None:

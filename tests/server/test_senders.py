@@ -67,7 +67,7 @@ def test_who_sent_a_change_is_shown(
     assert json.loads(says("log", "--json"))["commits"][0]["sent_by"] == "token ci"
     assert json.loads(says("live", "--json"))["live"][0]["sent_by"] == "token ci"
     with Repository.open(tmp_path / "ada") as ada:  # what was done here nobody sent
-        assert {each.entry.sender for each in ada.oplog()} == {""}
+        assert {each.entry.sender for each in ada.operations()} == {""}
 
 
 def test_a_name_of_any_length_that_is_refused_is_logged_in_one_short_line(folder: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_deployment_that_a_fetch_brought_is_not_said_to_be_missing_there(tmp_p
         record(there, 1)
         there.deploy("HEAD", "prod")
         there.switch("main")
-        there.delete_branch("side", force=True)
+        there.delete_ref("branch", "side", force=True)
         with mvc.clone(str(there.root), tmp_path / "ada") as ada:
             record(ada, 2)
             assert ada.live("prod").commit == there.live("prod").commit
@@ -190,7 +190,7 @@ class Annotating:
             repo.tag("v1", self.ids[1])
             repo.deploy(self.ids[2], "prod")
             repo.switch("main")
-            repo.delete_branch("side", force=True)
+            repo.delete_ref("branch", "side", force=True)
 
     def said(self, id_: CommitId, scopes: str, name: str, *, signed: bool = False) -> None:
         stamp = {"node": b"n" * 16, "author": "eve", "recorded_ns": 1, "hybrid_ns": 1}

@@ -141,13 +141,13 @@ def test_what_goes_along_unasked_is_left_out_where_a_scope_lacks(
         assert done.denied == ("push:tags/v1", "deploy:prod")
         with Repository.open(folder / "models") as remote:
             assert [live.target for live in remote.live()] == ["lab"]
-            assert not list(remote.tags())
+            assert not list(remote.refs("tag"))
         assert ada.push().denied == done.denied
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="wider"))
         assert ada.push().denied == ()
         with Repository.open(folder / "models") as remote:
             assert sorted(live.target for live in remote.live()) == ["lab", "prod"]
-            assert [ref.name for ref in remote.tags()] == ["v1"]
+            assert [ref.name for ref in remote.refs("tag")] == ["v1"]
         assert not ada.push().is_news
 
 
@@ -169,7 +169,7 @@ def test_a_retraction_that_a_scope_lacks_is_left_out_and_named(
         for _ in range(2):
             assert ada.push().denied == ("deploy:prod",)
             with Repository.open(folder / "models") as remote:
-                assert remote.branches()[0].commit == ada.head().commit
+                assert remote.refs()[0].commit == ada.head().commit
                 assert [live.target for live in remote.live()] == ["prod"]
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="again"))
         assert ada.push().denied == ()

@@ -379,9 +379,9 @@ class History:
             name = self.rng.choice(names)
             kind, _, short = name.partition("/")
             if kind == "heads":
-                self.repo.delete_branch(short, force=True)
+                self.repo.delete_ref("branch", short, force=True)
             else:
-                self.repo.delete_tag(short)
+                self.repo.delete_ref("tag", short)
             del self.model.refs[name]
 
     def deploy(self) -> None:
@@ -525,8 +525,8 @@ class History:
 
     def _check(self) -> None:
         model = self.model
-        names = {f"heads/{ref.name}": ref.commit for ref in self.repo.branches()}
-        names |= {f"tags/{ref.name}": ref.commit for ref in self.repo.tags()}
+        names = {f"heads/{ref.name}": ref.commit for ref in self.repo.refs()}
+        names |= {f"tags/{ref.name}": ref.commit for ref in self.repo.refs("tag")}
         assert names == model.refs
         for id_, version in model.versions.items():
             if version.forgotten:

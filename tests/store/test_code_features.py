@@ -61,7 +61,7 @@ def test_what_is_written_names_its_codes(tmp_path: Path, later: pytest.MonkeyPat
     with mvc.clone(tmp_path / "a", tmp_path / "b"):
         assert features(tmp_path / "b") == {FORMAT, DTYPE, STAGE}
     (tmp_path / "a/.mvc/format").write_bytes(b"lost")
-    mvc.Repository.heal(tmp_path / "a")
+    mvc.heal(tmp_path / "a")
     assert features(tmp_path / "a") == {FORMAT, DTYPE, STAGE}
 
 

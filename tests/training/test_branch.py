@@ -118,7 +118,7 @@ def test_a_branch_with_a_training_on_it_stays(tmp_path: Path) -> None:
         repo.branch("training")
         recorder = mvc.Recorder(repo, model(), branch="training")
         for change in (
-            lambda: repo.delete_branch("training", force=True),
+            lambda: repo.delete_ref("branch", "training", force=True),
             lambda: repo.rename_branch("training", "other"),
             lambda: repo.branch("training", "HEAD~1", force=True),
             lambda: repo.undo(),
@@ -127,7 +127,7 @@ def test_a_branch_with_a_training_on_it_stays(tmp_path: Path) -> None:
                 change()
         recorder.close()
         repo.undo()
-        assert [ref.name for ref in repo.branches()] == ["main"]
+        assert [ref.name for ref in repo.refs()] == ["main"]
 
 
 _CHILD = """

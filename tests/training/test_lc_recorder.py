@@ -143,7 +143,7 @@ def test_steps_are_joined_in_the_background(
         served = record(repo, momentum(), 26, "lc:x=2,huffman")
         check(repo, served)
         assert repo.storage.fsck(full=True).sound
-        assert "repack" in {operation.entry.operation for operation in repo.oplog()}
+        assert "repack" in {operation.entry.operation for operation in repo.operations()}
 
 
 def test_a_run_that_would_grow_is_considered_once(

@@ -258,5 +258,5 @@ def _calibrate(model: nn.Module, samples: Iterator[tuple[Tensor, Tensor]]) -> No
 
 
 def _recorded(repo: Repository) -> dict[str, CommitId]:
-    entries = repo.log() if repo.branches() else ()
+    entries = repo.log() if repo.refs() else ()
     return {entry.commit.message: entry.id for entry in entries}

@@ -133,7 +133,7 @@ def _save(
     old = {} if name is None else models.state(name)
     changed = changed_tensors(old, state)
     with Repository.open(folder, discover=False) as repo:
-        if branch and branch not in {ref.name for ref in repo.branches()}:
+        if branch and branch not in {ref.name for ref in repo.refs()}:
             repo.branch(branch, str(base))
     before, weights_before = _sizes(folder)
     with Repository.open(folder, discover=False) as repo:

@@ -195,4 +195,4 @@ def _versions(repo: Repository, epochs: int) -> dict[int, Version]:
 
 
 def _log(repo: Repository) -> Iterator[LogEntry]:
-    return iter(repo.log()) if repo.branches() else iter(())
+    return iter(repo.log()) if repo.refs() else iter(())

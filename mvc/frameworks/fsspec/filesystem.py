@@ -135,7 +135,7 @@ class VersionPath:
                 )
             return now
         name = rev.removeprefix("heads/")
-        if name in {now, *(branch.name for branch in self.repo.branches())}:
+        if name in {now, *(branch.name for branch in self.repo.refs())}:
             return name
         try:
             self.repo.find(rev)

@@ -7,6 +7,8 @@ name of the current branch, or a commit if it is detached.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from msgspec import Struct
 
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
@@ -16,6 +18,8 @@ from mvc.repo.context import Context
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+
+RefKind: TypeAlias = Literal["branch", "tag", "remote"]
 
 HEAD = "HEAD"
 BRANCH = "heads/"
@@ -107,6 +111,13 @@ def remote_refs(context: Context, remote: str = "") -> list[Ref]:
     """
     found = _under(context.fresh(), REMOTE)
     return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
+
+
+def of_kind(context: Context, kind: RefKind, remote: str = "") -> list[Ref]:
+    """All refs of a kind, by name; ``remote``: of this one."""
+    if kind == "remote":
+        return remote_refs(context, remote)
+    return branches(context) if kind == "branch" else tags(context)
 
 
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:

@@ -145,7 +145,7 @@ def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
         assert not torch.equal(first["0.weight"], second["0.weight"])
         assert torch.allclose(mean.float(), average["0.weight"], atol=1e-6)
     with Repository.open(tmp_path) as repo:
-        assert {ref.name for ref in repo.branches()} == {"main", "worker-0", "worker-1"}
+        assert {ref.name for ref in repo.refs()} == {"main", "worker-0", "worker-1"}
 
 
 def test_a_coordinator_of_its_own_trains_nothing_and_changes_nothing(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _collected(repo: Repository, ids: list[CommitId]) -> None:
     for i in range(2):
         repo.commit(moved(model(), 60 + i), options=AUTHOR, message="nothing leads here")
     repo.switch("main", force=True)
-    repo.delete_branch("gone", force=True)
+    repo.delete_ref("branch", "gone", force=True)
     repo.storage.repack(interval=4)
     repo.storage.forget([ids[4]], reason="asked for by a person")
     repo.storage.forget(unused="prod", keep_last=35)

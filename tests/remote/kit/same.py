@@ -56,8 +56,8 @@ class Contents:
 
 def refs_of(repo: Repository) -> dict[str, CommitId]:
     """Its own branches and tags."""
-    found = {f"heads/{ref.name}": ref.commit for ref in repo.branches()}
-    return found | {f"tags/{ref.name}": ref.commit for ref in repo.tags()}
+    found = {f"heads/{ref.name}": ref.commit for ref in repo.refs()}
+    return found | {f"tags/{ref.name}": ref.commit for ref in repo.refs("tag")}
 
 
 def known(repo: Repository) -> list[CommitId]:

@@ -72,7 +72,7 @@ def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) 
         assert killed(act, nth(at))
         with Repository.open(root) as repo:
             now = world.version(root)
-            names = [branch.name for branch in repo.branches()]
+            names = [branch.name for branch in repo.refs()]
             assert str(repo.find()) == world.ids[now] and ("side" in names) == (now == 0)
             seen.add(now)
         shutil.rmtree(root)
@@ -122,7 +122,7 @@ def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
         done = spawn("undo", cwd=root)
         fresh_process()
         with Repository.open(root) as repo:
-            newest = next(repo.oplog()).entry.operation
+            newest = next(repo.operations()).entry.operation
             if done.returncode:
                 seen["begun"] += 1
                 assert waiting and newest == "commit" and world.version(root) == 1

@@ -77,7 +77,7 @@ def test_a_refused_switch_to_a_new_branch_makes_no_branch(repo: Repository) -> N
     before = repo.context.store.snapshot.position.sequence
     with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
         repo.switch("side", create=True, start="HEAD~1")
-    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert [branch.name for branch in repo.refs()] == ["main"]
     assert repo.context.store.snapshot.position.sequence == before
     moved = repo.switch("side", create=True, start="HEAD~1", force=True)
     assert moved is not None and moved.branch == "side"
@@ -93,7 +93,7 @@ def test_a_failed_switch_to_a_new_branch_makes_no_branch(
         patched.setattr(repo.context.store.fs, "write_beside", fail)
         with pytest.raises(IoFailed):
             repo.switch("side", create=True, start="HEAD~1")
-    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert [branch.name for branch in repo.refs()] == ["main"]
 
 
 @pytest.mark.parametrize("name", ["main", "kept", "v1", "a..b", "HEAD"])
@@ -110,5 +110,5 @@ def test_switching_to_a_new_branch_is_one_operation(repo: Repository) -> None:
     repo.switch("side", create=True, start="HEAD~1")
     assert repo.context.store.snapshot.position.sequence == before + 1
     repo.undo()
-    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert [branch.name for branch in repo.refs()] == ["main"]
     assert repo.log()[0].refs == ("HEAD", "main")

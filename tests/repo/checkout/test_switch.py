@@ -41,6 +41,6 @@ def test_with_force_it_is_lost_and_elsewhere_nothing_is(repo: Repository) -> Non
     (repo.root / "notes.txt").write_text("three")
     with pytest.raises(WouldOverwrite):
         repo.switch("old", create=True, start="HEAD~1")
-    assert [ref.name for ref in repo.branches()] == ["main"]
+    assert [ref.name for ref in repo.refs()] == ["main"]
     repo.switch("trial", create=True, force=True)
     assert (repo.root / "notes.txt").read_text() == "two"

@@ -198,7 +198,7 @@ def test_what_is_sent_at_once_is_whole(net: Path) -> None:
         repo.remotes.add("origin", str(net.parent / "server"))
         with pytest.raises(BadModelFile, match=SECOND):
             repo.commit(net, deploy="prod", options=mvc.CommitOptions(push=True))
-        assert not repo.branches()
+        assert not repo.refs()
         repo.commit(net, deploy="prod", options=mvc.CommitOptions(anyway=True, push=True))
         assert repo.live("prod").commit == repo.find("HEAD")
 

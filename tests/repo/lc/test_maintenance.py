@@ -81,7 +81,7 @@ def test_what_nothing_leads_to_is_collected(tmp_path: Path) -> None:
         repo.switch("side")
         grow(repo, state, 10)
         repo.switch("main")
-        repo.delete_branch("side", force=True)
+        repo.delete_ref("branch", "side", force=True)
         before = packed_bytes(tmp_path)
         repo.storage.gc(grace="0")
         assert packed_bytes(tmp_path) < before

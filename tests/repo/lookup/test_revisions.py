@@ -249,7 +249,7 @@ USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
-    ("deployments_of", "rev"): lambda repo, rev: [d.target for d in repo.deployments_of(rev)],
+    ("deployments", "rev"): lambda repo, rev: [d.target for d in repo.deployments(rev=rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
@@ -278,6 +278,7 @@ USES: dict[tuple[str, str], Use] = {
     ),
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
     ("checkout to", "rev"): lambda repo, rev: repo.checkout(rev, to=repo.root).commit,
+    ("open_file", "rev"): lambda repo, rev: repo.open_file(rev, "model.safetensors").read(),
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
@@ -323,7 +324,7 @@ def test_an_id_of_another_repository_is_unknown(tmp_path: Path, use: Use) -> Non
     repo, _ = versions(tmp_path)
     with pytest.raises(UnknownRevision):
         use(repo, CommitId(bytes(32)))
-    assert len(list(repo.oplog())) == 3, "nothing was recorded"
+    assert len(list(repo.operations())) == 3, "nothing was recorded"
 
 
 @CASES

@@ -505,7 +505,7 @@ def test_an_undo_that_undoes_no_earlier_operation_is_damage(
     repo.commit({"w": np.ones(9)})
     repo.switch("side", create=True)
     tip = repo.commit({"w": np.zeros(9)}).id
-    (left,) = (repo.switch("main"), next(repo.oplog()).number)[1:]
+    (left,) = (repo.switch("main"), next(repo.operations()).number)[1:]
     number = left + 1
     for named in (number + ahead, number):
         gone = RefChange(BRANCH + "side", tip, None)

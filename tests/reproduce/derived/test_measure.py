@@ -112,7 +112,7 @@ def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path
         with pytest.raises(WeightsDropped):
             repo.checkout(saved.commit)
         again = approach.save(repo, model_of(models, "U3.2.1", saved.commit))
-        assert [each.name for each in repo.tags()] == ["data/images"]  # stored once
+        assert [each.name for each in repo.refs("tag")] == ["data/images"]  # stored once
         kept = approach.recover(repo, first, TINY)
         found = approach.recover(repo, again.commit, TINY)
     assert not changed_tensors(models.state("U1"), kept.network.state_dict())

@@ -20,8 +20,7 @@ class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc branch experiment HEAD~3", _BranchOptions)
 def command(session: Session, args: _BranchOptions) -> None:
     if args.delete:
-        delete = partial(session.repo.delete_branch, force=args.force)
-        delete_refs(session, "branch", args.names, delete)
+        delete_refs(session, "branch", args.names, force=args.force)
     elif args.move:
         _rename(session, args.names, args.force)
     elif args.names:
@@ -42,7 +41,7 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
 
 
 def _list(session: Session) -> None:
-    found, current = session.repo.branches(), session.repo.head().branch
+    found, current = session.repo.refs(), session.repo.head().branch
     if not session.as_json:
         print_refs(session, found, "branch", current=current)
         return

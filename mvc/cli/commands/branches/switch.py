@@ -17,7 +17,7 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _SwitchOptions) -> None:
 
     before = session.repo.head(if_known=True).branch
-    there = {ref.name for ref in session.repo.branches()}
+    there = {ref.name for ref in session.repo.refs()}
     with session.progress("restoring") as progress:
         done = session.repo.switch(
             args.branch, progress=progress, create=args.create, start=args.start, force=args.force

@@ -18,10 +18,10 @@ class _TagOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _TagOptions) -> None:
 
     if args.delete:
-        delete_refs(session, "tag", args.names, session.repo.delete_tag)
+        delete_refs(session, "tag", args.names, force=args.force)
     elif args.names:
         make_ref(session, "tag", args.names, partial(session.repo.tag, force=args.force))
     if session.as_json:
-        session.json("mvc.tag/1", {"tags": refs_json(session, session.repo.tags())})
+        session.json("mvc.tag/1", {"tags": refs_json(session, session.repo.refs("tag"))})
     elif not args.names:
-        print_refs(session, session.repo.tags(), "tag")
+        print_refs(session, session.repo.refs("tag"), "tag")

@@ -203,7 +203,7 @@ def operation_json(operation: Operation) -> dict[str, Any]:
 
 def print_operations(session: Session) -> None:
     """Prints the operations, newest first, with what each of them moved."""
-    found = list(session.repo.oplog())
+    found = list(session.repo.operations())
     if session.as_json:
         payload = {"operations": [operation_json(each) for each in found]}
         session.json("mvc.undo.list/1", payload)

@@ -84,9 +84,9 @@ def _show(session: Session, name: str | None = None) -> None:
         remote, found = None, refs_of(name)
     else:
         found = session.repo.remotes.show(name)
-        refs = session.repo.remote_refs(remote.name) if remote and remote.name else []
+        refs = session.repo.refs("remote", remote=remote.name) if remote and remote.name else []
         known = {ref.name.partition("/")[2]: ref.commit for ref in refs}
-        mine = {tag.name: tag.commit for tag in session.repo.tags()}
+        mine = {tag.name: tag.commit for tag in session.repo.refs("tag")}
     gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
     if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
         return
