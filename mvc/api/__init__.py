@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.revisions import Rev
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.scratch import Scratch
     from mvc.repo.statements.annotations import Annotation, Annotations
     from mvc.repo.statements.live import Deployed, Live
     from mvc.repo.statements.signatures import Vouched
@@ -100,6 +101,7 @@ __all__ = [
     "Restored",
     "Retention",
     "Rev",
+    "Scratch",
     "Stats",
     "Status",
     "Storage",
@@ -168,6 +170,7 @@ _IN = {
     "Restored": "mvc.repo.checkout.checkout",
     "Retention": "mvc.maintenance.retention",
     "Rev": "mvc.repo.lookup.revisions",
+    "Scratch": "mvc.repo.scratch",
     "Stats": "mvc.maintenance.stats",
     "Status": "mvc.repo.worktree.status",
     "Storage": "mvc.api.storage",

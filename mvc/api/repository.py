@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.scratch import Scratch
     from mvc.repo.statements.record import Send
     from mvc.repo.statements.rollback import RolledBack
     from mvc.repo.statements.signatures import Vouched
@@ -213,6 +214,12 @@ class Repository(Unpicklable):
             for act in self._closing:  # may commit
                 after.callback(act)
             self._closing = {}
+
+    def scratch(self, name: str) -> Scratch:
+        """``.mvc/NAME``, a folder for work that is no version yet, such as uploads and parts."""
+        from mvc.repo.scratch import scratch
+
+        return scratch(self.context.store, name)
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Has ``close`` call ``act`` first, so that what still writes can end.
@@ -909,12 +916,16 @@ class Repository(Unpicklable):
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""
         return live.targets(self.context)
 
-    def head(self, *, if_known: bool = False) -> Head:
+    def head(self, branch: str | None = None, *, if_known: bool = False) -> Head:
         """The current branch, None if HEAD is detached, and its commit, None before the first.
 
-        Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both are None.
+        ``branch``: of this one instead; raises UnknownRevision if it has no version and is not the
+        current one. Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both
+        are None.
         """
-        return (lookup_refs.head_if_known if if_known else lookup_refs.head)(self.context)
+        if if_known:
+            return lookup_refs.head_if_known(self.context)
+        return lookup_refs.tip(self.context, branch)
 
     def is_recording(self, branch: str | None) -> bool:
         """Whether a training records on this branch now, in any process of this machine.

@@ -310,7 +310,7 @@ def test_tensors_that_cannot_be_kept_exactly(repo):
 def test_what_a_version_lacks(repo):
     save(repo, {"w": torch.ones(2)})
     for path, state, said in [
-        ("none", {"w": torch.zeros(2)}, "has no tensors at none"),
+        ("none", {"w": torch.zeros(2)}, "has no file none"),
         (CK, {"v": torch.zeros(2)}, "Missing key"),
         (CK, {"w": torch.zeros(3)}, "Size mismatch"),
     ]:

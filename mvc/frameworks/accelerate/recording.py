@@ -25,7 +25,6 @@ from mvc.frameworks.common.recording import Recording, Records, refuse_data, sta
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
-from mvc.repo.lookup.refs import tip
 from mvc.training import resume
 from mvc.training.checks import RecorderKeywords, RecorderOptions
 from mvc.training.resume import Resumed
@@ -60,7 +59,7 @@ class Attached(Records):
         chosen = self._recording.options
         _check_stages(chosen)
         # The branch is that of now, not of the first save.
-        branch = tip(self.repo.context, chosen.branch).branch
+        branch = self.repo.head(chosen.branch).branch
         self._recording.options = replace(chosen, branch=branch)
         self.saves = 0
         self._origin: CommitId | None = None

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
-from mvc.adapters.files.zip_layout import read_members
-from mvc.adapters.parsed import MemorySource
 from mvc.errors import BadModelFile, UnsupportedTensor
+from mvc.files import MemorySource, PickledDict, read_members, read_pickle
 from mvc.frameworks.common.data import saved_bytes
 from mvc.structure import MAX_DEPTH
 

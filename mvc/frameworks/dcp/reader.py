@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
@@ -15,25 +15,17 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from mvc.adapters.files.safetensors import parse_header
-from mvc.adapters.python.state import values
-from mvc.api import FileEntry
+from mvc.api import VersionFile
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.frameworks.common.data import saved_bytes
+from mvc.frameworks.common.paths import is_path
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
-from mvc.frameworks.common.staging import is_path
 from mvc.frameworks.dcp.objects import objects_path
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import DEFAULT_STATE, check_path
-from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.context import Context
-from mvc.repo.lookup.availability import check_available
-from mvc.repo.queries import note
-from mvc.structure import decode
 
 _TOGETHER = 64 * MIB  # tensors that are recovered in one go
-_LENGTH_BYTES = 8
 
 
 class MvcReader(StorageReader):
@@ -68,15 +60,12 @@ class MvcReader(StorageReader):
         """
         repo = self._given.repo
         self._commit = repo.find(self._rev)
-        paths = repo.manifest(self._commit).by_path
-        entry = paths.get(self._path)
-        if entry is None or not (entry.tensors or entry.format == "state"):
-            raise UnknownPath(
-                f"{self._commit.short} has no tensors at {self._path}",
-                hint="`mvc ls` lists what a version holds",
-            )
-        check_available(repo.context, self._commit, [entry])
-        self._state = _State(repo.context, entry, paths.get(objects_path(self._path)))
+        beside, paths = objects_path(self._path), repo.manifest(self._commit).by_path
+        file = repo.open_file(self._commit, self._path)
+        if not (file.entry.tensors or file.entry.format == "state"):
+            raise UnknownPath(f"{self._commit.short} has no tensors at {self._path}")
+        objects = repo.open_file(self._commit, beside) if beside in paths else None
+        self._state = _State(file, objects)
         return self._state.metadata
 
     def set_up_storage_reader(
@@ -95,8 +84,6 @@ class MvcReader(StorageReader):
                 f"the ranks have found different versions for {self._rev}",
                 hint="load by the id of a commit",
             )
-        if self._commit is not None:
-            note(self._given.repo.context, [self._commit])
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -138,44 +125,27 @@ def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
 class _State:
     """A state of a version under the flat names of torch's planner."""
 
-    def __init__(self, context: Context, entry: FileEntry, objects: FileEntry | None) -> None:
-        self._context = context
-        self._entry = entry
+    def __init__(self, file: VersionFile, objects: VersionFile | None) -> None:
+        self._file = file
         self._objects = objects
-        self._by_key = {t.key: t for t in entry.tensors}
+        self._by_key = {t.key: t for t in file.entry.tensors}
         self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # by the identity of a stand-in
         planner = DefaultSavePlanner()
-        planner.set_up_planner(self._nested(), is_coordinator=True)
+        planner.set_up_planner(file.nested(self._stand_in), is_coordinator=True)
         self._flat: dict[str, Any] = planner.state_dict
         _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
         # Keys of the objects by torch's names: a name that is empty has another key.
-        self._saved = {} if objects is None else self._decoded(objects, lambda _, key: key)
+        self._saved = {} if objects is None else objects.nested(lambda _, key: key)
         for name in self._saved:
             self.metadata.state_dict_metadata[name] = BytesStorageMetadata()
             self.metadata.planner_data.setdefault(name, (name,))
 
-    def _nested(self) -> dict[str, Any]:
-        """The state with tensors that have no content."""
-        if self._entry.format != "state":
-            return {key: self._stand_in("torch", key) for key in self._by_key}
-        return self._decoded(self._entry, self._stand_in)
-
-    def _decoded(self, entry: FileEntry, leaf: Callable[[str, str], Any]) -> dict[str, Any]:
-        """The structure of a state, with ``leaf(tag, key)`` in the place of each array."""
-        skeleton = skeleton_of(self._context, entry)
-        header = parse_header(skeleton[_LENGTH_BYTES:], entry.path)
-        text = header.get("__metadata__", {}).get("mvc")
-        if text is None:
-            raise DamagedData(f"{entry.path} has lost the structure of its state")
-        state: dict[str, Any] = decode(text, leaf)
-        return state
-
     def _stand_in(self, tag: str, key: str) -> Any:
         """A tensor without content for torch's; arrays of numpy are objects to DCP."""
         if key not in self._by_key:
-            raise DamagedData(f"{self._entry.path} has lost the tensor {key}")
+            raise DamagedData(f"{self._file.entry.path} has lost the tensor {key}")
         if tag != "torch":
-            array = self._values(self._entry, [key], "numpy")[key]
+            array = self._file.tensors([key], "numpy")[key]
             return array[()] if tag == "scalar" else array
         spec = self._by_key[key].spec
         dtype = getattr(torch, spec.dtype, None)
@@ -191,38 +161,28 @@ class _State:
             return saved_bytes(self._filled(self._flat[name]))
         assert self._objects is not None
         key = self._saved[name]
-        array = self._values(self._objects, [key], "numpy")[key]
-        return bytes(array.tobytes())
+        return bytes(self._objects.tensors([key], "numpy")[key].tobytes())
 
     def _filled(self, value: Any) -> Any:
         """An object with the content of the tensors in it, as in a tuple of tensors."""
         if id(value) in self._keys:
             key = self._keys[id(value)][0]
-            return self._values(self._entry, [key], "torch")[key]
+            return self._file.tensors([key])[key]
         if isinstance(value, (list, tuple)):
             return type(value)(self._filled(item) for item in value)
         return value
 
-    def _values(self, entry: FileEntry, keys: list[str], library: str) -> dict[str, Any]:
-        wanted = set(keys)
-        positions = {tensor.content for tensor in entry.tensors if tensor.key in wanted}
-        contents = in_memory(self._context, entry, positions)
-        return values(entry, contents.__getitem__, keys, library)
-
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole tensors by torch's names, recovered some at a time. Raises DamagedData."""
-        keys = {name: self._keys[id(self._flat[name])][0] for name in names}
-        group: list[str] = []
+        groups: list[dict[str, str]] = [{}]
         size = 0
-        for name, key in keys.items():
-            nbytes = self._by_key[key].spec.nbytes
-            if group and size + nbytes > _TOGETHER:
-                yield from self._recovered(keys, group)
-                group, size = [], 0
-            group.append(name)
-            size += nbytes
-        yield from self._recovered(keys, group)
-
-    def _recovered(self, keys: dict[str, str], group: list[str]) -> Iterator[tuple[str, Any]]:
-        found = self._values(self._entry, [keys[name] for name in group], "torch")
-        yield from ((name, found[keys[name]]) for name in group)
+        for name in names:
+            key = self._keys[id(self._flat[name])][0]
+            size += self._by_key[key].spec.nbytes
+            if groups[-1] and size > _TOGETHER:
+                groups.append({})
+                size = self._by_key[key].spec.nbytes
+            groups[-1][name] = key
+        for group in groups:
+            found = self._file.tensors(list(group.values()))
+            yield from ((name, found[key]) for name, key in group.items())

@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,25 +29,20 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from mvc.adapters.parsed import Source, read_exactly
-from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
-from mvc.adapters.python.state import LazyTensor
-from mvc.api import CommitOptions, Manifest, TensorSpec
+from mvc.api import CommitOptions, Manifest, Scratch, TensorSpec
 from mvc.errors import BadModelFile, MvcError, NothingToCommit, UnsupportedTensor, WrongUsage
+from mvc.files import Source, read_exactly
 from mvc.frameworks.common.data import saved_bytes
+from mvc.frameworks.common.paths import check_new_path, is_path
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
-from mvc.frameworks.common.staging import check_new_path, is_path, staging_folder
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
-from mvc.model.tensor import DTYPES
-from mvc.names import DEFAULT_STATE, FOLDER, check_path
+from mvc.names import DEFAULT_STATE, check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.context import Context
-from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import tip
-from mvc.system import TEMPORARY, FileSystem, ReadFile
+from mvc.state import DTYPES, LazyTensor, contiguous, tensor_bytes, tensor_spec
+from mvc.system import TEMPORARY, ReadFile
 from mvc.types import Bytes
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -111,7 +105,7 @@ class MvcWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes this rank's part to a shard. Raises UnsupportedTensor."""
-        with Shard(self._context) as shard:
+        with Shard(self._staging) as shard:
             results = []
             for item in plan.items:
                 record = shard.write(_bytes(item, planner.resolve_data(item)))
@@ -132,10 +126,10 @@ class MvcWriter(StorageWriter):
         names = {record.shard for record in records.values()}
         try:
             with ExitStack() as held:
-                shards = {n: held.enter_context(open_shard(self._context, n)) for n in names}
+                shards = {n: held.enter_context(open_shard(self._staging, n)) for n in names}
                 self._commit(_Saved(metadata, records, shards))
         finally:
-            remove_shards(self._context, names | ({self._shard.name} if self._shard else set()))
+            remove_shards(self._staging, names | ({self._shard.name} if self._shard else set()))
             self._release()
             self._given.close()
 
@@ -144,8 +138,8 @@ class MvcWriter(StorageWriter):
         return is_path(checkpoint_id)
 
     @property
-    def _context(self) -> Context:
-        return self._given.repo.context
+    def _staging(self) -> Scratch:
+        return self._given.repo.scratch("staging")
 
     def _release(self) -> None:
         """Lets go of the last save's shard: torch tells only the coordinator when it is done."""
@@ -155,8 +149,9 @@ class MvcWriter(StorageWriter):
 
     def _parent(self) -> Manifest:
         """The newest version of the branch. Raises UnknownRevision."""
-        context = self._context
-        return manifests.of_commit(context, tip(context, self._branch).commit)
+        repo = self._given.repo
+        newest = repo.head(self._branch).commit
+        return Manifest(()) if newest is None else repo.manifest(newest)
 
     def _commit(self, saved: _Saved) -> None:
         tensors, (plain, other) = saved.tensors(), saved.objects()
@@ -171,7 +166,7 @@ class MvcWriter(StorageWriter):
         message = f"checkpoint {self._path}" if self._message is None else self._message
         with suppress(NothingToCommit):
             request = CommitRequest(changes, message, options=CommitOptions(branch=self._branch))
-            self.committed = commit(self._context, request).id
+            self.committed = commit(self._given.repo.context, request).id
 
 
 def _bytes(item: WriteItem, value: Any) -> memoryview:
@@ -299,15 +294,13 @@ class Shard:
     The lock stays until ``release``. An exception that leaves the block removes the shard.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._fs = fs = context.store.fs
-        self._within = context.root / FOLDER
+    def __init__(self, staging: Scratch) -> None:
+        self._staging = staging
         self.name = secrets.token_hex(16)
-        folder = staging_folder(context)
-        self._path = folder / f"{self.name}{_SHARD}"
-        self._lock = fs.lock(self._path, shared=True)
-        _sweep(fs, folder, self._within)
-        self._file = fs.open_write(self._path, within=self._within)
+        path = staging.folder / f"{self.name}{_SHARD}"
+        self._lock = staging.fs.lock(path, shared=True)
+        _sweep(staging)
+        self._file = staging.fs.open_write(path, within=staging.folder)
 
     def write(self, data: Bytes) -> ShardPart:
         start = self._file.position
@@ -324,40 +317,41 @@ class Shard:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._file.close()
         if kind is not None:
-            self._fs.unlink(self._path, missing_ok=True, within=self._within)
+            remove_shards(self._staging, {self.name})
             self.release()
 
 
-def open_shard(context: Context, name: str) -> ReadFile:
+def open_shard(staging: Scratch, name: str) -> ReadFile:
     """The shard of a rank. Raises BadModelFile if the rank uses another repository."""
     if not _TOKEN.fullmatch(name):
         raise BadModelFile(f"a rank names something that is no shard: {name[:100]!r}")
-    path = staging_folder(context) / f"{name}{_SHARD}"
-    if context.store.fs.stat(path) is None:
+    path = staging.folder / f"{name}{_SHARD}"
+    if staging.fs.stat(path) is None:
         raise BadModelFile(
             "the shard of a rank was not written to this repository",
             hint="all ranks need the same repository: on several machines, a folder that "
             "they share",
         )
-    return context.store.fs.open_read(path, follow=False)
+    return staging.fs.open_read(path, follow=False)
 
 
-def remove_shards(context: Context, names: set[str]) -> None:
+def remove_shards(staging: Scratch, names: set[str]) -> None:
     """Removes shards of a save that is complete or has failed."""
     for name in filter(_TOKEN.fullmatch, names):
-        path = staging_folder(context) / f"{name}{_SHARD}"
-        context.store.fs.unlink(path, missing_ok=True, within=context.root / FOLDER)
+        path = staging.folder / f"{name}{_SHARD}"
+        staging.fs.unlink(path, missing_ok=True, within=staging.folder)
 
 
-def _sweep(fs: FileSystem, folder: Path, within: Path) -> None:
-    """Removes shards and scratch files whose process has ended."""
+def _sweep(staging: Scratch) -> None:
+    """Removes shards and unnamed files whose process has ended."""
+    fs, folder = staging.fs, staging.folder
     for name in fs.list(folder):
         if not name.endswith(_SHARD) and not name.startswith(TEMPORARY):
             continue
         lock = fs.lock(folder / name, block=False)
         if lock is not None:
             with lock:
-                fs.unlink(folder / name, missing_ok=True, within=within)
+                fs.unlink(folder / name, missing_ok=True, within=folder)
 
 
 class Chunk(Struct, frozen=True):

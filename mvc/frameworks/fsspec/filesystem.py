@@ -31,8 +31,7 @@ from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 from msgspec import Struct
 
-from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.api import CommitOptions, FileEntry, Manifest, Repository, VersionFile
+from mvc.api import CommitOptions, FileEntry, Manifest, Repository, Scratch, VersionFile
 from mvc.errors import (
     InvalidName,
     NotARepository,
@@ -40,14 +39,12 @@ from mvc.errors import (
     UnknownRevision,
     WrongUsage,
 )
-from mvc.files import parse
-from mvc.frameworks.common.staging import NoSuchFile, check_new_path, staging_folder
+from mvc.files import Source, parse
+from mvc.frameworks.common.paths import NoSuchFile, check_new_path
 from mvc.ids import CommitId
 from mvc.names import FOLDER, check_path, printable
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.content.contents import skeleton_of
-from mvc.repo.context import Context
 from mvc.state import StateFile
 from mvc.system import TEMPORARY, FileSystem, WriteFile
 
@@ -162,15 +159,14 @@ class VersionPath:
             hint="'mvc ls REVISION' lists what a version holds",
         )
 
-    def check_weights(self, entries: list[FileEntry]) -> None:
-        """Raises WeightsDropped if the version has given the content of one of them up."""
-        assert self.commit is not None, "a version without a commit has no entries"
-        for entry in entries:
-            self.repo.open_file(self.commit, entry.path).close()
-
     def stored(self, entry: FileEntry, path: str) -> Change:
-        """The change that stores a file of this version under another name."""
-        return Change(path, lambda: nullcontext(StateFile(_Stored(self.context, entry))))
+        """The change that stores a file of this version under another name.
+
+        Raises WeightsDropped if the version has given its content up.
+        """
+        assert self.commit is not None, "a version without a commit has no entries"
+        file = self.repo.open_file(self.commit, entry.path).stored()
+        return Change(path, lambda: nullcontext(file))
 
     def file(self, entry: FileEntry) -> dict[str, Any]:
         content = {"id": entry.content_id.hex(), "format": entry.format}
@@ -404,7 +400,7 @@ class MvcFileSystem(AbstractFileSystem):
         branch = place.branch
         _refuse_checkpoint(place.path)
         check_new_path(place.manifest, place.path)
-        file = _scratch(place.context)
+        file = _unnamed(place.repo.scratch("staging"))
         change = Change(place.path, partial(_parsed, file, place.path))
         plan = _Planned(place.repo, branch, (change,), f"write {place.path}")
         return Spool(file, place.name, plan, None if autocommit else self.transaction)
@@ -449,7 +445,6 @@ class MvcFileSystem(AbstractFileSystem):
             raise source.absent
         check_new_path(Manifest(()), target.path)
         entries = {path: source.manifest.by_path[path] for path in moved}
-        source.check_weights([*entries.values()])
         changes = [Change(path, None) for path in moved if path not in moved.values()]
         others = Manifest(e for e in source.manifest.entries if e.path not in moved)
         for path, new in moved.items():
@@ -470,7 +465,6 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(target.manifest, target.path)
-        source.check_weights([source.entry])
         change = source.stored(source.entry, target.path)
         message = f"copy {source.path} to {target.path}"
         self._keep([_Planned(target.repo, branch, (change,), message)])
@@ -501,44 +495,28 @@ def _refuse_checkpoint(path: str) -> None:
         )
 
 
-def _scratch(context: Context) -> WriteFile:
+def _unnamed(scratch: Scratch) -> WriteFile:
     """A new file without a name: it disappears when it is closed or its process dies."""
-    fs, folder = context.store.fs, staging_folder(context)
+    fs, folder = scratch.fs, scratch.folder
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     file = fs.open_write(path, create=True, exclusive=True, within=folder)
     fs.unlink(path, missing_ok=True, within=folder)
     return file
 
 
-class _Written:
-    """What was written to a file so far, as a ``Source`` of the parsers."""
+class _Written(Source):
+    """What was written to a file so far."""
 
     def __init__(self, file: WriteFile) -> None:
-        self.size, self.read = file.size, file.read
+        self._file = file
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def size(self) -> int:
+        return self._file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._file.read(offset, length)
 
 
 def _parsed(file: WriteFile, path: str) -> AbstractContextManager[StateFile]:
     """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
     return nullcontext(parse(_Written(file), path))
-
-
-class _Stored(ParsedFile):
-    """A file of a version as input of a commit. It keeps its format and its tensors."""
-
-    def __init__(self, context: Context, entry: FileEntry) -> None:
-        self._context, self._entry = context, entry
-        self._file = VersionFile(context, entry)
-        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
-        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
-        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
-
-    def read(self, content: int, start: int, out: memoryview) -> None:
-        self._file.read_into(self.contents[content].offset + start, out)
-
-    def skeleton(self) -> bytes:
-        return skeleton_of(self._context, self._entry)

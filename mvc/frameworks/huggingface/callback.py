@@ -42,6 +42,7 @@ from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording, Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
+from mvc.system import FileSystem
 from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.resume import Resumed, check_model, set_back, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
@@ -128,7 +129,7 @@ class MVCCallback(Records, TrainerCallback):
         check_model(model if wrapped else unwrap(model), weights, kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
-        self.repo.context.store.fs.make_dirs(output)
+        FileSystem().make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
                 _write_checkpoint(self.repo, commit, Path(folder), name, full=False)
@@ -408,7 +409,7 @@ def _write_checkpoint(
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
     if full:
         files |= _others(kept)
-    fs, weights = repo.context.store.fs, folder / "model.safetensors"
+    fs, weights = FileSystem(), folder / "model.safetensors"
     beside = list(kept.get("files", ())) if full else []
     for path in [weights, *(folder / file for file in (*files, *beside))]:
         if fs.stat(path) is not None:

@@ -20,14 +20,13 @@ from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 
 from mvc.api import CommitOptions, Repository
 from mvc.errors import UnknownPath, WrongUsage
+from mvc.frameworks.common.paths import NoSuchFile
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
-from mvc.frameworks.common.staging import NoSuchFile
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.names import check_path, check_ref, training_path
 from mvc.pipelines import Pipeline
 from mvc.repo.commit.request import check_run
-from mvc.repo.lookup.refs import tip
 from mvc.system import FileSystem
 
 _SCHEMA = "mvc.lightning-checkpoint/1"
@@ -102,7 +101,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     def _save(
         self, repo: Repository, checkpoint: dict[str, Any], path: str | PathLike[str]
     ) -> None:
-        files = repo.context.store.fs
+        files = FileSystem()
         file = _local(files, path)
         name = _tracked(repo, file)
         model: Any = checkpoint.get("state_dict")
@@ -118,7 +117,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         if self._saver is not None and not self._saver.is_alive():
             self._branch = self._named  # AsyncCheckpointIO has a thread for each training
         self._saver = threading.current_thread()
-        self._branch = self._branch or tip(repo.context, None).branch
+        self._branch = self._branch or repo.head().branch
         states = dict.fromkeys(self._gone) | {training: beside} | ({name: model} if apart else {})
         made = repo.commit(
             path=name if apart else training,
@@ -175,7 +174,7 @@ def _loaded(repo: Repository, path: Any, map_location: Any) -> dict[str, Any]:
         commit = repo.find(text.removeprefix(_PREFIX))
         name = _added(repo, commit)
     else:
-        commit, name = _marked(repo.context.store.fs, path)
+        commit, name = _marked(FileSystem(), path)
     beside = repo.checkout(commit, path=training_path(name))
     if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
         recorded = isinstance(beside, Mapping) and "lightning" in beside
@@ -228,7 +227,7 @@ def _tracked(repo: Repository, file: Path) -> str:
 
     It never is the marker's own, so that ``commit -a`` does not take a marker for a model.
     """
-    files = repo.context.store.fs
+    files = FileSystem()
     where = files.realpath(file.parent)
     bases = (repo.root, files.realpath(files.cwd()), where.anchor)
     base = next(base for base in bases if where.is_relative_to(base))

@@ -6,12 +6,13 @@ import io
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mvc.adapters.parsed import CHECK_BYTES, gaps
-from mvc.adapters.python.state import values
+from mvc.adapters.parsed import CHECK_BYTES, ParsedContent, ParsedFile, ParsedTensor, gaps
+from mvc.adapters.python.state import decode_state, values
+from mvc.adapters.state_file import StateFile
 from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import CHUNK, MIB
@@ -81,6 +82,25 @@ class VersionFile(io.RawIOBase):
         contents = in_memory(self._context, self.entry, wanted)
         return values(self.entry, contents.__getitem__, keys, library)
 
+    def nested(self, leaf: Callable[[str, str], object]) -> Any:
+        """The structure of the state, with ``leaf(tag, key)`` in the place of each tensor.
+
+        ``tag`` is torch, numpy or scalar. A file that has no structure is a dictionary by keys.
+        """
+        if self.entry.format != "state":
+            return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
+        return decode_state(self.skeleton(), self.entry.path, leaf)
+
+    def skeleton(self) -> bytes:
+        """The bytes outside of contents; checksums are zero."""
+        if self._skeleton is None:
+            self._skeleton = skeleton_of(self._context, self.entry)
+        return self._skeleton
+
+    def stored(self) -> StateFile:
+        """The file as it is, for ``commit``: under another path it takes no further space."""
+        return StateFile(_Stored(self))
+
     def readable(self) -> bool:
         return True
 
@@ -132,9 +152,7 @@ class VersionFile(io.RawIOBase):
             return self._content(index)
         if part.kind == "check":
             return self._sum(self.entry.checks[part.at])
-        if self._skeleton is None:
-            self._skeleton = skeleton_of(self._context, self.entry)
-        return memoryview(self._skeleton)[part.at : part.at + part.length]
+        return memoryview(self.skeleton())[part.at : part.at + part.length]
 
     def _content(self, index: int) -> memoryview:
         """A content; the following ones come along as long as they are small together."""
@@ -163,6 +181,24 @@ class VersionFile(io.RawIOBase):
             value = zlib.crc32(piece, value)
         self._summing.discard(check)
         return value.to_bytes(CHECK_BYTES, "little")
+
+
+class _Stored(ParsedFile):
+    """A file of a version as input of a commit. It keeps its format and its tensors."""
+
+    def __init__(self, file: VersionFile) -> None:
+        entry = file.entry
+        self._file = file
+        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
+        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
+        self.ids = [content.id for content in entry.contents]
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        self._file.read_into(self.contents[content].offset + start, out)
+
+    def skeleton(self) -> bytes:
+        return self._file.skeleton()
 
 
 def _parts(entry: FileEntry) -> list[_Part]:

@@ -1,29 +1,14 @@
-"""What is not committed yet: the folder ``.mvc/staging``, and paths of a version to come."""
+"""Paths of a version to come."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mvc.api import Manifest
-from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
-from mvc.names import FOLDER, check_path
-from mvc.repo.context import Context
+from mvc.errors import InvalidName, UnknownPath, WrongUsage
+from mvc.names import check_path
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):
     """There is no file of this path. A FileNotFoundError, as frameworks expect."""
-
-
-def staging_folder(context: Context) -> Path:
-    """``.mvc/staging``, created if need be. Raises IoFailed if it is something else, as a link."""
-    own = context.root / FOLDER
-    try:
-        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
-    except FileExistsError:
-        raise IoFailed(
-            f"{own / 'staging'} is not a folder", hint="move away what stands there"
-        ) from None
-    return own / "staging"
 
 
 def is_path(text: object) -> bool:
