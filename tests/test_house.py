@@ -27,7 +27,7 @@ BUDGET = {
     "api": 797,
     "cli": 4_076,
     "codecs": 1_489,
-    "distributed": 2_019,
+    "distributed": 1_915,
     "frameworks": 2_637,
     "importing": 413,
     "io": 1_401,

@@ -237,7 +237,7 @@ class Service:
                 )
 
     def _options(self, branch: str | None, target: str) -> CommitOptions:
-        new = branch is not None and branch not in {ref.name for ref in self._repo.branches()}
+        new = branch is not None and branch not in {ref.name for ref in self._repo.refs()}
         return CommitOptions(branch=branch, new_branch=new, guard=self._guard(target))
 
     def _guard(self, target: str) -> DeployGuard:
