@@ -54,6 +54,12 @@ class StateFile:
         """The names of its tensors, in the order of the file."""
         return tuple(tensor.key for tensor in self.parsed.tensors)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether it lies in memory: it is not read or put together, or made of steps, only now."""
+        lies = (self.parsed.borrow(i) is not None for i in range(len(self.parsed.contents)))
+        return self.parsed.steps is None and any(lies)
+
     def nested(self) -> Any:
         """The state as ``checkout`` returns it; it borrows the file's memory where it can."""
         return to_state(self.entry, self.parsed.skeleton(), lambda i: whole(self.parsed, i))

@@ -20,7 +20,6 @@ from tests.frameworks.need import need
 
 fsspec = need("fsspec")
 
-from mvc.frameworks.fsspec import filesystem  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("beside")
 
@@ -297,14 +296,14 @@ def test_nobody_waits_for_another_thread_that_commits(repo, fs, monkeypatch):
     """Neither a reader, nor a child that is forked meanwhile, as workers of a DataLoader are."""
     fs.pipe_file("mvc://models/first", b"1")
     inside, go_on = threading.Event(), threading.Event()
-    commit = filesystem.commit
+    commit = mvc.Repository.commit
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         inside.set()
         assert go_on.wait(60)
-        return commit(*arguments)
+        return commit(*arguments, **options)
 
-    monkeypatch.setattr(filesystem, "commit", slow)
+    monkeypatch.setattr(mvc.Repository, "commit", slow)
     writer = threading.Thread(target=fs.pipe_file, args=("mvc://models/second", b"2"))
     writer.start()
     try:

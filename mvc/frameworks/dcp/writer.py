@@ -39,9 +39,7 @@ from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
 from mvc.names import DEFAULT_STATE, check_path
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
-from mvc.state import DTYPES, LazyTensor, contiguous, tensor_bytes, tensor_spec
+from mvc.state import DTYPES, LazyTensor, StateFile, contiguous, tensor_bytes, tensor_spec
 from mvc.system import TEMPORARY, ReadFile
 from mvc.types import Bytes
 
@@ -158,15 +156,18 @@ class MvcWriter(StorageWriter):
         while lost := plain.keys() - saved.names_read(tensors, plain):
             other |= {n: np.frombuffer(saved_bytes(plain.pop(n)), np.uint8) for n in lost}
         beside = objects_path(self._path)
-        changes = [Change.of(self._path, saved.nested(tensors | plain), cached=False)]
+        files: dict[str, StateFile | None] = {
+            self._path: StateFile.of(saved.nested(tensors | plain))
+        }
         if other:
-            changes.append(Change.of(beside, other, cached=False))
+            files[beside] = StateFile.of(other)
         elif beside in self._parent().by_path:
-            changes.append(Change(beside, None))
+            files[beside] = None
         message = f"checkpoint {self._path}" if self._message is None else self._message
         with suppress(NothingToCommit):
-            request = CommitRequest(changes, message, options=CommitOptions(branch=self._branch))
-            self.committed = commit(self._given.repo.context, request).id
+            options = CommitOptions(branch=self._branch, allow_empty=False)
+            done = self._given.repo.commit(states=files, message=message, options=options)
+            self.committed = done.id
 
 
 def _bytes(item: WriteItem, value: Any) -> memoryview:

@@ -19,9 +19,9 @@ import re
 import secrets
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -43,8 +43,6 @@ from mvc.files import Source, parse
 from mvc.frameworks.common.paths import NoSuchFile, check_new_path
 from mvc.ids import CommitId
 from mvc.names import FOLDER, check_path, printable
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
 from mvc.state import StateFile
 from mvc.system import TEMPORARY, FileSystem, WriteFile
 
@@ -88,7 +86,6 @@ class VersionPath:
             self.rev = unquote(rev) if rev else None
             self.path = check_path(path.strip("/")) if path.strip("/") else ""
             self.repo = _opened(fs.realpath(Path(root)), there.device, there.inode)
-            self.context = self.repo.context
             self._head = self.repo.head()
             return
         raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
@@ -159,14 +156,10 @@ class VersionPath:
             hint="'mvc ls REVISION' lists what a version holds",
         )
 
-    def stored(self, entry: FileEntry, path: str) -> Change:
-        """The change that stores a file of this version under another name.
-
-        Raises WeightsDropped if the version has given its content up.
-        """
+    def stored(self, path: str) -> FileEntry:
+        """A file of this version, for a commit. Raises WeightsDropped if its content was."""
         assert self.commit is not None, "a version without a commit has no entries"
-        file = self.repo.open_file(self.commit, entry.path).stored()
-        return Change(path, lambda: nullcontext(file))
+        return self.repo.open_file(self.commit, path).entry
 
     def file(self, entry: FileEntry) -> dict[str, Any]:
         content = {"id": entry.content_id.hex(), "format": entry.format}
@@ -194,11 +187,11 @@ class VersionPath:
 
 
 class _Planned(Struct, frozen=True):
-    """Changes of one branch that go into one commit, and its message."""
+    """Files of one branch that go into one commit (None: removed), and its message."""
 
     repo: Repository
     branch: str
-    changes: tuple[Change, ...]
+    files: Mapping[str, StateFile | FileEntry | None]
     message: str
 
 
@@ -210,20 +203,17 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
     groups: dict[tuple[int, str], list[_Planned]] = {}
     for plan in plans:
         groups.setdefault((id(plan.repo), plan.branch), []).append(plan)
-    for group in groups.values():
-        context, branch = group[0].repo.context, group[0].branch
-        changes = {change.path: change for plan in group for change in plan.changes}
+    for (_, branch), group in groups.items():
+        files = {path: file for plan in group for path, file in plan.files.items()}
         said = {plan.message for plan in group}
-        message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
-        request = CommitRequest(
-            tuple(changes.values()), message, options=CommitOptions(branch=branch)
-        )
+        message = said.pop() if len(said) == 1 else f"change {len(files)} paths"
+        options = CommitOptions(branch=branch, allow_empty=False)
         with suppress(NothingToCommit):
-            commit(context, request)
+            group[0].repo.commit(states=files, message=message, options=options)
 
 
 class Spool(io.RawIOBase):
-    """A file that is being written. When it is closed, ``plan`` is committed.
+    """A file at ``place`` that is being written. When it is closed, it is committed.
 
     With a ``transaction`` the end of that commits it; what was written stays there until
     ``discard``. An exception that leaves the ``with`` block, or under which the file is closed,
@@ -233,14 +223,15 @@ class Spool(io.RawIOBase):
     mode = "wb"
 
     def __init__(
-        self, file: WriteFile, name: str, plan: _Planned, transaction: OneCommit | None
+        self, file: WriteFile, place: VersionPath, branch: str, transaction: OneCommit | None
     ) -> None:
         super().__init__()
         self._file = file
-        self._plan = plan
+        self._place = place
+        self._branch = branch
         self._transaction = transaction
         self._outside = sys.exception()
-        self.path = self.name = name
+        self.path = self.name = place.name
         if transaction is not None:
             transaction.spools.append(self)
 
@@ -278,13 +269,16 @@ class Spool(io.RawIOBase):
             self.discard()
             return
         super().close()
-        if self._transaction is not None:
-            self._transaction.plans.append(self._plan)
-            return
-        try:
-            _commit_plans([self._plan])
-        finally:
-            self._file.close()
+        path = self._place.path
+        with ExitStack() as failed:
+            failed.callback(self._file.close)
+            files = {path: parse(_Written(self._file), path)}
+            plan = _Planned(self._place.repo, self._branch, files, f"write {path}")
+            if self._transaction is None:
+                _commit_plans([plan])
+            else:
+                self._transaction.plans.append(plan)
+                failed.pop_all()
 
     def discard(self) -> None:
         super().close()
@@ -401,9 +395,7 @@ class MvcFileSystem(AbstractFileSystem):
         _refuse_checkpoint(place.path)
         check_new_path(place.manifest, place.path)
         file = _unnamed(place.repo.scratch("staging"))
-        change = Change(place.path, partial(_parsed, file, place.path))
-        plan = _Planned(place.repo, branch, (change,), f"write {place.path}")
-        return Spool(file, place.name, plan, None if autocommit else self.transaction)
+        return Spool(file, place, branch, None if autocommit else self.transaction)
 
     def rm_file(self, path: str) -> None:
         """A commit that removes this path."""
@@ -420,7 +412,7 @@ class MvcFileSystem(AbstractFileSystem):
             place = self._place(name)
             branch = place.branch
             if place.entry is not None:
-                yield _Planned(place.repo, branch, (Change(place.path, None),), message)
+                yield _Planned(place.repo, branch, {place.path: None}, message)
             elif not place.is_folder:
                 raise place.absent
             elif not recursive:
@@ -444,14 +436,13 @@ class MvcFileSystem(AbstractFileSystem):
         if not moved:
             raise source.absent
         check_new_path(Manifest(()), target.path)
-        entries = {path: source.manifest.by_path[path] for path in moved}
-        changes = [Change(path, None) for path in moved if path not in moved.values()]
         others = Manifest(e for e in source.manifest.entries if e.path not in moved)
+        files: dict[str, FileEntry | None] = dict.fromkeys(moved)
         for path, new in moved.items():
             check_new_path(others, new)
-            changes.append(source.stored(entries[path], new))
+            files[new] = source.stored(path)
         message = f"move {source.path} to {target.path}"
-        self._keep([_Planned(source.repo, branch, tuple(changes), message)])
+        self._keep([_Planned(source.repo, branch, files, message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
@@ -465,9 +456,9 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(target.manifest, target.path)
-        change = source.stored(source.entry, target.path)
+        files = {target.path: source.stored(source.path)}
         message = f"copy {source.path} to {target.path}"
-        self._keep([_Planned(target.repo, branch, (change,), message)])
+        self._keep([_Planned(target.repo, branch, files, message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
@@ -515,8 +506,3 @@ class _Written(Source):
 
     def read(self, offset: int, length: int) -> bytes:
         return self._file.read(offset, length)
-
-
-def _parsed(file: WriteFile, path: str) -> AbstractContextManager[StateFile]:
-    """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
-    return nullcontext(parse(_Written(file), path))

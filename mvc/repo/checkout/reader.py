@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mvc.adapters.parsed import CHECK_BYTES, ParsedContent, ParsedFile, ParsedTensor, gaps
+from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.adapters.python.state import decode_state, values
-from mvc.adapters.state_file import StateFile
 from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import CHUNK, MIB
@@ -97,10 +96,6 @@ class VersionFile(io.RawIOBase):
             self._skeleton = skeleton_of(self._context, self.entry)
         return self._skeleton
 
-    def stored(self) -> StateFile:
-        """The file as it is, for ``commit``: under another path it takes no further space."""
-        return StateFile(_Stored(self))
-
     def readable(self) -> bool:
         return True
 
@@ -181,24 +176,6 @@ class VersionFile(io.RawIOBase):
             value = zlib.crc32(piece, value)
         self._summing.discard(check)
         return value.to_bytes(CHECK_BYTES, "little")
-
-
-class _Stored(ParsedFile):
-    """A file of a version as input of a commit. It keeps its format and its tensors."""
-
-    def __init__(self, file: VersionFile) -> None:
-        entry = file.entry
-        self._file = file
-        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
-        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
-        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
-        self.ids = [content.id for content in entry.contents]
-
-    def read(self, content: int, start: int, out: memoryview) -> None:
-        self._file.read_into(self.contents[content].offset + start, out)
-
-    def skeleton(self) -> bytes:
-        return self._file.skeleton()
 
 
 def _parts(entry: FileEntry) -> list[_Part]:

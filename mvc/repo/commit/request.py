@@ -147,11 +147,12 @@ class Change(Struct, frozen=True):
         *,
         cached: bool = True,
     ) -> Self:
-        """A path with what a caller gives; the maker of a file that consists of steps holds it."""
+        """A path with what a caller gives. A file is ``cached`` only if it lies in memory."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
         made = StateFile.of(file) if isinstance(file, Mapping) else file
-        return cls(path, lambda: nullcontext(made), cached=cached and made.parsed.steps is None)
+        cached = cached and (made is not file or made.in_memory)
+        return cls(path, lambda: nullcontext(made), cached)
 
 
 class CommitRequest(Struct, frozen=True):
