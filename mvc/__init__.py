@@ -105,7 +105,7 @@ _LAZY = {
     "clone": "mvc.api.clone",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
-    "heal": "mvc.api.given",
+    "heal": "mvc.api.healing",
     "import_checkpoints": "mvc.importing.checkpoints",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",

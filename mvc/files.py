@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from mvc.adapters.files.zip_layout import read_members
     from mvc.adapters.opening import open_file, parse
     from mvc.adapters.parsed import MemorySource, Source, read_exactly
+    from mvc.repo.checkout.outputs import refuse_slash, refuse_store
     from mvc.repo.worktree.worktree import (
         FoundFile,
         dead_link,
         files_in,
         is_link,
+        is_report,
         sound_files_in,
     )
 
@@ -32,11 +34,14 @@ __all__ = [
     "dead_link",
     "files_in",
     "is_link",
+    "is_report",
     "open_file",
     "parse",
     "read_exactly",
     "read_members",
     "read_pickle",
+    "refuse_slash",
+    "refuse_store",
     "safetensors_header",
     "sound_files_in",
     "why_opaque",
@@ -50,11 +55,14 @@ _IN = {
     "dead_link": "mvc.repo.worktree.worktree",
     "files_in": "mvc.repo.worktree.worktree",
     "is_link": "mvc.repo.worktree.worktree",
+    "is_report": "mvc.repo.worktree.worktree",
     "open_file": "mvc.adapters.opening",
     "parse": "mvc.adapters.opening",
     "read_exactly": "mvc.adapters.parsed",
     "read_members": "mvc.adapters.files.zip_layout",
     "read_pickle": "mvc.adapters.files.pickle_nodes",
+    "refuse_slash": "mvc.repo.checkout.outputs",
+    "refuse_store": "mvc.repo.checkout.outputs",
     "safetensors_header": "mvc.adapters.files.safetensors",
     "sound_files_in": "mvc.repo.worktree.worktree",
     "why_opaque": "mvc.adapters.files.detect",

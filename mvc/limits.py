@@ -50,6 +50,9 @@ MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload
 INDEX_BATCH = 512  # journal entries that may wait in memory before they are indexed
 
+# remote
+BUCKET_DAYS = 14  # for which a bucket keeps what is dropped: others may read it, or name it
+
 # adapters
 MAX_SAFETENSORS_HEADER = 100_000_000
 MAX_ZIP_MEMBERS = 1_000_000

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.adapters.state_file import StateFile, root_of
     from mvc.model.hashing import blob_id
     from mvc.model.tensor import DTYPES
-    from mvc.repo.diff.distance import Distance, distance_of
+    from mvc.repo.diff.distance import Distance, as_numpy, distance_of
 
 __all__ = [
     "DTYPES",
@@ -29,6 +29,7 @@ __all__ = [
     "LazyTensor",
     "StateFile",
     "array_bytes",
+    "as_numpy",
     "blob_id",
     "contiguous",
     "decode_state",
@@ -45,6 +46,7 @@ _IN = {
     "LazyTensor": "mvc.adapters.python.state",
     "StateFile": "mvc.adapters.state_file",
     "array_bytes": "mvc.adapters.python.arrays",
+    "as_numpy": "mvc.repo.diff.distance",
     "blob_id": "mvc.model.hashing",
     "contiguous": "mvc.adapters.python.arrays",
     "decode_state": "mvc.adapters.python.state",

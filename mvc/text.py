@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
@@ -9,6 +10,7 @@ from mvc.names import printable
 from mvc.times import format_age, format_time
 
 __all__ = [
+    "SIZE",
     "cell_width",
     "count",
     "format_age",
@@ -18,6 +20,7 @@ __all__ = [
     "measured",
     "number",
     "one_line",
+    "parse_size",
     "percent",
     "printable",
     "seconds",
@@ -27,7 +30,20 @@ __all__ = [
     "text_table",
 ]
 
+SIZE = r"(?i:([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?))?b?)"
+"""A number of bytes as it is typed."""
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``; None for others."""
+    found = re.fullmatch(SIZE, text.strip())
+    if not found:
+        return None
+    number, prefix, binary = found.groups("")
+    unit = (1024 if binary else 1000) ** _POWERS[prefix.lower()] if prefix else 1
+    return int(float(number) * unit)
 
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:

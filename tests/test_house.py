@@ -22,30 +22,30 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 874,
+    ".": 886,
     "adapters": 2_120,
-    "api": 797,
-    "cli": 4_076,
+    "api": 833,
+    "cli": 3_980,
     "codecs": 1_489,
     "distributed": 1_915,
     "frameworks": 2_630,
     "importing": 413,
-    "io": 1_401,
+    "io": 1_406,
     "lossy": 2_130,
-    "maintenance": 5_666,
+    "maintenance": 5_671,
     "model": 740,
     "models": 1_003,
     "pipelines": 445,
     "probing": 835,
     "recipes": 1_806,
-    "remote": 5_717,
-    "repo": 6_336,
+    "remote": 5_718,
+    "repo": 6_357,
     "report": 699,
     "server": 1_290,
     "serving": 653,
     "store": 5_856,
     "testing": 406,
-    "training": 1_486,
+    "training": 1_485,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -13,7 +13,8 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.api.absent import entered, fetches
     from mvc.api.clone import clone, visit
-    from mvc.api.given import heal, opened
+    from mvc.api.given import opened
+    from mvc.api.healing import heal, rebuild_index
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.model.tensor import TensorSpec
-    from mvc.remote.clone import CloneOptions
+    from mvc.remote.clone import CloneOptions, clone_into
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import RefUpdate, Transferred
     from mvc.remote.unsent import Unsent
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.commit.request import CommitOptions, FileOptions
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.config import Config, settings
+    from mvc.repo.config import KEYS, Config, set_value, settings, unset_value, user_file
     from mvc.repo.content.compare import FileDiff, TensorDiff
     from mvc.repo.content.relation import Relation
+    from mvc.repo.context import Interrupted
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import LogEntry, LogOptions
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from mvc.repo.worktree.status import FileChange, Status
 
 __all__ = [
+    "KEYS",
     "Annotation",
     "Annotations",
     "Best",
@@ -79,6 +82,7 @@ __all__ = [
     "FsckReport",
     "Healed",
     "Identified",
+    "Interrupted",
     "LayoutMetrics",
     "Live",
     "LogEntry",
@@ -115,13 +119,18 @@ __all__ = [
     "VersionStats",
     "Vouched",
     "clone",
+    "clone_into",
     "entered",
     "fetches",
     "heal",
     "opened",
+    "rebuild_index",
     "refs_of",
     "restore",
+    "set_value",
     "settings",
+    "unset_value",
+    "user_file",
     "visit",
 ]
 
@@ -148,6 +157,8 @@ _IN = {
     "FsckReport": "mvc.maintenance.report",
     "Healed": "mvc.maintenance.report",
     "Identified": "mvc.repo.worktree.identify",
+    "Interrupted": "mvc.repo.context",
+    "KEYS": "mvc.repo.config",
     "LayoutMetrics": "mvc.maintenance.repack.plan",
     "Live": "mvc.repo.statements.live",
     "LogEntry": "mvc.repo.history.log",
@@ -184,13 +195,18 @@ _IN = {
     "VersionStats": "mvc.repo.version_stats",
     "Vouched": "mvc.repo.statements.signatures",
     "clone": "mvc.api.clone",
+    "clone_into": "mvc.remote.clone",
     "entered": "mvc.api.absent",
     "fetches": "mvc.api.absent",
-    "heal": "mvc.api.given",
+    "heal": "mvc.api.healing",
     "opened": "mvc.api.given",
+    "rebuild_index": "mvc.api.healing",
     "refs_of": "mvc.api.remotes",
     "restore": "mvc.maintenance.backup",
+    "set_value": "mvc.repo.config",
     "settings": "mvc.repo.config",
+    "unset_value": "mvc.repo.config",
+    "user_file": "mvc.repo.config",
     "visit": "mvc.api.clone",
 }
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.remote.clone import CloneOptions
-from mvc.remote.clone import clone as clone_repository
+from mvc.remote.clone import CloneOptions, clone_into
 from mvc.repo.opening import Configure
 from mvc.types import PathName, Progress
 
@@ -36,7 +35,7 @@ def clone(
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     place = None if folder is None else Path(folder)
-    done = clone_repository(fspath(url), place, chosen, progress=progress)
+    done = clone_into(fspath(url), place, chosen, progress=progress)
     return Repository.open(done.folder, discover=False)
 
 
@@ -59,6 +58,6 @@ def visit(
         options |= {"lazy": True, "nodes": nodes}
         chosen = CloneOptions(states="none", bare=True, options=options)
         place = folder / "visited"
-        done = clone_repository(url, place, chosen, config=config, progress=progress)
+        done = clone_into(url, place, chosen, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo

@@ -28,7 +28,7 @@ from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import queries, recording, refs
 from mvc.repo.config import Config, load_config
-from mvc.repo.context import Context
+from mvc.repo.context import Context, Interrupted
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
@@ -186,6 +186,11 @@ class Repository(Unpicklable):
     def config(self) -> Config:
         """The settings in force, with the origin of each."""
         return self.context.config
+
+    @property
+    def interrupted(self) -> Interrupted:
+        """What became of checkouts whose process was killed, once this repository was opened."""
+        return self.context.interrupted
 
     @cached_property
     def storage(self) -> Storage:
@@ -765,6 +770,10 @@ class Repository(Unpicklable):
         if not push:
             return None
         return send_first(self.context, self.remotes.find(None if push is True else push))
+
+    def deploying(self, target: str) -> str | None:
+        """The process of a training that deploys to a target on this machine; None without one."""
+        return recording.deploying(self.context, target)
 
     def rollback(
         self,

@@ -19,7 +19,7 @@ from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     from mvc.maintenance.backup import BackedUp
-    from mvc.maintenance.forget import Chosen
+    from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
     from mvc.maintenance.receipts import Receipt
@@ -116,14 +116,16 @@ class Storage:
 
         context, span = self.context, grace_of(self.context, grace)
         if dry_run:
-            return plan_collection(context, grace=span, progress=progress)
-        finish_checkouts(context)  # one may be about to move HEAD to what would be collected
-        clear_leftovers(context)
-        return collect(context, grace=span, reason=reason, progress=progress)
+            done = plan_collection(context, grace=span, progress=progress)
+        else:
+            finish_checkouts(context)  # one may be about to move HEAD to what would be collected
+            clear_leftovers(context)
+            done = collect(context, grace=span, reason=reason, progress=progress)
+        return replace(done, grace_seconds=span.total_seconds())
 
     def forget(
         self,
-        revs: Rev | Sequence[Rev] = (),
+        revs: Rev | Sequence[Rev] | Chosen = (),
         *,
         unused: str | None = None,
         unqueried: bool = False,
@@ -138,26 +140,38 @@ class Storage:
 
         Either of those that are named (also as a range, ``A..B``), or of those that the rules give
         up (see docs/commands/forget.md). Commits, ids and history stay, and a receipt
-        (``receipts``). Returns what was chosen.
+        (``receipts``). Returns what was chosen, with ``dry_run`` only that, which may be given as
+        ``revs`` then.
         """
         from mvc.maintenance import forget
         from mvc.maintenance.retention import Best, Retention
 
-        one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
-        named = cast(Sequence[Rev], (revs,) if one else revs)
-        best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(
-            last=keep_last,
-            hourly=keep_hourly,
-            daily=keep_daily,
-            best=best,
-            unused=unused,
-            unqueried=unqueried,
-        )
-        chosen = forget.choose(self.context, named, rules or None)
+        if isinstance(revs, forget.Chosen):
+            chosen = revs
+        else:
+            one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
+            named = cast(Sequence[Rev], (revs,) if one else revs)
+            best = tuple(Best.parse(text) for text in keep_best)
+            rules = Retention(
+                last=keep_last,
+                hourly=keep_hourly,
+                daily=keep_daily,
+                best=best,
+                unused=unused,
+                unqueried=unqueried,
+            )
+            chosen = forget.choose(self.context, named, rules or None)
         if not dry_run:
-            forget.forget(self.context, chosen, reason=reason)
+            done = forget.forget(self.context, chosen, reason=reason)
+            chosen = replace(chosen, number=None if done is None else done.sequence)
         return chosen
+
+    def preview(self, chosen: Chosen, *, progress: Progress | None = None) -> ForgetPreview:
+        """What ``forget`` of these deletes and keeps, and what the next ``gc`` then frees."""
+        from mvc.maintenance.forget import preview
+        from mvc.maintenance.gc import grace_of
+
+        return preview(self.context, chosen, grace=grace_of(self.context), progress=progress)
 
     def receipts(self) -> list[Receipt]:
         """What was forgotten, oldest first: by whom, why, and since when no byte is left of it."""

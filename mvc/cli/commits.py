@@ -131,9 +131,7 @@ def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
         return None
-    from mvc.repo.statements.signatures import told
-
-    return session.paint(told(checked), "good" if checked.trust == "good" else "bad")
+    return session.paint(str(checked), "good" if checked.trust == "good" else "bad")
 
 
 def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:

@@ -14,12 +14,11 @@ import click
 from click.shell_completion import CompletionItem
 
 import mvc.recipes as recipes
-from mvc.api import LogOptions
+from mvc.api import KEYS, LogOptions
 from mvc.cli.catalog import COMMANDS
 from mvc.cli.session import Session
 from mvc.cli.topics import TOPICS
 from mvc.errors import MvcError
-from mvc.repo.config import KEYS
 
 _NEWEST = 100  # versions that are searched for names of metrics
 

@@ -19,8 +19,9 @@ from mvc.times import format_time
 
 OWN_FIELDS = {
     "Annotation": "number author time@ metrics params note",
-    "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
-    "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
+    "Collection": "grace_seconds commits forgotten objects phantoms recoded operations packs "
+    "before_bytes=before freed_bytes=freed quarantined_bytes=quarantined "
+    "quarantine_deleted_bytes=unquarantined",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to replaces "
     "retracted retracted_ns retracted_by retracted_reason id sent_by",
     "AnnotationStatement": "kind=name id commit author reason",
@@ -36,6 +37,9 @@ OWN_FIELDS = {
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
     "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",
+    "Operation": "number operation=entry.operation time@entry.time_ns author=entry.done_by "
+    "sent_by=entry.sender reason=entry.why note=entry.note refs=entry.refs commits "
+    "statements=entry.statements states=entry.states undoes=entry.undoes undone_by shortened",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
-from mvc.repo.recording import deploying
 from mvc.text import count, listed, printable
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def tell(session: Session, done: Restored) -> None:
 
 def warn_of_deploying(session: Session, target: str) -> None:
     """Warns of a training that deploys to a target: it yields, and only commits from now on."""
-    process = deploying(session.repo.context, target)
+    process = session.repo.deploying(target)
     if process is not None:
         session.warn(
             f"a training deploys to {target}: {process}; it goes on committing, and "

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.api import Config
-from mvc.cli.output import PAGER, Output
+from mvc.api import Config, settings
+from mvc.cli.output import Output
 from mvc.errors import DamagedData, MvcError, NotARepository, WouldOverwrite, WrongUsage
-from mvc.repo.config import load_config, user_file
-from mvc.system import FileSystem
+from mvc.system import Clock, FileSystem
 from mvc.text import format_time, listed, one_line, printable
 
 if TYPE_CHECKING:
-    from mvc.api import Repository
+    from mvc.api import Interrupted, Repository
     from mvc.ids import CommitId
-    from mvc.repo.context import Context
     from mvc.types import Progress
 
 _SILENT = 5.0  # seconds after which a training that shows no bar says what it waits for
@@ -58,7 +56,7 @@ class Session(Output):
             from mvc.api import Repository
 
             self._opened = Repository.open(".", config=load)
-            self._warn_of_interrupted(self._opened.context)
+            self._warn_of_interrupted(self._opened.interrupted)
         return self._opened
 
     @contextmanager
@@ -132,18 +130,18 @@ class Session(Output):
         self.note(f"{live.commit.short} was live on {live.target} from {since}")
         return str(live.commit), words
 
-    def _warn_of_interrupted(self, opened: Context) -> None:
+    def _warn_of_interrupted(self, found: Interrupted) -> None:
         """Says which checkouts of processes that were killed the opening has ended, and how."""
         done = []
-        if opened.finished:
-            done.append(f"{listed([printable(str(path)) for path in opened.finished], 3)} replaced")
-        if opened.finished_head:
+        if found.replaced:
+            done.append(f"{listed([printable(str(path)) for path in found.replaced], 3)} replaced")
+        if found.moved_head:
             done.append("HEAD moved")
         if done:
             self.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
-        if opened.given_up:
-            files = listed([printable(str(path)) for path in opened.given_up], 3)
-            alone = listed([printable(str(path)) for path in opened.left_alone], 3)
+        if found.given_up:
+            files = listed([printable(str(path)) for path in found.given_up], 3)
+            alone = listed([printable(str(path)) for path in found.left_alone], 3)
             more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
             self.warn(
                 f"gave up a checkout that was interrupted: {files} not replaced{more}; "
@@ -162,7 +160,7 @@ class Session(Output):
 
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
-        return self.repo.context.store.clock.now_ns()
+        return Clock().now_ns()
 
     def title(self, id_: CommitId) -> str:
         return one_line(self.repo.version(id_).message)
@@ -194,7 +192,7 @@ class Session(Output):
 
         Raises WrongUsage inside .mvc, and for the name of a folder.
         """
-        from mvc.repo.checkout.outputs import refuse_slash, refuse_store
+        from mvc.files import refuse_slash, refuse_store
 
         refuse_slash(output)
         path = Path(output)
@@ -257,5 +255,4 @@ def load(file: Path | None) -> Config:
 
     Variables such as MVC_STORE_RESET_INTERVAL are settings.
     """
-    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_") and k != PAGER}
-    return load_config(FileSystem(), file, user_file(os.environ), environment=settings, flags={})
+    return settings(file, os.environ)

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mvc.adapters.python.arrays import has_dtype, make_array
-from mvc.api import FileEntry, LogicalTensor, Manifest, TensorSpec
+from mvc.api import FileEntry, LogicalTensor, Manifest
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
-from mvc.repo.diff.distance import to_float64
+from mvc.state import as_numpy
 from mvc.text import number, printable, shape, size
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +29,7 @@ _MOST_IN_JSON = 10_000
 def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) -> None:
     """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it in ``output``."""
     entry, found = _named(session, session.repo.manifest(rev), name)
-    values = _array(found.spec, session.repo.tensor_bytes(entry, found, rev))
+    values = as_numpy(found.spec, session.repo.tensor_bytes(entry, found, rev))
     if output is not None:
         session.check_output(output, force=None)
         file = io.BytesIO()
@@ -91,22 +90,6 @@ def _print(session: Session, found: LogicalTensor, values: Array) -> None:
     )  # of more, numpy prints the corners
     width = session.width or 100
     session.line(np.array2string(values, max_line_width=width, threshold=threshold, separator=" "))
-
-
-def _array(spec: TensorSpec, data: memoryview) -> Array:
-    """A tensor's bytes as numpy holds them; torch is not needed.
-
-    What numpy has no type for becomes float32 (complex64), which holds each value exactly;
-    packed 4-bit numbers come as a last dimension of two.
-    """
-    if has_dtype(spec.dtype):
-        return make_array(spec, data)
-    numbers = to_float64(data, spec.dtype).astype(np.float32)
-    if spec.dtype == "complex32":
-        return numbers.view(np.complex64).reshape(spec.shape)
-    if numbers.size != spec.elements:
-        return numbers.reshape((*spec.shape, 2))
-    return numbers.reshape(spec.shape)
 
 
 def _summary(values: Array) -> dict[str, float]:

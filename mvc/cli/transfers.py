@@ -67,12 +67,10 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
             "the scope admin. Everything else was sent"
         )
     for each in done.refused:
-        from mvc.remote.push import meanwhile
-
         target = printable(each.target)
         what = "the retraction recorded here on" if each.retracts else "the deployment here to"
         session.warn(
-            f"not sent: {what} {target}; {meanwhile(each)}. 'mvc fetch' brings it; then "
+            f"not sent: {what} {target}; {each}. 'mvc fetch' brings it; then "
             f"'mvc deploy VERSION {target}' replaces it, and with --retract drops yours"
         )
     for id_ in done.held:

@@ -25,7 +25,7 @@ from msgspec.structs import FieldInfo
 from mvc.cli.catalog import COMMANDS
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.repo.config import parse_size
+from mvc.text import parse_size
 
 __all__ = [
     "AT",

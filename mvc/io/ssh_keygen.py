@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from mvc.errors import CannotSign, NotInstalled
 from mvc.limits import MAX_SIGNATURE
+from mvc.names import printable
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,6 +40,14 @@ _LONGEST = 200  # characters of what ssh-keygen says
 _MOST = 8  # signers that may have one key
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _TOO_OLD = ("unknown option", "illegal option", "unsupported operation", "invalid option", "usage:")
+_WORDS: dict[Trust, str] = {
+    "good": "by {}",
+    "unsigned": "by nobody",
+    "bad": "for something else than what is on record",
+    "unknown": "with a key that no allowed signer had",
+    "not-allowed": "by {}, who may not sign this",
+    "revoked": "by {}, with a key that was revoked",
+}
 
 
 class Checked(Struct, frozen=True):
@@ -52,6 +61,11 @@ class Checked(Struct, frozen=True):
     trust: Trust
     signer: str = ""
     key: str = ""
+
+    def __str__(self) -> str:
+        """How it was signed: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``by nobody``."""
+        key = f" ({printable(self.key)})" if self.key else ""
+        return _WORDS[self.trust].format(printable(self.signer)) + key
 
 
 class Signers(Struct, frozen=True):

@@ -57,7 +57,7 @@ class Collection(Struct, frozen=True):
     stay because deltas start from them; ``recoded`` are objects that get a new coding
     instead. ``freed`` is an estimate in a plan and measured in a result. ``quarantined``
     bytes of the quarantine stay; ``unquarantined`` ones are deleted, because they may belong
-    to states forgotten by name.
+    to states forgotten by name. ``grace_seconds``: how long operations still count.
     """
 
     commits: tuple[CommitId, ...]
@@ -71,6 +71,7 @@ class Collection(Struct, frozen=True):
     freed: int
     quarantined: int
     unquarantined: int
+    grace_seconds: float = 0.0
 
 
 class CollectionPlan(Struct, kw_only=True):

@@ -46,7 +46,7 @@ class Chosen(Struct, frozen=True):
     name before. ``short``: ``best`` rules that keep fewer versions than they say.
     ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970). ``restored``:
     versions that gave up weights which another one has; they have them again, because what they
-    are trained from is to go.
+    are trained from is to go. ``number``: the operation that forgot them; None if none did yet.
     """
 
     commits: tuple[Commit, ...]
@@ -55,6 +55,7 @@ class Chosen(Struct, frozen=True):
     short: tuple[Short, ...] = ()
     queries_since_ns: int | None = None
     restored: tuple[CommitId, ...] = ()
+    number: int | None = None
 
     @property
     def named(self) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mvc.codecs.patch import encode_patch
-from mvc.errors import InvalidTime
+from mvc.errors import InvalidTime, WrongUsage
 from mvc.limits import PIECE
 from mvc.maintenance.collect import Collection, CollectionPlan, Reachable, Specs, reachable
 from mvc.maintenance.collect import collect as collection
@@ -39,15 +39,18 @@ _LONGEST_GRACE = timedelta(days=36_500)
 def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
     """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
 
-    None takes the setting ``gc.grace_days``. Raises InvalidTime for anything else.
+    None takes the setting ``gc.grace_days``. Raises WrongUsage for anything else.
     """
     if given is None:
         return timedelta(days=float(context.config.get("gc.grace_days")))
     if isinstance(given, str):
-        seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+        try:
+            seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+        except InvalidTime as error:
+            raise WrongUsage(error.message, hint=error.hint) from None
         given = timedelta(seconds=min(seconds, 2 * _LONGEST_GRACE.total_seconds()))
     if not timedelta(0) <= given <= _LONGEST_GRACE:
-        raise InvalidTime("a grace is a span from 0 to 36500 days")
+        raise WrongUsage("a grace is a span from 0 to 36500 days")
     return given
 
 

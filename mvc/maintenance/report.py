@@ -83,10 +83,12 @@ class Quarantined(Struct, frozen=True):
 class Repaired(Struct, frozen=True):
     """What a repair did. ``after``: the report of fsck after it.
 
-    ``freed``: bytes of deleted leftovers of interrupted work.
+    ``freed``: bytes of deleted leftovers of interrupted work. ``lost``: the entries that a rebuilt
+    index gives up.
     """
 
     healed: tuple[Healed, ...]
     quarantined: tuple[Quarantined, ...]
     freed: int
     after: FsckReport
+    lost: str | None = None

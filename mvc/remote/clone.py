@@ -101,7 +101,7 @@ def default_folder(url: str) -> str:
     return name
 
 
-def clone(
+def clone_into(
     url: str,
     folder: Path | None = None,
     options: CloneOptions | None = None,

@@ -83,7 +83,6 @@ from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
-from mvc.times import format_time
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -222,22 +221,12 @@ def send_first(
             got = transport.receive(Slice(encode_entries([said]), 0, ()))
         if got.refused:
             raise RefConflict(
-                f"{remote.name} refuses it: {meanwhile(got.refused[0])}; "
-                "nothing was recorded of it",
+                f"{remote.name} refuses it: {got.refused[0]}; nothing was recorded of it",
                 hint=f"'mvc fetch{remote.typed}' brings what happened there",
             )
         return partial(_mark_sent, context, remote)
 
     return send
-
-
-def meanwhile(refused: RefusedDeployment) -> str:
-    """Who deployed what meanwhile, so that a deployment was refused."""
-    target = printable(refused.target)
-    if refused.live is None:
-        return f"nothing is live on {target} any more"
-    who, when = printable(refused.author) or "somebody", format_time(refused.time_ns)
-    return f"{refused.live.short} is live on {target} meanwhile, which {who} deployed at {when}"
 
 
 def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:

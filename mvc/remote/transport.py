@@ -13,7 +13,9 @@ from typing import Annotated, Literal, Protocol
 from msgspec import Meta, Struct
 
 from mvc.ids import CommitId, StatementId
+from mvc.names import printable
 from mvc.store.journal.entries import RefValue
+from mvc.times import format_time
 from mvc.types import Bytes
 
 BROUGHT, FETCH = "receive", "fetch"
@@ -127,6 +129,14 @@ class RefusedDeployment(Struct, frozen=True):
     author: str = ""
     time_ns: int = 0
     retracts: bool = False
+
+    def __str__(self) -> str:
+        """Who deployed what meanwhile."""
+        target = printable(self.target)
+        if self.live is None:
+            return f"nothing is live on {target} any more"
+        who, when = printable(self.author) or "somebody", format_time(self.time_ns)
+        return f"{self.live.short} is live on {target} meanwhile, which {who} deployed at {when}"
 
 
 class Received(Struct, frozen=True):

@@ -23,6 +23,7 @@ from mvc.io.process import memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.names import printable
 from mvc.store.writing.layout import PATTERN
+from mvc.text import SIZE, parse_size
 
 if TYPE_CHECKING:
     import yaml
@@ -38,15 +39,13 @@ TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name, and no token
 """How the variables begin that hold the tokens of remotes."""
 SSH = "MVC_SSH"
 """The environment variable that names the program to reach ssh:// by, with its arguments."""
-_OTHERS = {AUTHOR, SSH}  # variables that are no settings
+_OTHERS = {AUTHOR, SSH, "MVC_PAGER"}  # variables that are no settings
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
 _WHOLE = 1 << 63  # above every setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
-_SIZE = r"(?i:([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?))?)"
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _AUTO = 4  # the part of the machine's memory that ``auto`` means
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
@@ -184,7 +183,7 @@ _ALL = (
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
         "state is coded against: auto, none, or a size such as 2GB", low=1, high=32,
-        pattern=rf"auto|none|{_SIZE}[bB]"),
+        pattern=rf"auto|none|{SIZE}(?<=[bB])"),
 )  # fmt: skip
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}
 
@@ -200,16 +199,6 @@ class Config(Struct, frozen=True):
 
     def origin(self, name: str) -> Origin:
         return self.values[_known(name).name][1]
-
-
-def parse_size(text: str) -> int | None:
-    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``; None for others."""
-    found = re.fullmatch(f"{_SIZE}[bB]?", text.strip())
-    if not found:
-        return None
-    number, prefix, binary = found.groups("")
-    unit = (1024 if binary else 1000) ** _POWERS[prefix.lower()] if prefix else 1
-    return int(float(number) * unit)
 
 
 def bytes_to_hold(text: str) -> int:

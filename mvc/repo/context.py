@@ -22,13 +22,24 @@ PLANS = "checkouts"
 """The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
 
 
+class Interrupted(Struct):
+    """What became of checkouts whose process was killed.
+
+    ``replaced``: the files that were replaced to complete them, ``moved_head``: whether HEAD was.
+    ``given_up``: the files that were left as they are. ``left_alone``: temporary files that the
+    plans name and no checkout wrote.
+    """
+
+    replaced: tuple[Path, ...] = ()
+    moved_head: bool = False
+    given_up: tuple[Path, ...] = ()
+    left_alone: tuple[Path, ...] = ()
+
+
 class Context(Struct):
     """``root`` is the folder that contains ``.mvc``.
 
-    ``finished``: the files that were replaced to complete checkouts whose process was killed.
-    ``finished_head``: whether HEAD was moved to complete one.
-    ``given_up``: the files of such checkouts that were left as they are.
-    ``left_alone``: temporary files that their plans name and no checkout wrote.
+    ``interrupted``: the checkouts that opening has completed or taken back.
     ``caches``: the states that were committed last; ``trainings``: what they are states of.
     ``own``: the settings that no repository can make, once they were asked for.
     """
@@ -36,10 +47,7 @@ class Context(Struct):
     store: Store
     root: Path
     config: Config
-    finished: tuple[Path, ...] = ()
-    finished_head: bool = False
-    given_up: tuple[Path, ...] = ()
-    left_alone: tuple[Path, ...] = ()
+    interrupted: Interrupted = field(default_factory=Interrupted)
     caches: BaseCaches = field(default_factory=BaseCaches)
     trainings: Trainings = field(default_factory=Trainings)
     own: Config | None = None

@@ -75,7 +75,7 @@ def _move(context: Context, said: Mapping[str, str]) -> None:
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
         if branch is None:
             move_head(context, new, made)
-            context.finished_head = True
+            context.interrupted.moved_head = True
         elif isinstance(new, CommitId) and not isinstance(old, str):
             advance(context, {check_ref("branch", branch): (old, new)}, "pull", note=branch)
 
@@ -118,9 +118,9 @@ def finish_checkouts(context: Context) -> None:
             partial(_move, context),
         )
         for done in finish_interrupted(store.fs, plans, finish):
-            context.finished += done.replaced
-            context.given_up += done.given_up
-            context.left_alone += done.left_alone
+            context.interrupted.replaced += done.replaced
+            context.interrupted.given_up += done.given_up
+            context.interrupted.left_alone += done.left_alone
 
 
 @contextmanager

@@ -187,12 +187,10 @@ class Pusher(threading.Thread):
                 f"scope: {', '.join(done.denied)[:500]}"
             )
         if done.refused and not self._refused:
-            from mvc.remote.push import meanwhile  # more than a Recorder without a remote needs
-
             refused = done.refused[0]
             self._tell(
                 f"{self._remote} refuses what the training deploys to {printable(refused.target)}: "
-                f"{meanwhile(refused)}; its versions are pushed all the same. 'mvc fetch', then "
+                f"{refused}; its versions are pushed all the same. 'mvc fetch', then "
                 "'mvc deploy' or 'mvc rollback' decides what is live"
             )
         self._denied, self._refused = done.denied, done.refused

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mvc.cli.commands.every_day.undo import ref_move
+from mvc.api import Operation
+from mvc.cli.commands.every_day.undo import moves
 from mvc.cli.commands.storage.gc import command
-from mvc.store.journal.entries import RefChange
+from mvc.store.journal.entries import Entry, RefChange
 
 
 def grown(mvc, count: int = 6) -> list[str]:
@@ -142,8 +143,12 @@ def test_operations_that_were_shortened_are_told(mvc) -> None:
     assert any("cannot be undone" in row and f"trunk {first}" in row for row in rows.values())
 
 
+def moved(*change: str | None) -> str:
+    return moves(Operation(1, Entry("undo", 0, refs=(RefChange(*change),))))
+
+
 def test_a_move_without_the_value_from_before() -> None:
-    assert ref_move(RefChange("heads/exp", None, None)) == "exp deleted"
-    assert ref_move(RefChange("HEAD", "main", "main")) == "HEAD main"
-    assert ref_move(RefChange("tags/v1", None, None)) == "tag v1 deleted"
-    assert ref_move(RefChange("HEAD", "main", None)) == "HEAD main -> none"
+    assert moved("heads/exp", None, None) == "exp deleted"
+    assert moved("HEAD", "main", "main") == "HEAD main"
+    assert moved("tags/v1", None, None) == "tag v1 deleted"
+    assert moved("HEAD", "main", None) == "HEAD main -> none"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.errors import DamagedData, InvalidTime, ReadOnly, UnknownRevision
+from mvc.errors import DamagedData, ReadOnly, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.gc import grace_of
 from mvc.maintenance.graph import read_records
@@ -300,9 +300,9 @@ def test_grace(history: History, text: str | None, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1d", "99999999 weeks", "5"])
 def test_bad_grace(history: History, text: str) -> None:
-    with pytest.raises(InvalidTime):
+    with pytest.raises(WrongUsage):
         grace_of(history.repo.context, text)
-    with pytest.raises(InvalidTime):
+    with pytest.raises(WrongUsage):
         grace_of(history.repo.context, timedelta(days=-1))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api import Operation
 from mvc.api.repository import Repository
 from mvc.cli.commands.every_day.undo import moves
 from mvc.errors import (
@@ -95,7 +96,7 @@ def test_an_undo_passes_over_a_fetch(pair: Team) -> None:
     with pytest.raises(RefConflict, match="took over what a remote has, which stays"):
         bob.undo(fetched)
     theirs = next(o.entry for o in bob.operations() if o.entry.of(AnnotationStatement))
-    assert moves(theirs) == f"{pair.ids[3].short} annotated"
+    assert moves(Operation(0, theirs)) == f"{pair.ids[3].short} annotated"
     assert bob.undo().before.commit == made
     assert bob.head().commit == pair.ids[3]
     assert [a.note for a in bob.annotations(pair.ids[3])] == ["theirs"]
@@ -150,7 +151,7 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     report = pair.ada.storage.fsck(full=True)
     assert (report.sound, report.forgotten) == (True, 2)
     entry = next(o.entry for o in pair.ada.operations() if o.entry.says_of("stored"))
-    assert moves(entry) == "1 state stored"
+    assert moves(Operation(0, entry)) == "1 state stored"
     pair.ada.storage.forget(first, reason="asked for")
     store.publish(lambda: Entry("fetch", store.now_ns(), states=again))
     assert not can_read(pair.ada, first), "by name is final"

@@ -15,7 +15,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.model.tensor import DTYPES
+from mvc.adapters.python.arrays import has_dtype, make_array
+from mvc.model.tensor import DTYPES, TensorSpec
 
 _BLOCK = 1 << 16  # elements; pieces are multiples of it, except the last one
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
@@ -143,6 +144,21 @@ def to_float64(data: memoryview, dtype: str) -> _Floats:
         return _float64(np.frombuffer(data, _NUMPY[dtype]))
     found: _Floats = _table(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
     return found
+
+
+def as_numpy(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    """A tensor's bytes as numpy holds them; torch is not needed.
+
+    What numpy has no type for becomes float32 (complex64), which holds each value exactly;
+    packed 4-bit numbers come as a last dimension of two.
+    """
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    numbers = to_float64(data, spec.dtype).astype(np.float32)
+    if spec.dtype == "complex32":
+        return numbers.view(np.complex64).reshape(spec.shape)
+    pair = (2,) if numbers.size != spec.elements else ()
+    return numbers.reshape((*spec.shape, *pair))
 
 
 def _float64(values: NDArray[Any]) -> _Floats:

@@ -18,6 +18,7 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.names import is_under, printable
+from mvc.repo.content.compare import FileDiff, compare_paths
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.history.where import Condition, as_number
@@ -45,7 +46,8 @@ class LogEntry(Struct, frozen=True):
     when the version came from a remote without it. ``relations``: what each of its models is to
     those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that
     gave up its weights, how a recipe makes them again. ``storage``: how it is stored and what that
-    costs, if it was asked for. ``annotations``: what was found out later, in order; those that
+    costs, if it was asked for. ``changes``: how each path differs from the first parent's; None if
+    unknown, or not asked for. ``annotations``: what was found out later, in order; those that
     were undone are left out. ``sent_by``: the token or account that pushed it here.
     """
 
@@ -58,6 +60,7 @@ class LogEntry(Struct, frozen=True):
     relations: tuple[Relation, ...] | None = None
     dropped: availability.Dropped | None = None
     storage: VersionStats | None = None
+    changes: Mapping[str, FileDiff] | None = None
     annotations: tuple[Annotation, ...] = ()
     absent: bool = False
     sent_by: str = ""
@@ -86,9 +89,9 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     ``since`` and ``until`` (both included) bound the commit time. With ``target`` only versions
     that a deployment there made live and that was not retracted, by the time of the newest such
     deployment, which the bounds then mean; what was live at ``since`` already is among them.
-    ``reset_points`` has every entry say whether it is stored in full, ``relations`` what its models
-    are to those of its first parent, ``prices`` how it is stored and what that costs
-    (``entry.storage``; reads as much as ``Storage.stats``).
+    ``reset_points`` has every entry say whether it is stored in full, ``changes`` how its paths
+    differ from those of its first parent, ``relations`` what its models are to those, ``prices``
+    how it is stored and what that costs (``entry.storage``; reads as much as ``Storage.stats``).
     """
 
     every: bool = False
@@ -101,6 +104,7 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     until: Time | None = None
     reset_points: bool = False
     relations: bool = False
+    changes: bool = False
     prices: bool = False
 
 
@@ -268,6 +272,7 @@ def log(
             relations=_relations_if_known(context, commit, incomplete)
             if options.relations
             else None,
+            changes=_changes_if_known(context, commit, incomplete) if options.changes else None,
             dropped=availability.dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
             annotations=annotations.of(commit.id),
@@ -286,6 +291,21 @@ def _relations_if_known(
             old = _kept_before(context, commit)
             bases = [] if old is None else models(old.entries)
             return tuple(relation(entry, bases) for entry in models(new.entries))
+    return None
+
+
+def _changes_if_known(
+    context: Context, commit: Commit, incomplete: list[DamagedData] | None
+) -> dict[str, FileDiff] | None:
+    with noting(incomplete):
+        new, old = manifests.if_kept(context, commit.id), manifests.EMPTY
+        if new is not None and commit.parents:
+            found = manifests.if_kept(context, commit.parents[0])
+            new, old = (None, old) if found is None else (new, found)
+        if new is not None:
+            before, after = old.by_path, new.by_path
+            pairs = [(path, before.get(path), after.get(path)) for path in sorted(before | after)]
+            return {file.path: file for file in compare_paths(pairs)}
     return None
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
+from mvc.ids import CommitId
 from mvc.names import REMOTE
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
@@ -28,7 +29,17 @@ class Operation(Struct, frozen=True):
 
     number: int
     entry: Entry
-    undone_by: int | None
+    undone_by: int | None = None
+
+    @property
+    def commits(self) -> list[CommitId]:
+        """The versions that it recorded."""
+        return [commit.id for commit in self.entry.commits]
+
+    @property
+    def shortened(self) -> bool:
+        """Whether ``gc`` removed the old values of the refs that it moved: it cannot be undone."""
+        return bool(self.entry.refs) and all(each.old == each.new for each in self.entry.refs)
 
     @property
     def author(self) -> str:

@@ -47,8 +47,9 @@ class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
     ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those
-    that the operation recorded, of an import those that are live; they stay in force. ``number``:
-    the undo's number; None if it is only planned.
+    that the operation recorded, of an import those that are live; they stay in force. ``ways``: of
+    each what helps if it was a mistake, last how to retract it. ``number``: the undo's number; None
+    if it is only planned.
     """
 
     operation: Operation
@@ -56,6 +57,7 @@ class Undoing(Struct, frozen=True):
     before: Head
     after: Head
     deployments: tuple[Deployed, ...]
+    ways: tuple[tuple[str, ...], ...]
     number: int | None = None
 
 
@@ -107,7 +109,12 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
     )
     live = _live_imports(context, revert.refs) if operation.entry.operation == "import" else ()
     stay = (*standing, *live)
-    return Undoing(operation, entry, head(context), revert.head(), deployments=stay)
+    ways = (
+        ways_back(snapshot, each.target, each.commit, at=each.time_ns, replaces=each.replaces)
+        for each in stay
+    )
+    before, after = head(context), revert.head()
+    return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, ways),))
 
 
 def _live_imports(context: Context, refs: Sequence[RefChange]) -> Iterator[Deployed]:

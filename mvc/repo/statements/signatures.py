@@ -137,14 +137,6 @@ _ALLOWED, _REVOKED = "sign.allowed_signers", "sign.revoked"
 _MOST = 64  # signatures of one thing that are looked at
 _BEST_FIRST: tuple[Trust, ...] = ("good", "revoked", "not-allowed", "unknown", "bad", "unsigned")
 _UNSIGNED = Checked("unsigned")
-_WORDS: dict[Trust, str] = {
-    "good": "by {}",
-    "unsigned": "by nobody",
-    "bad": "for something else than what is on record",
-    "unknown": "with a key that no allowed signer had",
-    "not-allowed": "by {}, who may not sign this",
-    "revoked": "by {}, with a key that was revoked",
-}
 
 
 class Vouched(Struct, frozen=True):
@@ -159,12 +151,6 @@ class Vouched(Struct, frozen=True):
     version: Checked
     retraction: Checked | None = None
     problems: tuple[str, ...] = ()
-
-
-def told(checked: Checked) -> str:
-    """How it was signed: ``by ada@example.com (ssh-ed25519 SHA256:...)``, ``by nobody``."""
-    key = f" ({printable(checked.key)})" if checked.key else ""
-    return _WORDS[checked.trust].format(printable(checked.signer)) + key
 
 
 def of_version(context: Context, commit: CommitId) -> Checked:
@@ -256,7 +242,7 @@ class _Court:
         places = {deployed.id: n for n, deployed in enumerate(line)}
         for n, (checked, signature) in sorted(asked.items()):
             if checked.trust != "good" or signature is None:
-                problems[n].append(f"signed {told(checked)}")
+                problems[n].append(f"signed {checked}")
                 continue
             before = signature.before
             at = -1 if before is None else places.get(before)
@@ -275,11 +261,11 @@ class _Court:
     def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:
         version, retraction = self.version(deployed.commit), None
         if version.trust == "revoked":
-            problems.append(f"its version is signed {told(version)}")
+            problems.append(f"its version is signed {version}")
         if deployed.retracted:
             retraction = self.retraction(deployed)
             if retraction.trust != "good":
-                problems.append(f"its retraction is signed {told(retraction)}")
+                problems.append(f"its retraction is signed {retraction}")
         return Vouched(deployed, checked, version, retraction, problems=tuple(problems))
 
     def _node(self, deployed: Deployed) -> bytes:

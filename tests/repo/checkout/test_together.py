@@ -137,7 +137,7 @@ def test_a_failed_rename_is_told_and_the_next_command_completes_it(
         repo.checkout(world.ids[0], to=repo.root)
     text = caught.value.message
     assert f"done: {SHARDS[0]}; not done: {SHARDS[1]}, {SHARDS[2]}" in text
-    assert Repository.open(root).context.finished == (root / SHARDS[1], root / SHARDS[2])
+    assert Repository.open(root).interrupted.replaced == (root / SHARDS[1], root / SHARDS[2])
     assert world.version(root) == 0
 
 
@@ -262,8 +262,8 @@ def test_a_file_that_was_cut_since_is_left_alone(world: World, tmp_path: Path) -
     cut = next(iter(root.glob(".mvc-tmp-*")))
     os.truncate(cut, 10)
     with Repository.open(root) as repo:
-        assert repo.context.left_alone == (cut,) and not repo.context.finished
-        assert len(repo.context.given_up) == 2
+        assert repo.interrupted.left_alone == (cut,) and not repo.interrupted.replaced
+        assert len(repo.interrupted.given_up) == 2
     assert list(root.rglob(".mvc-tmp-*")) == [cut]
 
 
@@ -273,7 +273,7 @@ def test_what_was_written_since_is_not_replaced(world: World, tmp_path: Path) ->
     stop_between_renames(world, root)
     (root / SHARDS[2]).write_bytes(b"mine")
     with Repository.open(root) as repo:
-        assert repo.context.finished == ()
+        assert repo.interrupted.replaced == ()
     assert (root / SHARDS[2]).read_bytes() == b"mine"
     assert not list(root.rglob(".mvc-tmp-*"))
 
@@ -285,7 +285,7 @@ def test_a_running_checkout_is_left_alone(world: World, tmp_path: Path) -> None:
     def look(_: int, op: str, path: Path) -> None:
         if op == "replace" and path.name == SHARDS[1]:
             with Repository.open(root) as other:
-                opened.append(other.context.finished)
+                opened.append(other.interrupted.replaced)
 
     with Repository.open(root, fs=HookedFS(look)) as repo:
         repo.checkout(world.ids[0], to=repo.root)
@@ -315,7 +315,7 @@ def test_a_forged_plan_does_no_harm(world: World, tmp_path: Path, plan: bytes) -
     (root / ".mvc/checkouts/0123456789abcdef").write_bytes(plan)
     (root / ".mvc/checkouts/notes").write_bytes(b"no plan")
     with Repository.open(root) as repo:
-        assert repo.context.finished == ()
+        assert repo.interrupted.replaced == ()
     assert secret.read_bytes() == b"secret"
     assert world.version(root) == 1
 

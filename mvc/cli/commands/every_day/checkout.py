@@ -60,6 +60,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
 
 def _checkout(session: Session, args: _CheckoutOptions) -> None:
 
+    before = session.repo.head(if_known=True).branch
     rev, paths = session.moment_or_rev(args.words, args.at, args.target)
     if rev is None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
@@ -69,7 +70,6 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         _write_model(session, rev, args.output, force=args.force)
         return
-    before = session.repo.head(if_known=True).branch
     done = _restore(session, rev, names, args)
     if done.moved_head:
         tell_of_training(session, before, done.branch)

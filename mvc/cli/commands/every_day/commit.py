@@ -179,7 +179,7 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
 
 
 def _tell_why_opaque(session: Session, path: str) -> None:
-    from mvc.adapters.files.detect import why_opaque
+    from mvc.files import why_opaque
 
     name, why, hint = printable(path), "it was replaced since", "commit it again"
     with suppress(IoFailed), session.fs.open_read(session.repo.root / path) as file:

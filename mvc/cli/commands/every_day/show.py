@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import mvc.recipes as recipes
-from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions, Manifest
+from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
@@ -34,12 +34,10 @@ from mvc.cli.verb import (
 )
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
-from mvc.repo.content.compare import compare_paths
 from mvc.text import count, printable
 
 _FIRST = 20
 _CALL = 2000  # characters
-_EMPTY = Manifest(())
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
@@ -94,57 +92,53 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_commit(session: Session, rev: CommitId) -> None:
-
     incomplete: list[DamagedData] = []
-    found = session.repo.log(
-        rev, LogOptions(reset_points=True, relations=True), limit=1, incomplete=incomplete
-    )
-    entry = found[0]
+    options = LogOptions(reset_points=True, relations=True, changes=True)
+    entry = session.repo.log(rev, options, limit=1, incomplete=incomplete)[0]
     stored = entry.forgotten_ns is None
-    manifest = session.repo.manifest(entry.id) if stored else _EMPTY
-    parent = _parent(session, entry, incomplete)
-    changes = {} if parent is None else _changes(parent, manifest)
+    files = session.repo.manifest(entry.id).entries if stored else ()
+    changes = entry.changes or {}
     predicted = session.repo.storage.predicted(rev) if stored else {}
     if session.as_json:
         payload = commit_json(entry) | fields(entry, "reset_point relations")
         payload["files"] = [
             entry_json(file) | _json(changes.get(file.path), predicted.get(file.path, ()))
-            for file in manifest.entries
+            for file in files
         ]
-        payload["removed"] = None if parent is None else _removed(changes)
+        payload["removed"] = None if entry.changes is None else _removed(changes)
         session.json("mvc.show/1", payload, incomplete=incomplete)
         session.tell_incomplete(incomplete)
         return
-    live = live_now(session)
-    session.line(heading(session, entry, session.repo.head(if_known=True).branch, live, full=True))
+    branch, live = session.repo.head(if_known=True).branch, live_now(session)
+    session.line(heading(session, entry, branch, live, full=True))
     signed = signed_line(session, entry.id)
     for line in details(entry, session.now_ns(), full=session.verbose, signed=signed):
         session.line(line)
-    if not stored:
+    if stored:
+        if entry.changes is None:
+            session.note(
+                f"what it changed is not known: {_why_unknown(session, entry, incomplete)}"
+            )
+        _print_changes(session, files, changes, predicted)
+    else:
         for receipt in session.repo.storage.receipts():
             if any(state.commit == entry.id for state in receipt.states):
                 session.line()
                 print_receipt(session, receipt, entry.id)
         if (way := session.repo.way_to_state(entry.id)) is not None:
             session.note(way)
-    else:
-        if parent is None:
-            session.note(
-                f"what it changed is not known: {_why_unknown(session, entry, incomplete)}"
-            )
-        _print_changes(session, manifest, changes, predicted)
     session.tell_incomplete(incomplete)
 
 
 def _print_changes(
     session: Session,
-    manifest: Manifest,
+    files: Sequence[FileEntry],
     changes: Mapping[str, FileDiff],
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
     same = 0
-    folding = Folding.of(manifest.by_path, unfold=session.verbose)
-    for entry in manifest.entries:
+    folding = Folding.of({each.path for each in files}, unfold=session.verbose)
+    for entry in files:
         change = changes.get(entry.path)
         if change is not None and change.kind == "unchanged" and not session.verbose:
             same += 1
@@ -159,13 +153,6 @@ def _print_changes(
     if same:
         session.line()
         session.line(f"{count(same, 'file')} unchanged (-v lists them)")
-
-
-def _changes(parent: Manifest, manifest: Manifest) -> dict[str, FileDiff]:
-    """How each path differs from the first parent's."""
-    old, new = parent.by_path, manifest.by_path
-    pairs = [(path, old.get(path), new.get(path)) for path in sorted(old | new)]
-    return {file.path: file for file in compare_paths(pairs)}
 
 
 def _removed(changes: Mapping[str, FileDiff]) -> list[str]:
@@ -198,22 +185,6 @@ def _what(change: FileDiff, entry: FileEntry) -> str:
     gone += sum(tensor.kind == "renamed" for tensor in change.tensors)
     removed = f", {count(gone, 'tensor')} removed" if gone else ""
     return f"{len(_marks(change)):,} changed{removed}"
-
-
-def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> Manifest | None:
-    """The first parent's manifest; None if one of the two states is forgotten or lost."""
-    if entry.forgotten_ns is not None:
-        return None
-    if not entry.commit.parents:
-        return _EMPTY
-    try:
-        parent = entry.commit.parents[0]
-        if session.repo.forgotten_ns(parent) is not None:
-            return None
-        return session.repo.manifest(parent)
-    except DamagedData as error:
-        incomplete.append(error)
-        return None
 
 
 def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> str:

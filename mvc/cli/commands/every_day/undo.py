@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mvc.api import Deployed, Operation, Undoing
+from mvc.api import Operation, Undoing
 from mvc.cli.commits import live_now, who
 from mvc.cli.restored import tell_of_training
 from mvc.cli.verb import (
@@ -19,16 +19,12 @@ from mvc.cli.verb import (
     CommandOptions,
     Session,
     argument,
-    fields,
     flag,
     reason,
     verb,
 )
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.repo.oplog.oplog import label
-from mvc.repo.oplog.undo import ways_back
-from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.text import count, format_time, one_line, printable
 
 _WEIGHTS = {"dropped": "given up", "stored": "stored again"}
@@ -48,19 +44,25 @@ def command(session: Session, args: _UndoOptions) -> None:
     if args.listed:
         print_operations(session)
         return
-    if args.number is None and session.repo.context.given_up:
+    if args.number is None and session.repo.interrupted.given_up:
         raise RefConflict(
             "the interrupted checkout is taken back, and nothing else was undone",
             hint="'mvc undo' takes back the newest operation of 'mvc undo --list', too",
         )
     done = session.repo.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
-    for deployed in done.deployments:
-        _tell_of_deployment(session, done, deployed)
+    live = live_now(session)
+    for deployed, ways in zip(done.deployments, done.ways, strict=True):
+        if is_live := live(deployed):  # it is not undone with its commit
+            session.warn(
+                f"{printable(deployed.target)} {'would stay' if done.number is None else 'stays'} "
+                f"on {deployed.commit.short}, the version that is undone"
+            )
+        session.note("; ".join(ways if is_live else ways[-1:]))
     told = session.answered("mvc.undo/1", _json(done))
     if not told and (args.dry_run or not session.quiet):
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
-        moved = moves(done.entry, full=session.verbose) or "an annotation"
+        moved = moves(done, full=session.verbose) or "an annotation"
         session.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
     if done.after != done.before:
@@ -94,27 +96,11 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
             )
 
 
-def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> None:
-    """A deployment is not undone with its commit: the target goes on with what was undone."""
-    ways = ways_back(
-        session.repo.context.store.snapshot, deployed.target, deployed.commit,
-        at=deployed.time_ns, replaces=deployed.replaces,
-    )  # fmt: skip
-    if live_now(session)(deployed):
-        session.warn(
-            f"{printable(deployed.target)} {'would stay' if done.number is None else 'stays'} "
-            f"on {deployed.commit.short}, the version that is undone"
-        )
-    else:
-        ways = ways[-1:]
-    session.note("; ".join(ways))
-
-
 def _json(done: Undoing) -> dict[str, Any]:
     moved = done.after.commit != done.before.commit
     return {
         "number": done.number,
-        "undone": operation_json(done.operation),
+        "undone": done.operation,
         "refs": done.entry.refs,
         "head": {"branch": done.after.branch, "commit": done.after.commit, "moved": moved},
         "deployments": done.deployments,
@@ -124,62 +110,59 @@ def _json(done: Undoing) -> dict[str, Any]:
 # -- the list of operations -----------------------------------------------------------------------
 
 
-def ref_move(change: RefChange, *, full: bool = False) -> str:
-    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the old value if gc removed it."""
-    name, new = printable(label(change.name)), _value(change.new, full)
-    if change.old == change.new:
-        return f"{name} deleted" if change.new is None else f"{name} {new}"
-    return f"{name} {_value(change.old, full)} -> {new}"
+def _label(ref: str) -> str:
+    """A ref's name for people: ``main``, ``tag v1``, ``HEAD``, ``origin/main``."""
+    return printable(
+        ref.replace("tags/", "tag ", 1).removeprefix("heads/").removeprefix("remotes/")
+    )
 
 
-def is_shortened(entry: Entry) -> bool:
-    """Whether ``gc`` removed the old values of the refs that the operation moved."""
-    return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
-
-
-def _value(value: RefValue, full: bool) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, CommitId):
-        return str(value) if full else value.short
-    return printable(value)
-
-
-def moves(entry: Entry, *, full: bool = False) -> str:
+def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
     """Everything that an operation moved or recorded, on one line."""
-    return ", ".join(_moves(entry, full))
+    return ", ".join(_moves(operation, full))
 
 
-def _moves(entry: Entry, full: bool) -> Iterator[str]:
+def _moves(operation: Operation | Undoing, full: bool) -> Iterator[str]:
+    entry = operation.entry
+
+    def shown(value: CommitId | str | None) -> str:
+        if isinstance(value, CommitId):
+            return str(value) if full else value.short
+        return "none" if value is None else printable(value)
+
+    def about(kind: str) -> list[CommitId]:
+        return [CommitId(each.subject) for each in entry.statements if each.name == kind]
+
     for change in entry.refs:
-        yield ref_move(change, full=full)
+        name, new = _label(change.name), shown(change.new)
+        if change.old != change.new:
+            yield f"{name} {shown(change.old)} -> {new}"
+        else:  # gc removed the old value
+            yield f"{name} deleted" if change.new is None else f"{name} {new}"
     for made in entry.deployments:
-        yield f"{_value(CommitId(made.subject), full)} live on {printable(made.target)}"
+        yield f"{shown(CommitId(made.subject))} live on {printable(made.target)}"
     for taken in (each for each in entry.retractions if each.target):
         which = taken.subject.hex()[: None if full else 10]
         yield f"{which} retracted on {printable(taken.target)}"
     if len(entry.commits) > 1:
         yield count(len(entry.commits), "commit")
-    for noted in _named(entry, "annotation") if entry.is_received else ():
-        yield f"{_value(noted, full)} annotated"
-    signed = _named(entry, "signature")
+    for noted in about("annotation") if entry.is_received else ():
+        yield f"{shown(noted)} annotated"
+    signed = about("signature")
     if signed and not (entry.commits or entry.deployments or entry.retractions):
         yield f"{count(len(signed), 'signature')} added"
-    if states := {*_named(entry, "tombstone"), *entry.says_of("forgotten")}:
+    if states := {*about("tombstone"), *entry.says_of("forgotten")}:
         yield f"{count(len(states), 'state')} forgotten"
     for what in ("absent", "stored"):
         if found := entry.says_of(what):
             yield f"{count(len(found), 'state')} {what}"
     for mark in (each for each in entry.states if each.path):
-        yield f"weights of {_value(mark.commit, full)} {_WEIGHTS[mark.what]}"
+        yield f"weights of {shown(mark.commit)} {_WEIGHTS[mark.what]}"
 
 
-def _named(entry: Entry, kind: str) -> list[CommitId]:
-    return [CommitId(each.subject) for each in entry.statements if each.name == kind]
-
-
-def about(entry: Entry) -> str:
+def _about(operation: Operation) -> str:
     """The number of the operation it undoes, else a commit's message, else its note."""
+    entry = operation.entry
     if entry.undoes is not None:
         return f"undoes {entry.undoes}"
     if entry.commits:
@@ -188,25 +171,11 @@ def about(entry: Entry) -> str:
     return "" if told else one_line(entry.note)
 
 
-def operation_json(operation: Operation) -> dict[str, Any]:
-    """One operation; times both in ISO 8601 (UTC) and in nanoseconds."""
-    entry = operation.entry
-    return {
-        "number": operation.number,
-        **fields(entry, "operation time@ author=done_by sent_by=sender reason=why note refs"),
-        "commits": [commit.id for commit in entry.commits],
-        **fields(entry, "statements states undoes"),
-        "undone_by": operation.undone_by,
-        "shortened": is_shortened(entry),
-    }
-
-
 def print_operations(session: Session) -> None:
     """Prints the operations, newest first, with what each of them moved."""
     found = list(session.repo.operations())
     if session.as_json:
-        payload = {"operations": [operation_json(each) for each in found]}
-        session.json("mvc.undo.list/1", payload)
+        session.json("mvc.undo.list/1", {"operations": found})
         return
     rows = [_row(each, full=session.verbose) for each in found]
     styles = [None if each.undone_by is None else "dim" for each in found]
@@ -217,7 +186,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
     entry, state = operation.entry, ""
     if operation.undone_by is not None:
         state = f"undone by {operation.undone_by}"
-    elif operation.number and is_shortened(entry):
+    elif operation.number and operation.shortened:
         state = "cannot be undone"
     return (
         str(operation.number),
@@ -226,6 +195,6 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         state,
         who(entry.done_by, entry.sender),
         one_line(entry.why),
-        moves(entry, full=full),
-        about(entry),
+        moves(operation, full=full),
+        _about(operation),
     )

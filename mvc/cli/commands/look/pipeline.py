@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
+from mvc.api import set_value
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.codecs.stage import Stage
 from mvc.codecs.stages import Compressor
@@ -22,7 +23,6 @@ from mvc.pipelines import (
     Requirements,
     read_stages,
 )
-from mvc.repo.config import set_value
 
 _ABOUT = "about lossy decides"  # of a stage, in JSON
 

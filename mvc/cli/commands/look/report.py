@@ -14,7 +14,7 @@ from typing import Literal
 import click
 
 from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, option, verb
-from mvc.repo.worktree.worktree import is_report
+from mvc.files import is_report
 from mvc.report.page import write_report
 from mvc.text import size
 

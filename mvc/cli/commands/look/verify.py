@@ -10,7 +10,6 @@ from __future__ import annotations
 from mvc.api import Vouched
 from mvc.cli.commits import IsLive, live_now
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
-from mvc.repo.statements.signatures import told
 from mvc.text import count, format_time
 
 
@@ -61,6 +60,6 @@ def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
     answered = session.answered("mvc.verify.versions/1", {"versions": versions})
     for commit, checked in () if answered else found:
         style = None if checked.trust == "good" else "bad"
-        said = session.paint(f"signed {told(checked)}", style)
+        said = session.paint(f"signed {checked}", style)
         session.line(f"{session.paint(commit.short, 'id')} {said}")
     return int(any(checked.trust != "good" for _, checked in found))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.api import CloneOptions
+from mvc.api import CloneOptions, clone_into
 from mvc.cli.restored import tell
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.remote.clone import clone
 from mvc.text import count, printable, size
 
 
@@ -33,7 +32,7 @@ def command(session: Session, args: _CloneOptions) -> None:
         branch=args.branch, states=args.states, bare=args.bare, options=args.options
     )
     with session.progress("receiving") as progress:
-        done = clone(args.url, args.folder, options, config=load, progress=progress)
+        done = clone_into(args.url, args.folder, options, config=load, progress=progress)
     if session.answered("mvc.clone/1", done):
         return
     came = done.fetched

@@ -10,12 +10,11 @@ import os
 
 import click
 
-from mvc.api import Config
+from mvc.api import KEYS, Config, set_value, unset_value, user_file
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
 from mvc.errors import NotARepository
 from mvc.names import printable
-from mvc.repo.config import KEYS, set_value, unset_value, user_file
 
 
 class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):

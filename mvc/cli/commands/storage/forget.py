@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import mvc.recipes as recipes
-from mvc.api import Best, Chosen, Commit, ForgetPreview, Receipt, Retention
+from mvc.api import Chosen, Commit, ForgetPreview
 from mvc.cli.commits import forgotten_on
 from mvc.cli.payload import stamped
 from mvc.cli.receipts import print_receipt
@@ -30,8 +30,6 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import NotConfirmed
-from mvc.maintenance import forget
-from mvc.maintenance.gc import grace_of
 from mvc.text import count, format_time, listed, one_line, printable, size
 
 _FIRST = 10
@@ -72,51 +70,48 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
 def command(session: Session, args: _ForgetOptions) -> int | None:
     changes = not args.dry_run and not args.listed
-    return session.at_remote(args.remote, lambda: _forget(session, args), changes=changes)
+    return session.at_remote(args.remote, lambda: _command(session, args), changes=changes)
+
+
+def _command(session: Session, args: _ForgetOptions) -> int | None:
+    if args.listed:
+        _print_receipts(session, args.rev)
+    elif args.weights:
+        _drop_weights(session, args)
+    else:
+        return _forget(session, args)
+    return None
 
 
 def _forget(session: Session, args: _ForgetOptions) -> int:
-    if args.listed:
-        return _print_receipts(session, args.rev)
-    if args.weights:
-        _drop_weights(session, args)
-        return 0
-    context, as_json = session.repo.context, session.as_json
-    rules = Retention(
-        best=tuple(Best.parse(text) for text in args.keep_best),
-        last=args.keep_last,
-        hourly=args.keep_hourly,
-        daily=args.keep_daily,
-        unused=args.unused,
-        unqueried=args.unqueried,
-    )
-    chosen = forget.choose(context, list(args.rev), rules or None)
+    storage = session.repo.storage
+    rules = fields(args, "unused unqueried keep_last keep_hourly keep_daily keep_best")
+    chosen = storage.forget(args.rev, **rules, dry_run=True)
     asks = bool(chosen.commits) and not args.dry_run and not args.force
-    if asks:
-        _check_can_ask(as_json=as_json)
+    if asks and (session.as_json or not sys.stdin.isatty()):
+        raise NotConfirmed(
+            "what is forgotten is gone for good, and there is nobody to ask",
+            hint="look with -n, then add -f",
+        )
     with session.progress("looking at", counted=True) as progress:
-        grace = grace_of(context)
-        cost = forget.preview(context, chosen, grace=grace, progress=progress)
-    if not as_json and (asks or args.dry_run or session.verbosity >= 0):
-        _print(session, chosen, cost)
-    if not as_json:
+        cost = storage.preview(chosen, progress=progress)
+    if not session.as_json:
+        if asks or args.dry_run or session.verbosity >= 0:
+            _print(session, chosen, cost)
         _warn(session, chosen)
     question = f"Forget {count(len(chosen.commits), 'state')} for good?"
     if asks and not click.confirm(question, err=True):
         return 1
-    done = None if args.dry_run else forget.forget(context, chosen, reason=args.reason or "")
-    if as_json:
-        told = {
-            "dry_run": args.dry_run,
-            "number": None if done is None else done.sequence,
-            "receipt": None if done is None else _receipt(session, done.sequence),
-        }
-        session.json("mvc.forget/1", told | _json(chosen, cost))
-    elif done is not None:
-        states = count(len(done.entry.forgets), "state")
-        session.note(f"Forgot {states}; 'mvc gc' removes the bytes")
-        if session.verbosity >= 0:
-            print_receipt(session, _receipt(session, done.sequence))
+    if not args.dry_run:
+        chosen = storage.forget(chosen, reason=args.reason or "")
+    made = [each for each in storage.receipts() if each.number == chosen.number]
+    told = {"dry_run": args.dry_run, "number": chosen.number, "receipt": made[0] if made else None}
+    if not session.answered("mvc.forget/1", told | _json(chosen, cost)):
+        for receipt in made:
+            states = count(len(receipt.states), "state")
+            session.note(f"Forgot {states}; 'mvc gc' removes the bytes")
+            if session.verbosity >= 0:
+                print_receipt(session, receipt)
     return int(bool(chosen.already) and not chosen.commits)
 
 
@@ -130,32 +125,18 @@ def _drop_weights(session: Session, args: _ForgetOptions) -> None:
     session.note(f"given up: the weights of {names}; 'mvc gc' deletes what no other version has")
 
 
-def _receipt(session: Session, number: int) -> Receipt:
-    return next(r for r in session.repo.storage.receipts() if r.number == number)
-
-
-def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
+def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
     wanted = {session.repo.find(rev) for rev in revs}
     found = [
         receipt
         for receipt in session.repo.storage.receipts()
         if not wanted or wanted & {state.commit for state in receipt.states}
     ]
-    if session.answered("mvc.forget.list/1", {"receipts": found}):
-        return 0
-    for receipt in found:
-        print_receipt(session, receipt)
-    if not found:
-        session.note("nothing was forgotten")
-    return 0
-
-
-def _check_can_ask(*, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
-        raise NotConfirmed(
-            "what is forgotten is gone for good, and there is nobody to ask",
-            hint="look with -n, then add -f",
-        )
+    if not session.answered("mvc.forget.list/1", {"receipts": found}):
+        for receipt in found:
+            print_receipt(session, receipt)
+        if not found:
+            session.note("nothing was forgotten")
 
 
 def _warn(session: Session, chosen: Chosen) -> None:

@@ -12,17 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mvc.api import FsckReport, Healed, Problem, Repaired
+from mvc.api import FsckReport, Problem, Repaired, heal, rebuild_index
 from mvc.cli.commits import tell_absent
+from mvc.cli.session import load
 from mvc.cli.verb import REMOTE, CommandOptions, Session, fields, flag, option, verb
-from mvc.errors import DamagedData, HistoryMissing, RemoteRefused
+from mvc.errors import DamagedData, RemoteRefused
 from mvc.ids import CommitId
-from mvc.maintenance.fsck.fsck import forget_index, lost_end
-from mvc.maintenance.quarantine import QUARANTINE
-from mvc.maintenance.repair.journal import before_opening
-from mvc.maintenance.repair.repair import folder_of
-from mvc.names import FOLDER
-from mvc.system import FileSystem
 from mvc.text import count, listed, printable, size
 
 _FIRST = 10
@@ -55,21 +50,29 @@ def command(session: Session, args: _FsckOptions) -> int | None:
 
 
 def _fsck(session: Session, args: _FsckOptions) -> int:
-    healed = _before_opening(session, args.other) if args.repair else []
-    if args.rebuild:
-        _rebuild(session)
     told: dict[str, Any] = {}
     if args.repair:
         with session.progress("repairing") as progress:
-            done = session.repo.storage.repair(full=args.full, other=args.other, progress=progress)
-        report, healed = done.after, [*healed, *done.healed]
-        told = {"healed": healed, "quarantined": done.quarantined, "freed_bytes": done.freed}
-        if not session.as_json:
-            _print_repaired(session, healed, done, args.other)
+            done = heal(
+                other=args.other,
+                full=args.full,
+                rebuild=args.rebuild,
+                config=load,
+                progress=progress,
+            )
+        report, lost = done.after, done.lost
+        told = fields(done, "healed quarantined freed_bytes=freed")
     else:
+        lost = rebuild_index(config=load) if args.rebuild else None
         with session.progress("checking") as progress:
             report = session.repo.storage.fsck(full=args.full, progress=progress)
+    if lost is not None:
+        session.warn(f"{lost}; they are given up, and the index is rebuilt")
+    if args.rebuild:
+        session.note("the index was rebuilt")
     if not session.answered("mvc.fsck/1", fields(report) | told):
+        if args.repair:
+            _print_repaired(session, done, args.other)
         _print(session, report)
         if not (report.sound or args.other):
             session.note(
@@ -79,33 +82,23 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
     return 0 if report.sound else DamagedData.exit_code
 
 
-def _before_opening(session: Session, other: Path | None) -> list[Healed]:
-    """Heals journal and format, without which the repository cannot be opened."""
-    folder = _folder(session.fs)
-    if folder is None:
-        return []  # opening says so
-    source = None if other is None else folder_of(session.fs, other)
-    return before_opening(session.fs, folder, source)
-
-
-def _print_repaired(
-    session: Session, healed: Sequence[Healed], done: Repaired, other: Path | None
-) -> None:
+def _print_repaired(session: Session, done: Repaired, other: Path | None) -> None:
 
     good = session.paint("healed", "good")
-    shown = len(healed) if session.verbose else _FIRST
-    for each in healed[:shown]:
+    shown = len(done.healed) if session.verbose else _FIRST
+    for each in done.healed[:shown]:
         session.line(
             f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
         )
-    if len(healed) > shown:
-        session.line(f"{good} {len(healed) - shown:,} more")
+    if len(done.healed) > shown:
+        session.line(f"{good} {len(done.healed) - shown:,} more")
     for kept in done.quarantined:
-        where = f"{QUARANTINE}/{kept.file}"
-        session.line(f"{session.paint('quarantined', 'bad')} {where}: {printable(kept.why)}")
+        session.line(
+            f"{session.paint('quarantined', 'bad')} quarantine/{kept.file}: {printable(kept.why)}"
+        )
     if done.freed:
         session.note(f"{size(done.freed)} of leftovers were deleted")
-    if not (healed or done.quarantined):
+    if not (done.healed or done.quarantined):
         session.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
 
 
@@ -113,33 +106,6 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
     lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
     more = "another BACKUP" if other is not None else "--from BACKUP"
     return f"nothing could be healed{lost} (try {more})"
-
-
-def _rebuild(session: Session) -> None:
-    loss = None
-    try:
-        context = session.repo.context
-    except HistoryMissing as error:
-        # The journal is older than the index: opening is refused until the index is gone.
-        loss = error.message
-    else:
-        if lost := lost_end(context):
-            loss = f"{lost.told}, and nothing stands behind"
-            session.close()
-    if loss is not None:
-        session.warn(f"{loss}; they are given up, and the index is rebuilt")
-        folder = _folder(session.fs)
-        if folder is not None:
-            forget_index(session.fs, folder)
-    session.repo.storage.rebuild_index()
-    session.note("the index was rebuilt")
-
-
-def _folder(fs: FileSystem) -> Path | None:
-    """The repository's folder, whether it can be opened or not."""
-    here = fs.realpath(fs.cwd())
-    found = (p / FOLDER for p in (here, *here.parents) if fs.stat(p / FOLDER) is not None)
-    return next(found, None)
 
 
 def _print(session: Session, report: FsckReport) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from mvc.api import Collection
 from mvc.cli.verb import DRY_RUN, REMOTE, CommandOptions, Session, fields, option, reason, verb
-from mvc.errors import InvalidTime, WrongUsage
-from mvc.maintenance.gc import grace_of
+from mvc.limits import BUCKET_DAYS
 from mvc.text import count, size
 
 
@@ -31,18 +30,11 @@ def command(session: Session, args: _GcOptions) -> int | None:
 
 
 def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
-    try:
-        span = grace_of(session.repo.context, args.grace)
-    except InvalidTime as error:
-        if args.grace is None:
-            raise
-        raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
         done = session.repo.storage.gc(
-            grace=span, dry_run=args.dry_run, reason=args.reason or "", progress=progress
+            grace=args.grace, dry_run=args.dry_run, reason=args.reason or "", progress=progress
         )
-    asked = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
-    told = session.answered("mvc.gc/1", asked | fields(done))
+    told = session.answered("mvc.gc/1", {"dry_run": args.dry_run} | fields(done))
     if not told and (args.dry_run or not session.quiet):
         _print(session, done, dry_run=args.dry_run, bucket=bucket)
 
@@ -68,11 +60,9 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
             "(phantoms), which is cheaper"
         )
     if bucket and done.freed > 0:
-        from mvc.remote.transports.bucket.sweeping import DAY, UNNAMED_FOR
-
         session.line(
             f"{'Would be freed later' if dry_run else 'To be freed'}: {size(done.freed)} of "
-            f"{size(done.before)}. A bucket keeps what is dropped for {UNNAMED_FOR // DAY} days, "
+            f"{size(done.before)}. A bucket keeps what is dropped for {BUCKET_DAYS} days, "
             "forgotten states too; a 'mvc gc --remote' after that deletes it"
         )
     elif dry_run and (named or done.freed):

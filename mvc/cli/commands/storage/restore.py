@@ -10,10 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from mvc.api import Repository
+from mvc.api import Repository, restore
 from mvc.cli.verb import CommandOptions, Session, argument, verb
 from mvc.errors import NotARepository
-from mvc.maintenance.backup import restore
 from mvc.server.repositories import names_in
 from mvc.text import count, printable, size
 
@@ -36,7 +35,7 @@ def command(session: Session, args: _RestoreOptions) -> None:
             raise NotARepository(error.message, hint=hint) from error
     if not session.answered("mvc.restore/1", done):
         with Repository.open(done.folder, discover=False) as restored:
-            has_files = not restored.context.bare and restored.head(if_known=True).commit
+            has_files = not restored.config.get("core.bare") and restored.head(if_known=True).commit
         step = "checkout HEAD -f" if has_files else "log --all"
         folder = quote(str(done.folder))
         then = f"; next: {printable(f'mvc -C {folder} {step}')}" if done.versions else ""

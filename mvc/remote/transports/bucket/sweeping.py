@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from mvc.ids import DIGEST_SIZE
 from mvc.io.files import TEMPORARY
+from mvc.limits import BUCKET_DAYS
 from mvc.remote.transports.bucket.layout import (
     DROPPED,
     JOURNAL_PARTS,
@@ -26,8 +27,7 @@ from mvc.remote.transports.bucket.objects import Objects, Stored
 from mvc.remote.transports.bucket.publishing import Publisher
 
 _OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
-DAY = 24 * 3600 * 10**9
-UNNAMED_FOR = 14 * DAY
+UNNAMED_FOR = BUCKET_DAYS * 24 * 3600 * 10**9
 """How long an object stays that no head names, in ns."""
 
 
