@@ -241,3 +241,16 @@ def check_author(name: str) -> str:
     if len(name.encode()) > MAX_NAME_BYTES:
         raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
     return name
+
+
+def check_run(name: str) -> str:
+    """Returns ``name`` if it can be that of a run, or is empty; raises InvalidName otherwise."""
+    if printable(name) != name or name != name.strip():
+        raise InvalidName(
+            f"the run's name holds a control character, or begins or ends with a space: "
+            f"{printable(name)!r}",
+            hint="write it on one line, such as 'lr-0.1'",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
+    return name

@@ -22,13 +22,13 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 886,
-    "adapters": 2_120,
-    "api": 833,
+    ".": 893,
+    "adapters": 2_166,
+    "api": 850,
     "cli": 3_980,
     "codecs": 1_489,
-    "distributed": 1_915,
-    "frameworks": 2_630,
+    "distributed": 1_902,
+    "frameworks": 2_629,
     "importing": 413,
     "io": 1_406,
     "lossy": 2_130,
@@ -39,13 +39,13 @@ BUDGET = {
     "probing": 835,
     "recipes": 1_806,
     "remote": 5_718,
-    "repo": 6_357,
+    "repo": 6_335,
     "report": 699,
     "server": 1_290,
     "serving": 653,
     "store": 5_856,
     "testing": 406,
-    "training": 1_485,
+    "training": 1_441,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -19,7 +19,7 @@ from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
-from mvc.model.manifest import Check, FileEntry, View
+from mvc.model.manifest import Check, FileEntry, LogicalTensor, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_key
 
@@ -102,6 +102,8 @@ class StepFrom(Struct, frozen=True):
 class ParsedFile(ABC):
     """One file, or one Python state seen as a file of ``size`` bytes."""
 
+    path = "the state"
+    """The name for messages."""
     format: str
     size: int
     contents: tuple[ParsedContent, ...]
@@ -123,6 +125,12 @@ class ParsedFile(ABC):
         """The whole content as it lies in memory, without a copy, or None."""
         del content
         return None
+
+    def copied(self, content: int) -> memoryview:
+        """The whole content, in new memory."""
+        out = memoryview(bytearray(self.contents[content].spec.nbytes))
+        self.read(content, 0, out)
+        return out
 
     def is_hole(self, content: int, start: int, length: int) -> bool:
         """Whether this range of a content is known to be zero without being read."""
@@ -152,6 +160,7 @@ class ParsedFile(ABC):
 
 PlacedFile: TypeAlias = ParsedFile | FileEntry
 """What says where everything in a file lies: a parsed file, or the entry of a stored one."""
+PlacedTensor: TypeAlias = ParsedTensor | LogicalTensor
 
 
 class SourceFile(ParsedFile):

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from mvc.adapters.parsed import ParsedFile, StepFrom
-from mvc.adapters.python.state import to_state
-from mvc.model.manifest import FileEntry
 
 
 class ReplacedFile(ParsedFile):
@@ -43,14 +38,7 @@ class ReplacedFile(ParsedFile):
         """The file's own skeleton: names, shapes and all bytes outside contents."""
         return self._parsed.skeleton()
 
-    def nested(self, entry: FileEntry) -> Any:
-        """A Python state, nested as it was given; ``entry`` describes this file."""
-        return to_state(entry, self.skeleton(), self.copied)
-
     def copied(self, content: int) -> memoryview:
-        """A content in memory that the caller may modify."""
-        if content in self._made:
-            return self._made[content]
-        out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
-        self._parsed.read(content, 0, out)
-        return out
+        """The replaced content itself, and copies of all others."""
+        made = self._made.get(content)
+        return self._parsed.copied(content) if made is None else made

@@ -55,7 +55,7 @@ class ServedVersion(Struct, frozen=True):
         return f"<ServedVersion {self.commit.short}: {len(self.state)} tensors>"
 
 
-def encode(version: ServedVersion) -> tuple[memoryview, ...]:
+def encode_served(version: ServedVersion) -> tuple[memoryview, ...]:
     """The file in consecutive parts, which borrow the memory of the state where they can."""
     parsed = from_state(version.state)
     header = safetensors_header(parsed.skeleton(), "version")
@@ -66,7 +66,7 @@ def encode(version: ServedVersion) -> tuple[memoryview, ...]:
     return memoryview(head), *(whole(parsed, i) for i in range(len(parsed.contents)))
 
 
-def decode(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
+def decode_served(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
     """The version in ``data``; its state borrows that memory.
 
     ``name`` is for messages. ``noted``: versions that the note beside the file names, one of which

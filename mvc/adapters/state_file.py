@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from msgspec import Struct
 
 from mvc.adapters.files.detect import opaque
 from mvc.adapters.hashing import hash_finally, whole
-from mvc.adapters.parsed import MemorySource, ParsedFile
+from mvc.adapters.parsed import MemorySource, ParsedFile, StepFrom
+from mvc.adapters.python.arrays import array_bytes, has_dtype, make_array
 from mvc.adapters.python.state import from_state, to_state
+from mvc.adapters.replaced import ReplacedFile
 from mvc.adapters.views import extract
-from mvc.ids import Root
+from mvc.ids import BlobId, Root
+from mvc.lossy.reducer import Array, Arrays, Reducer
 from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.names import DEFAULT_STATE
+
+Specs: TypeAlias = Mapping[str, TensorSpec]
+
+
+class FileArrays(Struct, frozen=True):
+    """Tensors of a file as arrays, by name.
+
+    A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its
+    dtype. ``contents`` has the position of each tensor's content in the file.
+    """
+
+    arrays: dict[str, Array]
+    dtypes: dict[str, str]
+    contents: dict[str, int]
+
+    @classmethod
+    def of(cls, parsed: ParsedFile) -> FileArrays:
+        """The tensors with elements that are whole contents, not views into a raw storage."""
+        made = cls({}, {}, {})
+        seen: set[int] = set()
+        for tensor in parsed.tensors:
+            spec = parsed.contents[tensor.content].spec
+            if tensor.view is not None or tensor.content in seen or not spec.nbytes:
+                continue
+            seen.add(tensor.content)
+            made.arrays[tensor.key] = array_of(spec, whole(parsed, tensor.content))
+            made.contents[tensor.key] = tensor.content
+            if not has_dtype(spec.dtype):
+                made.dtypes[tensor.key] = spec.dtype
+        return made
+
+
+def array_of(spec: TensorSpec, data: memoryview) -> Array:
+    """An array over ``data``: of unsigned integers where numpy lacks the dtype."""
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")
+    return np.frombuffer(data, words).reshape(spec.shape)
 
 
 class StateFile:
@@ -50,9 +95,49 @@ class StateFile:
         return self.entry.state.root
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The names of its tensors, in the order of the file."""
-        return tuple(tensor.key for tensor in self.parsed.tensors)
+    def approximated(self) -> frozenset[str]:
+        """The names of the tensors that are stored as approximate steps."""
+        steps = self.parsed.steps or {}
+        return frozenset(t.key for t in self.parsed.tensors if t.content in steps)
+
+    def arrays(self) -> FileArrays:
+        """Its tensors as arrays, which share the file's memory if possible; do not modify them."""
+        return FileArrays.of(self.parsed)
+
+    def with_arrays(self, arrays: Arrays) -> StateFile:
+        """The file with these arrays in the place of the tensors of their names."""
+        places = {tensor.key: tensor.content for tensor in self.parsed.tensors}
+        made = {places[name]: array_bytes(array) for name, array in arrays.items()}
+        return StateFile(ReplacedFile(self.parsed, made, {}))
+
+    def reduced(
+        self,
+        reducer: Reducer,
+        before: Callable[[Specs], Arrays],
+        ids: Mapping[str, BlobId],
+        *,
+        loss: float | None = None,
+    ) -> StateFile:
+        """The file as ``reducer`` makes it after a stored version of it.
+
+        ``before`` gives that version's tensors of these names, dtypes and shapes, as far as it has
+        them, and ``ids`` has the ids of all: what is approximated is stored as a step from there.
+        """
+        given = self.arrays()
+        specs = {name: self.parsed.contents[i].spec for name, i in given.contents.items()}
+        specs = {name: s for name, s in specs.items() if reducer.may_change(name, s.dtype)}
+        training = {name: given.arrays[name] for name in specs}
+        made = reducer.reduce(before(specs) or None, training, loss=loss, dtypes=given.dtypes)
+        contents, coding = given.contents, reducer.pipeline.text
+        arrays = {n: a for n, a in made.arrays.items() if a is not training[n]}
+        steps = {contents[n]: StepFrom(ids[n], s, coding) for n, s in made.steps.items()}
+        replaced = {contents[n]: array_bytes(a) for n, a in arrays.items()}
+        return StateFile(ReplacedFile(self.parsed, replaced, steps))
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """The dtypes and shapes of its tensors, by name."""
+        return {tensor.key: tensor.spec for tensor in self.parsed.tensors}
 
     @property
     def in_memory(self) -> bool:
@@ -61,8 +146,8 @@ class StateFile:
         return self.parsed.steps is None and any(lies)
 
     def nested(self) -> Any:
-        """The state as ``checkout`` returns it; it borrows the file's memory where it can."""
-        return to_state(self.entry, self.parsed.skeleton(), lambda i: whole(self.parsed, i))
+        """The state as ``checkout`` returns it, in memory of its own but for what was replaced."""
+        return to_state(self.parsed, self.parsed.skeleton(), self.parsed.copied)
 
     def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
         """The row-major bytes of a tensor of ``entry``, borrowed where they lie so in memory."""

@@ -53,8 +53,11 @@ if TYPE_CHECKING:
     from mvc.repo.scratch import Scratch
     from mvc.repo.statements.annotations import Annotation, Annotations
     from mvc.repo.statements.live import Deployed, Live
+    from mvc.repo.statements.protection import Recording
     from mvc.repo.statements.signatures import Vouched
+    from mvc.repo.values import check_values, metrics_from, params_from
     from mvc.repo.version_stats import VersionStats
+    from mvc.repo.worktree.git_code import GitCode
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import FileChange, Status
 
@@ -80,6 +83,7 @@ __all__ = [
     "ForgetPreview",
     "ForgottenState",
     "FsckReport",
+    "GitCode",
     "Healed",
     "Identified",
     "Interrupted",
@@ -94,6 +98,7 @@ __all__ = [
     "Problem",
     "Pushed",
     "Receipt",
+    "Recording",
     "Ref",
     "RefUpdate",
     "Relation",
@@ -118,12 +123,15 @@ __all__ = [
     "VersionFile",
     "VersionStats",
     "Vouched",
+    "check_values",
     "clone",
     "clone_into",
     "entered",
     "fetches",
     "heal",
+    "metrics_from",
     "opened",
+    "params_from",
     "rebuild_index",
     "refs_of",
     "restore",
@@ -155,6 +163,7 @@ _IN = {
     "ForgetPreview": "mvc.maintenance.forget",
     "ForgottenState": "mvc.maintenance.receipts",
     "FsckReport": "mvc.maintenance.report",
+    "GitCode": "mvc.repo.worktree.git_code",
     "Healed": "mvc.maintenance.report",
     "Identified": "mvc.repo.worktree.identify",
     "Interrupted": "mvc.repo.context",
@@ -170,6 +179,7 @@ _IN = {
     "Problem": "mvc.maintenance.report",
     "Pushed": "mvc.remote.push",
     "Receipt": "mvc.maintenance.receipts",
+    "Recording": "mvc.repo.statements.protection",
     "Ref": "mvc.repo.lookup.refs",
     "RefUpdate": "mvc.remote.transfer",
     "Relation": "mvc.repo.content.relation",
@@ -194,12 +204,15 @@ _IN = {
     "VersionFile": "mvc.repo.checkout.reader",
     "VersionStats": "mvc.repo.version_stats",
     "Vouched": "mvc.repo.statements.signatures",
+    "check_values": "mvc.repo.values",
     "clone": "mvc.api.clone",
     "clone_into": "mvc.remote.clone",
     "entered": "mvc.api.absent",
     "fetches": "mvc.api.absent",
     "heal": "mvc.api.healing",
+    "metrics_from": "mvc.repo.values",
     "opened": "mvc.api.given",
+    "params_from": "mvc.repo.values",
     "rebuild_index": "mvc.api.healing",
     "refs_of": "mvc.api.remotes",
     "restore": "mvc.maintenance.backup",

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
+    from mvc.repo.statements.protection import Recording
     from mvc.repo.statements.record import Send
     from mvc.repo.statements.rollback import RolledBack
     from mvc.repo.statements.signatures import Vouched
@@ -137,7 +138,7 @@ class Repository(Unpicklable):
     @classmethod
     def open(
         cls,
-        path: PathName = ".",
+        path: PathName | Repository = ".",
         *,
         discover: bool = True,
         config: Configure | None = None,
@@ -146,9 +147,13 @@ class Repository(Unpicklable):
     ) -> Self:
         """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
 
+        Of an open repository this is another handle, with the same settings.
         ``config`` makes the configuration from the path of the repository's own file.
         Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
         """
+        if isinstance(path, Repository):
+            of, discover = path.context, False
+            path, config, fs, clock = of.root, lambda _: of.config, of.store.fs, of.store.clock
         return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
 
     @classmethod
@@ -658,9 +663,13 @@ class Repository(Unpicklable):
 
     # -- asking ------------------------------------------------------------------------------
 
-    def time(self, value: Time) -> int:
-        """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``."""
-        return moment_of(value, now_ns=self.context.store.clock.now_ns())
+    def time(self, value: Time | None = None) -> int:
+        """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``.
+
+        Without one it is now.
+        """
+        now = self.context.store.clock.now_ns()
+        return now if value is None else moment_of(value, now_ns=now)
 
     def _moment(self, value: Time | None) -> int | None:
         return None if value is None else self.time(value)
@@ -935,6 +944,26 @@ class Repository(Unpicklable):
         if if_known:
             return lookup_refs.head_if_known(self.context)
         return lookup_refs.tip(self.context, branch)
+
+    def recording(
+        self,
+        branch: str | None = None,
+        *,
+        target: str | None = None,
+        alone: bool = False,
+        new_branch: bool = False,
+    ) -> Recording:
+        """A block in which a training records on a branch (default: the current one).
+
+        Others see that. Commits that name it (``CommitOptions.recording``) are deployed to
+        ``target`` until somebody else deploys there or protects it; ``alone``: no other training
+        may. The branch must have a version or be the current one, unless ``new_branch``. Raises
+        UnknownRevision, TargetProtected, and Busy if another training is there.
+        """
+        from mvc.repo.statements.protection import Recording
+
+        at = lookup_refs.tip(self.context, branch, new=new_branch)
+        return Recording(self.context, at.branch, target, alone=alone)
 
     def is_recording(self, branch: str | None) -> bool:
         """Whether a training records on this branch now, in any process of this machine.

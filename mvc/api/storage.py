@@ -192,6 +192,18 @@ class Storage:
         """
         return queries.queries(self.context)
 
+    def join_steps(self, *, since: int = 0) -> int:
+        """Stores runs of approximate steps (``lc``) together, in less space.
+
+        ``since``: of versions that this operation or a later one published. Returns the number of
+        the newest operation, to go on from there.
+        """
+        from mvc.maintenance.repack.super_steps import join
+
+        newest = self.context.fresh().position.sequence
+        join(self.context, since=since)
+        return newest
+
     def repack(
         self,
         *,

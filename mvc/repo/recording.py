@@ -38,9 +38,19 @@ def announce(context: Context, branch: str | None) -> FileLock:
         ) from None
 
 
-def announce_target(context: Context, target: str) -> FileLock:
-    """Makes known that a training deploys to ``target``, until release. Several may."""
-    return context.store.fs.lock(deploying_notice(context, target), shared=True)
+def announce_target(context: Context, target: str, *, alone: bool = False) -> FileLock:
+    """Makes known that a training deploys to ``target``, until release. Several may.
+
+    ``alone``: no other one may. Raises Busy where that cannot be.
+    """
+    notice = _deploying_notice(context, target)
+    try:
+        return context.store.fs.lock(notice, shared=not alone, timeout=_BEGINNING)
+    except Busy:
+        raise Busy(
+            f"another training deploys to {printable(target)} in this repository",
+            hint="wait until it has ended, or name another target",
+        ) from None
 
 
 def is_recording(context: Context, branch: str | None) -> bool:
@@ -50,7 +60,7 @@ def is_recording(context: Context, branch: str | None) -> bool:
 
 def deploying(context: Context, target: str) -> str | None:
     """The process of a training that deploys to ``target``; None if there is none."""
-    return _holder(context, deploying_notice(context, target))
+    return _holder(context, _deploying_notice(context, target))
 
 
 def _holder(context: Context, path: Path) -> str | None:
@@ -78,6 +88,5 @@ def _notice(context: Context, branch: str | None) -> Path:
     return context.store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
 
 
-def deploying_notice(context: Context, target: str) -> Path:
-    """The file that a training on ``target`` holds a lock on; a shared one if others may, too."""
+def _deploying_notice(context: Context, target: str) -> Path:
     return context.store.folder / f"training-{target.replace('/', '%')}"

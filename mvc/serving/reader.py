@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from mvc.adapters.served_version import ServedVersion, decode
 from mvc.api import Deployed
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.names import check_ref
 from mvc.remote.replica import noted, refuse_unfit
 from mvc.serving.follower import Follower
+from mvc.state import ServedVersion, decode_served
 from mvc.system import Clock, FileIdentity, FileSystem
 from mvc.types import PathName
 
@@ -133,7 +133,7 @@ class FileReader:
                 raise WrongUsage(f"{self._path} became shorter while it was read")
         versions = noted(self._fs, self._path)
         try:
-            version = decode(data, str(self._path), versions)
+            version = decode_served(data, str(self._path), versions)
         except WrongUsage:
             if self._fs.stat(self._path) != identity:  # replaced meanwhile, and its note, too
                 return None

@@ -10,7 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.adapters.served_version import ServedVersion, encode
 from mvc.api import Deployed, FileEntry
 from mvc.errors import IoFailed, MvcError, MvcWarning
 from mvc.files import open_file
@@ -19,6 +18,7 @@ from mvc.names import printable
 from mvc.remote.replica import refuse_folder_name, refuse_unfit
 from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.states import one_entry
+from mvc.state import ServedVersion, encode_served
 from mvc.system import SWAPPED, TEMPORARY, FileSystem
 
 if TYPE_CHECKING:
@@ -171,5 +171,5 @@ class FileSink:
 
     def __call__(self, version: ServedVersion) -> None:
         """Writes a version, durable when the call returns. Raises IoFailed."""
-        parts = encode(version)
+        parts = encode_served(version)
         self._fs.replace_file(self._path, lambda file: file.write(parts), mode=None, durable=True)

@@ -6,24 +6,17 @@ The training is not changed. What it resumes from is the approximated state.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from mvc.adapters.hashing import hash_finally
-from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.replaced import ReplacedFile
-from mvc.api import FileEntry
-from mvc.errors import MvcError
-from mvc.ids import BlobId
-from mvc.lossy import Reducer
-from mvc.maintenance.repack.super_steps import STEP, join
+from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownRevision
+from mvc.ids import BlobId, CommitId
+from mvc.lossy import Arrays, Reducer
 from mvc.pipelines import Pipeline
-from mvc.repo.commit.reduced_file import reduced
-from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import tip
+from mvc.state import StateFile
 
 if TYPE_CHECKING:
-    from mvc.api import Repository
+    from mvc.api import FileEntry, Repository, TensorSpec
 
 
 DUE = 64
@@ -35,12 +28,12 @@ class Approximator:
     """Holds what it approximated last, by path, so that no version has to be recovered for it."""
 
     def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
-        self._context = repo.context
+        self._repo = repo
         self._pipeline = pipeline
         self._branch = branch
-        self._held: dict[str, dict[BlobId, memoryview]] = {}
+        self._held: dict[str, dict[BlobId, Any]] = {}
         self._waiting = 0  # versions since steps were last joined
-        self._considered = 0  # the operation before which runs were considered already
+        self._joined = 0  # the operation up to which they were
         self._told = False  # of a failure to join
 
     def committed(self) -> None:
@@ -50,36 +43,69 @@ class Approximator:
         is told as a warning.
         """
         self._waiting += 1
-        if self._waiting < max(DUE, self._context.store.snapshot.position.sequence // _SHARE):
+        if self._waiting < max(DUE, self._joined // _SHARE):
             return
         self._waiting = 0
-        seen = self._context.store.snapshot.position.sequence
         try:
-            join(self._context, since=self._considered)
-            self._considered = seen
+            self._joined = self._repo.storage.join_steps(since=self._joined)
         except (MvcError, MemoryError) as error:
             if not self._told:
                 self._told = True
                 why = str(error) or "not enough memory"
                 text = (
                     f"steps were not joined to super-steps ({why}); every version is stored, and"
-                    f" repo.storage.repack(super_step={STEP}) joins them later"
+                    " repo.storage.join_steps() joins them later"
                 )
                 warnings.warn(text, RuntimeWarning, 2)
 
     def approximated(
-        self, path: str, parsed: ParsedFile, exact: Collection[str] = ()
-    ) -> tuple[ReplacedFile, FileEntry]:
-        """A state against the newest version of ``path``, and its entry with ids and root.
+        self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
+    ) -> StateFile:
+        """A state against the newest version of ``path``; it borrows exact tensors from the state.
 
-        ``exact`` names what stays as it is. Without an earlier version nothing is approximated,
-        and the file has no steps. It borrows exact tensors from the state.
+        ``exact`` names what stays as it is. Without an earlier version nothing is approximated.
         """
-        at = tip(self._context, self._branch, new=True).commit
-        entry = manifests.of_commit(self._context, at).by_path.get(path)
-        held = self._held.pop(path, None)
-        reducer = Reducer(self._pipeline, exact)
-        made = reduced(self._context, reducer, parsed, entry, held=held)
-        done = hash_finally(made, path)
-        self._held[path] = {done.contents[i].id: made.copied(i) for i in made.steps or {}}
-        return made, done
+        file, reducer = StateFile.of(state), Reducer(self._pipeline, exact)
+        at = newest(self._repo, self._branch)
+        entry = None if at is None else self._repo.manifest(at).by_path.get(path)
+        held = self._held.pop(path, {})
+        if at is None or entry is None:
+            made = file.reduced(reducer, lambda _: {}, {})
+        else:
+            ids = {tensor.key: tensor.id for tensor in entry.tensors}
+            try:
+                made = file.reduced(reducer, lambda s: stored(self._repo, at, entry, s, held), ids)
+            except (DamagedData, StateForgotten):
+                made = file.reduced(reducer, lambda _: {}, {})
+        arrays = made.arrays().arrays
+        self._held[path] = {
+            t.id: arrays[t.key] for t in made.entry.tensors if t.key in made.approximated
+        }
+        return made
+
+
+def newest(repo: Repository, branch: str | None) -> CommitId | None:
+    """The newest version of a branch, or of HEAD; None before the first one."""
+    try:
+        return repo.head(branch).commit
+    except UnknownRevision:
+        return None
+
+
+def stored(
+    repo: Repository,
+    version: CommitId,
+    entry: FileEntry,
+    specs: Mapping[str, TensorSpec],
+    held: Mapping[BlobId, Any],
+) -> Arrays:
+    """The tensors of a file of a version that have these names and specs; do not modify them.
+
+    ``held`` are contents in memory; all others are recovered and verified.
+    """
+    fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
+    found = {t.key: held[t.id] for t in fitting if t.id in held}
+    if missing := [tensor.key for tensor in fitting if tensor.key not in found]:
+        tensors = repo.open_file(version, entry.path).tensors(missing)
+        found |= StateFile.of(tensors).arrays().arrays
+    return found

@@ -9,15 +9,13 @@ from typing import Any, TypedDict, cast
 import torch
 from msgspec import Struct
 
-from mvc.adapters.served_version import ServedVersion
+from mvc.api import check_values, metrics_from, params_from
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy import Evaluate, Monitor
-from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, encode_text
+from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, check_run, encode_text
 from mvc.pipelines import Pipeline, Requirements, pipeline_and_bound
-from mvc.repo.commit.request import CommitRequest, check_request, check_run
-from mvc.repo.lookup.refs import HEAD
-from mvc.repo.values import metrics_from, params_from
+from mvc.state import ServedVersion
 from mvc.training.staging import MODES
 
 Metrics = Mapping[str, Any]
@@ -93,7 +91,7 @@ class RecorderOptions(Struct, frozen=True):
     @property
     def tip(self) -> str:
         """The revision that training continues from if none is named."""
-        return self.branch or HEAD
+        return self.branch or "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
         """The metrics of one version: those of every version, those of the step, and its loss."""
@@ -105,7 +103,7 @@ class RecorderOptions(Struct, frozen=True):
     def settings(self, params: Params | None) -> dict[str, str]:
         """The params of one version: those of every version, and those of the step."""
         made = {**self.hyper, **params_from(_joined("params", self.params, params))}
-        check_request(CommitRequest((), params=made))
+        check_values({}, made)
         return made
 
 

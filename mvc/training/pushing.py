@@ -19,7 +19,6 @@ from msgspec import Struct
 from mvc.api import Repository
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.names import printable
-from mvc.remote.remotes import find_remote
 from mvc.system import Patience, tell, warn
 
 FIRST_PAUSE = 1.0
@@ -67,15 +66,11 @@ class Pusher(threading.Thread):
                 f"HEAD is detached, so there is no branch to push to {remote}",
                 hint="name the branch that gets the versions: branch=...",
             )
-        find_remote(repo.context, remote)
-        context = repo.context
+        repo.remotes.find(remote)
         self._remote, self._branch = remote, branch
-        self._limit = float(context.config.get("recorder.push_timeout"))
+        self._limit = float(repo.config.get("recorder.push_timeout"))
         # Its own: a push that hangs must not hold the other one open, nor use it once it is closed.
-        self._repo = Repository.open(
-            repo.root, discover=False, config=lambda _: context.config,
-            fs=context.store.fs, clock=context.store.clock,
-        )  # fmt: skip
+        self._repo = Repository.open(repo)
         self._changed = threading.Condition()
         self._closing = False
         self._moves = 0  # signs of life of a push

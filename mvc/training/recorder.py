@@ -19,12 +19,9 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.adapters.served_version import ServedVersion
 from mvc.api import CommitResult, opened
 from mvc.errors import WrongUsage
-from mvc.repo.commit.inputs import refuse_empty
-from mvc.repo.lookup.refs import tip
-from mvc.repo.recording import announce, announce_target
+from mvc.state import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
 from mvc.training.pushing import Pusher, PushReport
@@ -151,20 +148,24 @@ class Recorder(Unpicklable):
             options = self._from_resumed(options)
             self._origin, self._first = options.origin, options.start or 0
             self._steps, self._before = self._first, 0
-            context = self._repo.context
-            timeout = float(context.config.get("recorder.timeout"))
+            timeout = float(self._repo.config.get("recorder.timeout"))
             self._queue = Queue(options.when_full, options.queue_bytes, timeout)
-            options = replace(options, branch=tip(context, options.branch).branch)
+            self._recording = failed.enter_context(
+                self._repo.recording(options.branch, target=options.deploy)
+            )
+            options = replace(options, branch=self._recording.branch)
             self._options = options
-            failed.enter_context(announce(context, options.branch))
-            if options.deploy is not None:
-                failed.enter_context(announce_target(context, options.deploy))
             self._pusher: Pusher | None = None
             if options.push is not None:
                 self._pusher = Pusher(self._repo, options.push, options.branch)
                 failed.callback(self._pusher.finish)
             self._writer = WriterThread(
-                self._repo, self._queue, source, options, pusher=self._pusher
+                self._repo,
+                self._queue,
+                source,
+                options,
+                recording=self._recording,
+                pusher=self._pusher,
             )
             self._left = failed.pop_all()  # what ``close`` ends
         self._left.callback(self._repo.before_close(self.close))
@@ -233,7 +234,7 @@ class Recorder(Unpicklable):
         be recorded.
         """
         self._check_open()
-        called_ns = self._repo.context.store.clock.now_ns()
+        called_ns = self._repo.time()
         self._writer.raise_failure()
         if (resumed := resumed_since(self._repo, getattr(self._source, "model", None))) is not None:
             self._before += self._steps - self._first
@@ -258,8 +259,10 @@ class Recorder(Unpicklable):
         if reducer is not None:
             reducer.check(loss=item.metrics.get("loss"), data=item.data)
         live = self._collect(batch)
-        if self._source.weights:
-            refuse_empty({self._options.name: live["model"]})
+        if self._source.weights and not live["model"]:
+            raise WrongUsage(
+                f"the state at {self._options.name} is empty: the model has no tensors"
+            )
         if reducer is not None:
             reducer.check_names(live["model"])
         waited = self._queue.reserve(item, measure(live))
@@ -300,9 +303,9 @@ class Recorder(Unpicklable):
         Raises WrongUsage without a target, and TargetProtected.
         """
         self._check_open()
-        if self._options.deploy is None or self._writer.guard is None:
+        if self._options.deploy is None:
             raise WrongUsage("this recorder has no target", hint="name one: deploy='prod'")
-        self._writer.guard.deploy_again()
+        self._recording.deploy_again()
 
     def flush(self) -> None:
         """Waits until everything taken is durable. Raises the error of a commit that failed."""
@@ -321,7 +324,7 @@ class Recorder(Unpicklable):
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
             newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
             skipped=writer.skipped, push=None if pusher is None else pusher.report,
-            not_deployed=0 if writer.guard is None else writer.guard.left_out,
+            not_deployed=self._recording.left_out,
         )  # fmt: skip
 
     def close(self) -> Report:

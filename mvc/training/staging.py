@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from msgspec import Struct, field
 
-from mvc.adapters.python.arrays import tensor_spec
 from mvc.errors import Busy, UnsupportedTensor
 from mvc.ids import CommitId
+from mvc.state import tensor_spec
 from mvc.structure import MAX_DEPTH, part_name
 from mvc.system import SLICE, Patience, warn
 

@@ -6,32 +6,20 @@ Most of its time goes to hashing, compression and writing, which release the GIL
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from mvc.adapters.files.detect import opaque
-from mvc.adapters.hashing import hash_finally
-from mvc.adapters.parsed import MemorySource, ParsedFile
-from mvc.adapters.python.state import from_state
-from mvc.adapters.replaced import ReplacedFile
-from mvc.adapters.served_version import ServedVersion
-from mvc.api import CommitOptions, CommitResult, FileEntry
-from mvc.errors import WrongUsage
+from mvc.api import CommitOptions, CommitResult
+from mvc.errors import StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import check_path, training_path
-from mvc.repo.commit.commit import code_now, commit
-from mvc.repo.commit.reduced_file import approximating
-from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.hook import announcing
-from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup.refs import tip
-from mvc.repo.statements.protection import DeployGuard
-from mvc.repo.worktree.git_code import GitCode
-from mvc.state import StateFile
-from mvc.training.approximator import Approximator
+from mvc.pipelines import Pipeline
+from mvc.state import ServedVersion, StateFile
+from mvc.training.approximator import Approximator, newest
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
 from mvc.training.pushing import Pusher
@@ -39,7 +27,7 @@ from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource
 
 if TYPE_CHECKING:
-    from mvc.api import Repository
+    from mvc.api import FileEntry, GitCode, Recording, Repository
 
 
 class WriterThread(threading.Thread):
@@ -57,6 +45,7 @@ class WriterThread(threading.Thread):
         source: StateSource,
         options: RecorderOptions,
         *,
+        recording: Recording,
         pusher: Pusher | None = None,
     ) -> None:
         """Raises WrongUsage where options and pipeline do not fit together."""
@@ -64,8 +53,9 @@ class WriterThread(threading.Thread):
         self._repo = repo
         self._queue = queue
         self._pusher = pusher
-        if options.pipeline is None:
-            options = replace(options, pipeline=approximating(repo.context))
+        setting = str(repo.config.get("commit.pipeline"))
+        if options.pipeline is None and Pipeline.parse(setting).forward_only:
+            options = replace(options, pipeline=setting)
         self._options = options
         self._weights = source.weights
         self.reducer = _reducer_for(repo, source, options)
@@ -75,12 +65,11 @@ class WriterThread(threading.Thread):
             buffers = getattr(source, "exact", tuple)
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, options.stages, options.branch)
-        # The model of the last version, if it was approximated.
-        self._stored: tuple[ReplacedFile, FileEntry] | None = None
+        self._stored: StateFile | None = None  # the last version's model, if approximated
         self._code: GitCode | None = None  # that was there when the training began
-        self._files = _parsed(options)
+        self._files = _beside(options)
         self._named: CommitId | None = None  # the origin that a version names
-        self.guard = None if options.deploy is None else DeployGuard(repo.context, options.deploy)
+        self._recording = recording
         self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -102,20 +91,17 @@ class WriterThread(threading.Thread):
         while (item := self._queue.take()) is not None:
             done = False
             try:
-                announce = announcing(self._repo.context, self._options.deploy)
                 made = self._commit(item)
                 done = True
                 if made is None:
                     self.skipped += 1
                 else:
                     self._named = item.origin
-                    self.newest = item.step, replace(made, state=None)
+                    self.newest = item.step, made
                     self.durable += 1
                     if self._pusher is not None:
                         self._pusher.committed()
                     self._hand_out(item, made)
-                    if made.deployment is not None:
-                        announce("deploy", made.deployment)
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
@@ -160,24 +146,22 @@ class WriterThread(threading.Thread):
         files, path = self._files_to_store(), training_path(options.name)
         if self._weights:
             files[options.name] = self._hashed(model, training)
-        files[path] = from_state(training)
-        if self._approximator is not None:
-            files[path], _ = self._approximator.approximated(path, files[path])
+        files[path] = self._file(path, training)
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
-        self._code = self._code or code_now(self._repo.context)
-        request = CommitRequest(
-            changes=[Change.of(name, StateFile(file)) for name, file in files.items()],
+        made = self._repo.commit(
+            files,
             message=self._message(item),
             metrics=item.metrics,
             params=item.params,
             deploy=options.deploy,
-            deploy_time_ns=item.called_ns if as_of_call else None,
             pipeline=self._coding.text if reduced else options.pipeline,
-            time_ns=item.called_ns,
             options=CommitOptions(
+                at=item.called_ns if as_of_call else None,
+                time=item.called_ns,
                 code=self._code,
+                progress=self._queue.moved,
                 max_recovery=options.max_recovery,
                 allow_empty=True,
                 author=options.author,
@@ -185,36 +169,39 @@ class WriterThread(threading.Thread):
                 branch=options.branch,
                 new_branch=options.branch is not None,
                 run=self._run(item),
-                guard=self.guard,
+                recording=self._recording,
             ),
         )
-        return commit(self._repo.context, request, self._queue.moved)
+        self._code = made.code
+        return made
 
-    def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> ParsedFile:
-        """The model as it is stored, with its ids; ``training`` then names its Merkle root."""
-        parsed, name = from_state(model), self._options.name
-        if self._approximator is None:
-            entry = hash_finally(parsed, name)
-        else:
-            parsed, entry = self._approximator.approximated(name, parsed, self._exact)
-            self._stored = parsed, entry
-            if parsed.steps:
+    def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> StateFile:
+        """The model as it is stored; ``training`` then names its Merkle root."""
+        file = self._file(self._options.name, model, self._exact)
+        if self._approximator is not None:
+            self._stored = file
+            if file.approximated:
                 training["approximated"] = self._options.pipeline
-        training["root"] = entry.state.root.hex()
-        return parsed
+        training["root"] = file.root.hex()
+        return file
 
-    def _files_to_store(self) -> dict[str, ParsedFile]:
+    def _file(self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()) -> StateFile:
+        if self._approximator is None:
+            return StateFile.of(state)
+        return self._approximator.approximated(path, state, exact)
+
+    def _files_to_store(self) -> dict[str, StateFile]:
         """The files that the newest version of the branch lacks, or has with other bytes."""
         if not self._files or not self._weights:
             return {}
-        context = self._repo.context
-        newest = tip(context, self._options.branch).commit
-        kept = (manifests.if_kept(context, newest) if newest else None) or manifests.EMPTY
-        entries = kept.by_path
+        at = newest(self._repo, self._options.branch)
+        entries: Mapping[str, FileEntry] = {}
+        with suppress(StateForgotten):
+            entries = self._repo.manifest(at).by_path if at else {}
         return {
-            path: parsed
-            for path, (parsed, content) in self._files.items()
-            if path not in entries or entries[path].content_id != content
+            path: file
+            for path, file in self._files.items()
+            if path not in entries or entries[path].content_id != file.entry.content_id
         }
 
     def _run(self, item: Item) -> str:
@@ -223,7 +210,7 @@ class WriterThread(threading.Thread):
         """
         if self._options.run is not None or item.origin is None:
             return self._options.run or ""
-        return commits.get(self._repo.context, item.origin).run
+        return self._repo.version(item.origin).run
 
     def _message(self, item: Item) -> str:
         prefix = self._options.message
@@ -238,8 +225,7 @@ class WriterThread(threading.Thread):
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
         if self._stored is not None:
-            stored, entry = self._stored
-            state = _copy(stored.nested(entry))
+            state = _copy(self._stored.nested())
         elif self.reducer is not None:
             state = self.reducer.live_state()
         else:
@@ -250,15 +236,11 @@ class WriterThread(threading.Thread):
             act(self.production)
 
 
-def _parsed(options: RecorderOptions) -> dict[str, tuple[ParsedFile, bytes]]:
-    """The files beside the model by path, each with the id of its bytes."""
+def _beside(options: RecorderOptions) -> dict[str, StateFile]:
+    """The files beside the model, by path."""
     folder = PurePosixPath(options.name).parent
-    found: dict[str, tuple[ParsedFile, bytes]] = {}
-    for name, content in options.files.items():
-        path = check_path(str(folder / name))
-        parsed = opaque(MemorySource(content), path)
-        found[path] = parsed, hash_finally(parsed, path).content_id
-    return found
+    given = options.files.items()
+    return {check_path(str(folder / name)): StateFile.of_bytes(data) for name, data in given}
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:

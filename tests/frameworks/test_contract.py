@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
 from mvc.errors import CannotResume, NotARepository, StorageFull, WrongUsage
+from mvc.state import ServedVersion
 from tests.frameworks.trainings import (
     MODEL,
     NAMES,

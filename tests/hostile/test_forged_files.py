@@ -47,11 +47,19 @@ SECONDS = 60
 TARGETS = [
     "format", "config.yaml", ".gitignore", "witness", "queries", "queries.lock", "checkouts",
     f"checkouts/{NAME}", "index.lmdb/current", "index.lmdb/building", "recording-main",
-    "training-production", "decisions-0123456789abcdef0123456789abcdef", "retraining",
+    "training-production", "decisions", f"decisions/{NAME}", "retraining",
     f"retraining/{NAME}", f"retraining/{NAME}.lock", "staging", "quarantine",
     "quarantine/00000001-00000010.pack", TEMPORARY, "hooks", "hooks/post-commit",
 ]  # fmt: skip
-FOLDERS = {"checkouts", "retraining", f"retraining/{NAME}", "staging", "quarantine", "hooks"}
+FOLDERS = {
+    "checkouts",
+    "decisions",
+    "retraining",
+    f"retraining/{NAME}",
+    "staging",
+    "quarantine",
+    "hooks",
+}
 
 
 class World:

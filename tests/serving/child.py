@@ -12,10 +12,10 @@ import sys
 
 import numpy as np
 
-from mvc.adapters.served_version import ServedVersion
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import FileSink
+from mvc.state import ServedVersion
 
 SIZE = 200_000
 

@@ -18,7 +18,6 @@ import torch
 from safetensors.numpy import load_file
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
 from mvc.errors import (
     BadModelFile,
     DamagedData,
@@ -32,6 +31,7 @@ from mvc.ids import CommitId
 from mvc.serving import reader as reader_module
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import FileSink
+from mvc.state import ServedVersion
 from mvc.testing import FixedClock
 from tests.seeds import draw
 from tests.serving.child import number_of, version

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
+from mvc.state import ServedVersion
 from mvc.training import approximator
 from tests.training.child import digest
 

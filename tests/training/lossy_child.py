@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
 from mvc.serving.sinks import FileSink
+from mvc.state import ServedVersion
 from tests.training.child import digest
 
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
+from mvc.api import Storage
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy import reducer
 from mvc.maintenance.repack.super_steps import SuperStep
+from mvc.state import ServedVersion
 from mvc.testing import fresh_process, open_quietly
 from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
@@ -167,16 +168,16 @@ def test_a_run_that_would_grow_is_considered_once(
 def test_a_failure_to_join_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(_: object, since: int) -> bool:
+    def fails(_: object, since: int) -> int:
         raise error
 
     monkeypatch.setattr(approximator, "DUE", 2)
-    monkeypatch.setattr(approximator, "join", fails)
+    monkeypatch.setattr(Storage, "join_steps", fails)
     with start(tmp_path) as repo:
         with pytest.warns(RuntimeWarning, match="not joined") as told:
             served = record(repo, momentum(), 6)
         (text,) = [str(w.message) for w in told if "not joined" in str(w.message)]
-        assert "repo.storage.repack(super_step=8) joins them later" in text
+        assert "repo.storage.join_steps() joins them later" in text
         assert "\n" not in text
         check(repo, served)
 

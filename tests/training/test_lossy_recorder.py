@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.adapters.served_version import ServedVersion
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.lossy.guard import GuardStage
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
+from mvc.state import ServedVersion
 from mvc.training.checks import RecorderOptions
 from tests.repo.lc.histories import start
 from tests.training.gate import Gate
@@ -501,7 +501,7 @@ def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> 
                 for _ in range(2):
                     trained.train()
                     recorder.step()
-            (file,) = (tmp_path / ".mvc").glob("decisions-*")
+            (file,) = (tmp_path / ".mvc/decisions").iterdir()
             assert 0 < file.stat().st_size < 1 << 20, "written anew"
             if not again:
                 file.write_bytes(b"x" * 99)

@@ -30,7 +30,7 @@ from mvc.adapters.files.safetensors import (
     header_entry,
     safetensors_header,
 )
-from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor, PlacedFile, PlacedTensor
 from mvc.adapters.python.arrays import (
     array_bytes,
     array_spec,
@@ -45,7 +45,7 @@ from mvc.adapters.python.arrays import (
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.limits import MAX_SAFETENSORS_HEADER
-from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.names import check_key, printable
 from mvc.structure import Names, decode, encode
@@ -190,7 +190,7 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
+def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
     """The nested state back, or {key: tensor} for a file of another format.
 
     A torch file that holds a dictionary of plain data comes back nested, too. Tensors are
@@ -251,25 +251,25 @@ def values(
 class _Reader:
     """Makes arrays of an entry's tensors; keeps the last raw storage that views lie in."""
 
-    def __init__(self, entry: FileEntry, content: Buffers) -> None:
+    def __init__(self, entry: PlacedFile, content: Buffers) -> None:
         self.by_key = {t.key: t for t in entry.tensors}
         self._path = entry.path
         self._content = content
         self._storage: tuple[int, memoryview] | None = None
 
-    def find(self, key: str) -> LogicalTensor:
+    def find(self, key: str) -> PlacedTensor:
         if key not in self.by_key:
             raise DamagedData(f"{self._path} has lost the tensor {key}")
         return self.by_key[key]
 
-    def array(self, tensor: LogicalTensor, library: str) -> Any:
+    def array(self, tensor: PlacedTensor, library: str) -> Any:
         data = self._bytes(tensor)
         of_torch = library == "torch" or not has_dtype(tensor.spec.dtype, extended=True)
         if of_torch and has_torch():
             return make_tensor(tensor.spec, data)
         return make_array(tensor.spec, data)
 
-    def _bytes(self, tensor: LogicalTensor) -> memoryview:
+    def _bytes(self, tensor: PlacedTensor) -> memoryview:
         if tensor.view is None:
             return _as_bytes(self._content(tensor.content))
         if self._storage is None or self._storage[0] != tensor.content:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -18,14 +18,13 @@ import numpy as np
 import torch
 from msgspec.structs import asdict
 
-from mvc.api import Repository
+from mvc.api import CommitOptions, Recording, Repository
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Counts, VectorLayout
 from mvc.distributed.protocols.named import NamedProtocol
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import (
     BadMessage,
-    Busy,
     CannotDistribute,
     MvcWarning,
     NoDeployment,
@@ -34,17 +33,12 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.names import DEFAULT_STATE, check_ref
-from mvc.repo.commit.request import CommitOptions
-from mvc.repo.lookup.refs import HEAD, tip
-from mvc.repo.recording import announce, deploying_notice
-from mvc.repo.statements.protection import DeployGuard
+from mvc.names import DEFAULT_STATE
 from mvc.training.pushing import Pusher
 
 _LOG = logging.getLogger("mvc.distributed")
 _OWN = "model.coordinator.safetensors"
 _MEMORY = "memory."
-_SECONDS = 2.0  # longer than a process that was told to end needs for it
 
 
 class OddTraining(MvcWarning):
@@ -80,15 +74,15 @@ class Service:
         self._worker_models = settings.get("worker_models", False)
         self._target, self._branch = settings.get("target", "global"), settings.get("branch")
         self._drifts: dict[int, m.Drift] = {}
-        self._guards: dict[str, DeployGuard] = {}
         self._counts, self._memory = Counts(), dict[str, Any]()
         self._steps = [0] * workers
         self._pusher: Pusher | None = None
         with ExitStack() as stack:
             repo = self._repo = stack.enter_context(Repository.open(settings.get("repo", ".")))
-            stack.enter_context(_alone(repo, self._target))
-            recorded = tip(repo.context, self._branch, new=True).branch
-            stack.enter_context(announce(repo.context, recorded))
+            recording = stack.enter_context(
+                repo.recording(self._branch, target=self._target, alone=True, new_branch=True)
+            )
+            self._recordings = {self._target: recording}
             job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
             again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
             run = uuid4().hex[:12] if job == "none" else job
@@ -108,9 +102,9 @@ class Service:
             if any_run or self._repo.version(live).params.get("run") == self._run:
                 return live
         with suppress(UnknownRevision):  # of a branch without versions
-            for version in self._repo.log(self._branch or HEAD):
+            for version in self._repo.log(self._branch or "HEAD"):
                 if version.params.get("run") == self._run and "subrounds" in version.metrics:
-                    self._guard(self._target).go_on_after(version.id)
+                    self._recordings[self._target].go_on_after(version.id)
                     return version.id
         return None
 
@@ -238,18 +232,21 @@ class Service:
 
     def _options(self, branch: str | None, target: str) -> CommitOptions:
         new = branch is not None and branch not in {ref.name for ref in self._repo.refs()}
-        return CommitOptions(branch=branch, new_branch=new, guard=self._guard(target))
+        return CommitOptions(
+            branch=branch, new_branch=new, recording=self._recording(branch, target)
+        )
 
-    def _guard(self, target: str) -> DeployGuard:
-        if target not in self._guards:
-            self._guards[target] = DeployGuard(self._repo.context, target)
-        return self._guards[target]
+    def _recording(self, branch: str | None, target: str) -> Recording:
+        if target not in self._recordings:
+            made = self._repo.recording(branch, target=target, new_branch=True)
+            self._recordings[target] = self._stack.enter_context(made)
+        return self._recordings[target]
 
     def report(self) -> dict[str, Any]:
         """What was done since the training began; messages and balances since it was started."""
         if len(set(self._steps)) > 1:
             _warn(f"the workers had different numbers of batches: {self._steps}")
-        left_out = sum(guard.left_out for guard in self._guards.values())
+        left_out = sum(each.left_out for each in self._recordings.values())
         counts = self.machine.counts
         return {
             "resumed": self.goes_on, "rounds": counts.rounds, "subrounds": counts.subrounds,
@@ -265,21 +262,6 @@ class Service:
                 return None
             self._pusher.finish()
             return asdict(self._pusher.report)
-
-
-@contextmanager
-def _alone(repo: Repository, target: str) -> Iterator[None]:
-    """Keeps other trainings off a target. Raises CannotDistribute if one is there."""
-    notice = deploying_notice(repo.context, check_ref("target", target))
-    try:
-        lock = repo.context.store.fs.lock(notice, timeout=_SECONDS)
-    except Busy:
-        raise CannotDistribute(
-            f"another training deploys to {target} in this repository",
-            hint="wait until it has ended, or name another --target",
-        ) from None
-    with lock:
-        yield
 
 
 def _warn(text: str) -> None:

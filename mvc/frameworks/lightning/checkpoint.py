@@ -24,9 +24,8 @@ from mvc.frameworks.common.paths import NoSuchFile
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
-from mvc.names import check_path, check_ref, training_path
+from mvc.names import check_path, check_ref, check_run, training_path
 from mvc.pipelines import Pipeline
-from mvc.repo.commit.request import check_run
 from mvc.system import FileSystem
 
 _SCHEMA = "mvc.lightning-checkpoint/1"

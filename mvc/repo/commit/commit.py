@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.replaced import ReplacedFile
+from mvc.adapters.state_file import StateFile
 from mvc.errors import (
     Busy,
     DamagedData,
@@ -76,7 +76,7 @@ def commit(
     Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
-    if request.deploy is not None and request.options.guard is None:
+    if request.deploy is not None and request.guard is None:
         refuse_protected(context, request.deploy)
     context.store.now_ns()
     if request.options.code is None:
@@ -151,8 +151,8 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
     entry, deployed = recorded.entry, None
     for made in entry.deployments:
         deployed = recorded_as(store.snapshot, made.target, recorded.sequence)
-    if request.options.guard is not None:
-        request.options.guard.committed(deployed)
+    if request.guard is not None:
+        request.guard.committed(deployed)
     stored = sum(region.length for region in entry.regions)
     return CommitResult(
         commit=entry.commits[0],
@@ -256,9 +256,9 @@ def _store_files(
                 file = files.get(change.path) or _opened(
                     context, change, writer, finder, loss=loss, until=one
                 )
-                kept[change.path] = entry = _store(writer, finder, file)
-                if change.reducer and change.cached and isinstance(file.file, ReplacedFile):
-                    production = file.file.nested(entry)
+                kept[change.path] = _store(writer, finder, file)
+                if change.reducer and change.cached:
+                    production = StateFile(file.file).nested()
                 del file
     for change in request.changes:
         if change.stored is not None:
@@ -298,15 +298,14 @@ def _opened(
 ) -> Storing:
     """A file that is to be stored, reduced if it is to be, open until ``until`` ends."""
     assert change.open is not None
-    parsed = until.enter_context(change.open()).parsed
+    given = until.enter_context(change.open())
     last = context.caches.in_use.get(change.path)
     if change.reducer is not None:
         from mvc.repo.commit.reduced_file import reduced  # few commits need it
 
         old = finder.parent.by_path.get(change.path)
-        parsed = reduced(
-            context, change.reducer, parsed, old, held=_in_memory(old, last), loss=loss
-        )
+        given = reduced(context, change.reducer, given, old, held=_in_memory(old, last), loss=loss)
+    parsed = given.parsed
     until.callback(writer.forget, parsed)
     return Storing(parsed, change.path, finder.origins(change.path, parsed, last), last)
 
@@ -458,7 +457,7 @@ def _entry(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
         )
-    guard, snapshot = request.options.guard, context.store.snapshot
+    guard, snapshot = request.guard, context.store.snapshot
     statements: tuple[Deployment, ...] = ()
     if (target := request.deploy) is not None and (guard is None or guard.allows(now)):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns

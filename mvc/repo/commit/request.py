@@ -16,10 +16,10 @@ from mvc.adapters.state_file import StateFile
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
-from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
+from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NEEDS
 from mvc.model.manifest import FileEntry
-from mvc.names import check_author, check_place, check_ref, encode_text, printable
-from mvc.repo.statements.protection import DeployGuard
+from mvc.names import check_author, check_place, check_ref, check_run, encode_text, printable
+from mvc.repo.statements.protection import Recording
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
 from mvc.types import PathName, Progress
@@ -67,7 +67,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``detached``: the version comes after ``parent``, or has none, and no ref leads to it until
     ``Repository.branch``, ``tag`` or ``advance`` names it; its deployment runs no hook.
 
-    ``guard`` decides whether the version is deployed as well: a training's, which yields to others.
+    ``recording`` is the training that makes the version; it yields to others who deploy.
     """
 
     max_recovery: float | None = None
@@ -90,7 +90,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     sign: bool | None = None
     needs: Collection[CommitId] = ()
     tag: str | None = None
-    guard: DeployGuard | None = None
+    recording: Recording | None = None
     detached: bool = False
     parent: CommitId | None = None
 
@@ -181,6 +181,12 @@ class CommitRequest(Struct, frozen=True):
     tag: str | None = None
     options: CommitOptions = field(default_factory=CommitOptions)
 
+    @property
+    def guard(self) -> Recording | None:
+        """What decides whether the version is deployed as well."""
+        recording = self.options.recording
+        return recording if recording and recording.target == self.deploy is not None else None
+
     def made_by(self, pipeline: str) -> Self:
         """The same of contents that a lossy pipeline has made."""
         return replace(self, options=replace(self.options, produced_by=pipeline))
@@ -220,16 +226,3 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
-
-
-def check_run(name: str) -> str:
-    """Returns ``name`` if it can be that of a run, or is empty; raises InvalidName otherwise."""
-    if printable(name) != name or name != name.strip():
-        raise InvalidName(
-            f"the run's name holds a control character, or begins or ends with a space: "
-            f"{printable(name)!r}",
-            hint="write it on one line, such as 'lr-0.1'",
-        )
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
-    return name

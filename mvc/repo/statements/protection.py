@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
+from typing import Self
 
 from mvc.errors import (
     DamagedData,
@@ -28,6 +29,7 @@ from mvc.model.statement import Retraction
 from mvc.names import is_report, printable
 from mvc.repo.config import load_config
 from mvc.repo.context import Context
+from mvc.repo.recording import announce, announce_target
 from mvc.repo.statements.live import Deployed, live_at, same_until
 from mvc.store.store import CONFIG
 
@@ -69,24 +71,46 @@ class NotDeployed(MvcWarning):
     """A training commits its versions, and has stopped deploying them."""
 
 
-class DeployGuard:
-    """Whether a training may deploy to ``target``.
+class Recording:
+    """A training that records on ``branch``, which is known to others until the block ends.
 
-    It may while the live deployment is its own last one, or the one that was live when it began,
-    and the setting ``deploy.protect`` does not name the target. ``stopped`` says why it may not
-    any more; ``left_out`` counts the versions that were committed without a deployment since.
+    With a ``target`` its versions are deployed there while the live deployment is its own last one,
+    or the one that was live when it began, and ``deploy.protect`` does not name the target.
+    ``stopped`` says why they are not any more; ``left_out`` counts those that were not.
     """
 
-    def __init__(self, context: Context, target: str) -> None:
-        self._context, self._target = context, target
+    def __init__(
+        self,
+        context: Context,
+        branch: str | None,
+        target: str | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """``alone``: no other training deploys to the target. Raises Busy, TargetProtected."""
+        self.branch, self.target = branch, target
+        self._context = context
         self._file = context.store.folder / CONFIG
         self._settings: tuple[object, tuple[str, ...]] = (None, ())
         self.left_out = 0
-        self.deploy_again()
+        with ExitStack() as failed:
+            if target is not None:
+                failed.enter_context(announce_target(context, target, alone=alone))
+            failed.enter_context(announce(context, branch))
+            self.deploy_again()
+            self.close = failed.pop_all().close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def deploy_again(self) -> None:
         """Replaces what is live now with the next version. Raises TargetProtected."""
-        refuse_protected_by(self._protecting(), self._target)
+        if self.target is None:
+            return
+        refuse_protected_by(self._protecting(), self.target)
         self._live = self._live_now()
         # While this is the newest record, and until then, ``_live`` is live unless it is retracted.
         self._newest: int | None = -1
@@ -110,17 +134,17 @@ class DeployGuard:
             return
         self.left_out += 1
         if not self._warned:
-            self._warned = True
+            self._warned, target = True, printable(str(self.target))
             with suppress(NotDeployed):  # which the user's filters may make an error
                 warnings.warn_explicit(
-                    f"the training stops deploying to {printable(self._target)}: {self.stopped}; "
+                    f"the training stops deploying to {target}: {self.stopped}; "
                     "it goes on committing. deploy_again() or a restart deploys again",
                     NotDeployed, "mvc recorder", 0,
                 )  # fmt: skip
 
     def _reason(self, now_ns: int) -> str | None:
         """Why the training may not deploy any more."""
-        target, snapshot = self._target, self._context.store.snapshot
+        target, snapshot = str(self.target), self._context.store.snapshot
         if protected(self._protecting(), [target]):
             return f"it is protected ({SETTING})"
         recorded = snapshot.newest_on(target)
@@ -138,13 +162,13 @@ class DeployGuard:
     def go_on_after(self, commit: CommitId) -> None:
         """Goes on for an earlier process of the training, whose last version is ``commit``."""
         with suppress(MvcError):
-            if live_at(self._context, None, self._target).commit == commit:
+            if live_at(self._context, None, self.target).commit == commit:
                 return
         self.stopped = self._other()
 
     def _other(self) -> str:
         with suppress(MvcError):
-            other = live_at(self._context, None, self._target)
+            other = live_at(self._context, None, self.target)
             how = "deployed" if other.returns_to is None else "rolled back to"
             return f"{printable(other.author) or 'somebody'} {how} {other.commit.short}"
         return "its deployment does not count any more"
@@ -152,7 +176,7 @@ class DeployGuard:
     def _live_now(self) -> bytes | None:
         """The id of the live deployment; empty: lost entries of the journal may change it."""
         try:
-            return live_at(self._context, None, self._target).id
+            return live_at(self._context, None, self.target).id
         except (NoDeployment, UnknownTarget):
             return None
         except DamagedData:

@@ -15,8 +15,8 @@ import torch
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
+from mvc.state import StateFile
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
@@ -128,7 +128,7 @@ def no_weights(model: torch.nn.Module) -> list[str]:
     """Names of the tensors in ``state_dict`` that are not parameters: buffers, extra state."""
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     others = {name: v for name, v in model.state_dict().items() if name not in trained}
-    return [tensor.key for tensor in from_state(others).tensors]
+    return list(StateFile.of(others).specs)
 
 
 def tied_names(model: torch.nn.Module) -> list[list[str]]:
