@@ -95,7 +95,9 @@ def launch(
         store = store_of_command(folder, workers)
         if store.check(["failed"]):
             reason = store.get("failed").decode(errors="replace")
-            raise CannotDistribute(reason, hint="-O resume=true goes on from the last global model")
+            raise CannotDistribute(
+                reason, hint="-O resume=true goes on from the last global model, if there is one"
+            )
         if result.is_failed():
             rank, failure = min(result.failures.items(), key=lambda item: item[1].timestamp)
             code = failure.exitcode
