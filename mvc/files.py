@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import MemorySource, Source, read_exactly
     from mvc.repo.checkout.outputs import refuse_slash, refuse_store
     from mvc.repo.worktree.worktree import (
+        REPORT_BEGIN,
         FoundFile,
         dead_link,
         files_in,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "REPORT_BEGIN",
     "FoundFile",
     "MemorySource",
     "PickledDict",
@@ -51,6 +53,7 @@ _IN = {
     "FoundFile": "mvc.repo.worktree.worktree",
     "MemorySource": "mvc.adapters.parsed",
     "PickledDict": "mvc.adapters.files.pickle_nodes",
+    "REPORT_BEGIN": "mvc.repo.worktree.worktree",
     "Source": "mvc.adapters.parsed",
     "dead_link": "mvc.repo.worktree.worktree",
     "files_in": "mvc.repo.worktree.worktree",

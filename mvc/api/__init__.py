@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.backup import restore
     from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.gc import Collection
+    from mvc.maintenance.overview import History
     from mvc.maintenance.receipts import ForgottenState, Receipt
     from mvc.maintenance.repack.plan import LayoutMetrics
     from mvc.maintenance.repack.repack import Repacked
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
-    from mvc.repo.statements.annotations import Annotation, Annotations
+    from mvc.repo.statements.annotations import Annotation
     from mvc.repo.statements.live import Deployed, Live
     from mvc.repo.statements.protection import Recording
     from mvc.repo.statements.signatures import Vouched
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
 __all__ = [
     "KEYS",
     "Annotation",
-    "Annotations",
     "Best",
     "Checked",
     "Chosen",
@@ -85,6 +85,7 @@ __all__ = [
     "FsckReport",
     "GitCode",
     "Healed",
+    "History",
     "Identified",
     "Interrupted",
     "LayoutMetrics",
@@ -144,7 +145,6 @@ __all__ = [
 
 _IN = {
     "Annotation": "mvc.repo.statements.annotations",
-    "Annotations": "mvc.repo.statements.annotations",
     "Best": "mvc.maintenance.retention",
     "Checked": "mvc.io.ssh_keygen",
     "Chosen": "mvc.maintenance.forget",
@@ -165,6 +165,7 @@ _IN = {
     "FsckReport": "mvc.maintenance.report",
     "GitCode": "mvc.repo.worktree.git_code",
     "Healed": "mvc.maintenance.report",
+    "History": "mvc.maintenance.overview",
     "Identified": "mvc.repo.worktree.identify",
     "Interrupted": "mvc.repo.context",
     "KEYS": "mvc.repo.config",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.io.ssh_keygen import Checked
+    from mvc.maintenance.overview import History
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.pipelines.requirements import Requirements
@@ -694,6 +695,15 @@ class Repository(Unpicklable):
         chosen = options or LogOptions()
         storage = self.storage.by_version()[1] if chosen.prices else None
         return log(self.context, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
+
+    def history(self, since: Time | None = None, until: Time | None = None) -> History:
+        """All versions, their names, and what was live from ``since`` to ``until``, read at once.
+
+        Raises DamagedData if entries of the journal are lost.
+        """
+        from mvc.maintenance.overview import history
+
+        return history(self.context, self._moment(since), self._moment(until))
 
     def status(self) -> Status:
         """Which tracked files differ from HEAD, and how."""

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
 from mvc.model.statement import Tombstone
 from mvc.names import is_report
 from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange, StateMark
 from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
 
 
 class VersionHistory:
@@ -224,6 +226,15 @@ class VersionHistory:
             if self._refs[change.name][1] == position
             or (keeps_moves and _moves_among(stay, change))
         )
+
+
+def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Commit]]:
+    """What the whole journal says, and every version that it published, in that order."""
+    history, versions = VersionHistory(), dict[CommitId, Commit]()
+    for recorded in snapshot.entries():
+        history.take(recorded)
+        versions.update((commit.id, commit) for commit in recorded.entry.commits)
+    return history, versions
 
 
 def names_of(entry: Entry) -> set[CommitId]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.history import VersionHistory
+from mvc.maintenance.history import read_versions
 from mvc.model.commit import Commit
 from mvc.names import printable
 from mvc.repo.context import Context
@@ -178,10 +178,7 @@ def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> s
 
 def stored_versions(context: Context) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
-    history, versions = VersionHistory(), dict[CommitId, Commit]()
-    for recorded in context.fresh().entries():
-        history.take(recorded)
-        versions.update((commit.id, commit) for commit in recorded.entry.commits)
+    history, versions = read_versions(context.fresh())
     stored = history.stored()
     return [commit for id_, commit in versions.items() if id_ in stored]
 

@@ -11,12 +11,12 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from mvc.api import Commit, VersionStats
+from mvc.api import Commit, Live, VersionStats
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.report.axis import Axis, By, Point
 from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
-from mvc.report.overview import Overview, Span
+from mvc.report.overview import Overview
 from mvc.text import number, size
 
 KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
@@ -75,7 +75,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     def metric(self, name: str) -> Line:
         """A metric of all versions that have it, and which has the best."""
-        curves = self._curves(lambda commit: self.found.metrics[commit.id].get(name))
+        curves = self._curves(lambda commit: self.found.history.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
     def count(self, title: str) -> Line:
@@ -88,9 +88,17 @@ class Charts(Struct, frozen=True, dict=True):
         kinds = {label: [(x, n[kind]) for x, n in rows] for kind, label in KINDS.items()}
         return Bars("stored bytes", kinds, lambda value: size(round(value)))
 
-    def live(self, spans: Mapping[str, Sequence[Span]]) -> Lanes:
+    def live(self, spans: Mapping[str, Sequence[Live]]) -> Lanes:
         lanes = {
-            target: [Lane(self._moment(s.start_ns), self._moment(s.end_ns), s) for s in each]
+            target: [
+                Lane(
+                    self._moment(s.since_ns),
+                    self._moment(self.found.end(s)),
+                    commit=s.commit,
+                    since_ns=s.since_ns,
+                )
+                for s in each
+            ]
             for target, each in spans.items()
         }
         return Lanes("live on", lanes, self.links)
@@ -104,7 +112,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     def _starts(self) -> list[int]:
         since = self.found.view.since
-        starts = [span.start_ns for spans in self.found.spans.values() for span in spans]
+        starts = [span.since_ns for spans in self.found.history.spans.values() for span in spans]
         return [start for start in starts if since is None or start >= since]
 
     def _place(self, commit: Commit) -> int:
@@ -116,23 +124,24 @@ class Charts(Struct, frozen=True, dict=True):
         """
         if self.by == "time":
             return time_ns
-        if time_ns == self.found.now_ns:
+        if time_ns == self.found.history.now_ns:
             return 2 * len(self._times)  # beyond the axis, which cuts it off
         return max(1, bisect_right(self._times, time_ns))
 
     @cached_property
     def _numbers(self) -> dict[CommitId, int]:
-        return {id_: i for i, id_ in enumerate(self.found.known, 1)}
+        return {id_: i for i, id_ in enumerate(self.found.history.versions, 1)}
 
     @cached_property
     def _times(self) -> list[int]:
-        return [commit.time_ns for commit in self.found.known.values()]
+        return [commit.time_ns for commit in self.found.history.versions.values()]
 
     @cached_property
     def _colours(self) -> dict[str, int]:
         """By line its colour: the ones with the newest versions have one of their own."""
         names = [self.found.lines[c.id] for c in reversed(self.found.versions)]
-        first = self.found.lines.get(self.found.head) if self.found.head is not None else None
+        head = self.found.history.head.commit
+        first = None if head is None else self.found.lines.get(head)
         order = dict.fromkeys([first, *names] if first in names else names)
         return {name: min(i, NAMED) for i, name in enumerate(order) if name is not None}
 
@@ -152,14 +161,14 @@ class Charts(Struct, frozen=True, dict=True):
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
         """Where a branch leaves another one: the value of the version that it begins at."""
-        parent = self.found.known.get(commit.parents[0]) if commit.parents else None
+        parent = self.found.history.versions.get(commit.parents[0]) if commit.parents else None
         if parent is None or commit.run or parent.run or not self.found.view.shows(parent):
             return []
         before = value(parent)
         return [] if before is None else [(self._place(parent), before)]
 
     def _best(self, name: str) -> BestVersion | None:
-        metrics = self.found.metrics
+        metrics = self.found.history.metrics
         values = {c.id: metrics[c.id].get(name, math.nan) for c in self.found.versions}
         having = [c for c in self.found.versions if math.isfinite(values[c.id])]
         if len(having) < 2:
@@ -179,7 +188,7 @@ def less_is_better(name: str) -> bool:
 
 def metrics_of(found: Overview) -> list[str]:
     """The names of metrics, those that most versions have first."""
-    counts = Counter(name for commit in found.versions for name in found.metrics[commit.id])
+    counts = Counter(name for commit in found.versions for name in found.history.metrics[commit.id])
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.report.axis import Axis, Point
-from mvc.report.overview import Span
 from mvc.text import number
 from mvc.times import format_time
 
@@ -145,11 +144,12 @@ class Bars(Struct, frozen=True):
 
 
 class Lane(Struct, frozen=True):
-    """A deployment: what was live from one place on the axis to another."""
+    """What was live from one place on the axis to another; ``since_ns``: the moment of it."""
 
     start: int
     end: int
-    span: Span
+    commit: CommitId
+    since_ns: int
 
 
 class Lanes(Struct, frozen=True):
@@ -169,9 +169,9 @@ class Lanes(Struct, frozen=True):
             y = top + _LANE * row
             drawn.append(f'<text x="0" y="{y + 12}">{clipped(target)}</text>')
             for i, group in enumerate(_groups(axis, lanes)):
-                x, span = _x(axis, group[0].start), group[0].span
-                since = format_time(span.start_ns, precise=False)
-                title = f"{span.commit.short} on {target} from {since}"
+                x, first = _x(axis, group[0].start), group[0]
+                since = format_time(first.since_ns, precise=False)
+                title = f"{first.commit.short} on {target} from {since}"
                 if group[1:]:
                     title = f"{len(group):,} deployments on {target}"
                 box = (
@@ -179,7 +179,7 @@ class Lanes(Struct, frozen=True):
                     f'width="{max(1.0, _x(axis, group[-1].end) - x):.1f}">'
                     f"<title>{clipped(title, 300)}</title></rect>"
                 )
-                drawn.append(box if group[1:] else _linked(box, span.commit, self.links))
+                drawn.append(box if group[1:] else _linked(box, first.commit, self.links))
         return "".join(drawn)
 
 

@@ -11,17 +11,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.api import Commit, VersionStats, fetches
+from mvc.api import Commit, VersionStats
+from mvc.files import REPORT_BEGIN, refuse_store
 from mvc.ids import CommitId
-from mvc.maintenance.repack.repack import draw_curve
 from mvc.names import printable
-from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.context import Context
-from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis, By, ByteAxis, check_by
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Curve, Line, Panel, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
+from mvc.system import FileSystem
 from mvc.text import number, size
 from mvc.text import seconds as duration
 from mvc.times import Time, check_seconds, format_time
@@ -61,7 +59,6 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-@fetches
 def write_report(
     repo: Repository,
     path: PathName | None = None,
@@ -77,7 +74,7 @@ def write_report(
     number; None does so where they would crowd in time. At most about ``layer_seconds`` are spent
     on the distances between layers.
     """
-    fs = repo.context.store.fs
+    fs = FileSystem()
     if path is not None:
         refuse_store(fs, Path(path))
     start, end = (None if each is None else repo.time(each) for each in (since, until))
@@ -91,12 +88,12 @@ def write_report(
 def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers."""
     check_seconds("layer_seconds", seconds)
-    context = repo.context
-    found, (total, stats) = overview(context, view), repo.storage.by_version()
+    found, (total, stats) = overview(repo, view), repo.storage.by_version()
+    history = found.history
     listed = _listed(found)
     charts = Charts(found, {commit.id for commit in listed})
     axis = charts.axis
-    lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
+    lanes = dict(sorted(history.spans.items(), key=lambda p: p[1][-1].since_ns)[-_LANES:])
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
     metrics = metrics_of(found)
     drawn: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
@@ -109,13 +106,13 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
         *charts.legend,
         charts.line("deltas to apply", deltas, whole),
     ]
-    name = _e(context.root.name or "repository")
+    name = _e(repo.root.name or "repository")
     sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
-    measured, there = changes(context, found, seconds=seconds, most=_CHANGES)
+    measured, there = changes(repo, found, seconds=seconds, most=_CHANGES)
     parts = [
         f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
         f"<header><h1>{name}</h1><p>{_counts(found, stats)} {size(total.stored_bytes)} stored for "
-        f"{size(total.raw_bytes)}. As of {_e(format_time(found.now_ns, precise=False))}.</p>"
+        f"{size(total.raw_bytes)}. As of {_e(format_time(history.now_ns, precise=False))}.</p>"
         f"{_live(found)}"
         '<nav aria-label="Sections"><a href="#history">History</a><a href="#metrics">Metrics</a>'
         '<a href="#storage">Storage</a><a href="#layers">Layers</a><a href="#versions">Versions</a>'
@@ -123,7 +120,7 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
         _section("history", "History"),
         _figure(axis, timeline, "Versions and deployments"),
         _note(charts.note),
-        _left_out(len(found.spans) - len(lanes), "targets without a recent deployment"),
+        _left_out(len(history.spans) - len(lanes), "targets without a recent deployment"),
         _section("metrics", "Metrics"),
         _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
         _left_out(len(metrics) - _METRICS, "metrics that fewer versions have"),
@@ -131,7 +128,7 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
         f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "
         "how far a version is from the full record that its chain begins with.</p>",
         _figure(axis, storage, "Bytes and deltas"),
-        _storage_curve(context, len(stats)),
+        _storage_curve(repo, len(stats)),
         _section("layers", "Layers"),
         _heat(measured, there, charts.links),
         _section("versions", "Versions"),
@@ -145,18 +142,18 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
 
 def _counts(found: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
     """``12 versions, 1 of them forgotten, 3 stored in full;`` and those that are not shown."""
-    shown = found.versions
-    gone = sum(commit.id in found.forgotten for commit in shown)
-    absent = sum(commit.id in found.absent for commit in shown)
+    shown, history = found.versions, found.history
+    gone = sum(commit.id in history.forgotten for commit in shown)
+    absent = sum(commit.id in history.absent for commit in shown)
     full = sum(commit.id in stats and stats[commit.id].reset_point for commit in shown)
-    outside = len(found.known) - len(shown)
+    outside = len(history.versions) - len(shown)
     parts = [
         f"{len(shown):,} {'version' if len(shown) == 1 else 'versions'}",
         f"{gone:,} of them forgotten" if gone else "",
         f"{absent:,} of them without their state, which is not here" if absent else "",
         f"{full:,} of them stored in full",
         f"{outside:,} outside of the chosen time" if outside else "",
-        f"{found.unreached:,} more that no name leads to" if found.unreached else "",
+        f"{history.unreached:,} more that no name leads to" if history.unreached else "",
     ]
     return ", ".join(filter(None, parts)) + "."
 
@@ -164,12 +161,12 @@ def _counts(found: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
 def _listed(found: Overview) -> list[Commit]:
     """The versions of the table, newest first: the newest ones, and all that have a name."""
     newest = found.versions[::-1]
-    named = found.names.keys() | found.live.keys()
+    named = found.history.names.keys() | found.history.live.keys()
     return [c for i, c in enumerate(newest) if i < _ROWS or c.id in named]
 
 
 def _live(found: Overview) -> str:
-    live = [f"{_e(t)}: {id_.short}" for id_, targets in found.live.items() for t in targets]
+    live = [f"{_e(t)}: {id_.short}" for id_, targets in found.history.live.items() for t in targets]
     return f"<p>Live now: {', '.join(sorted(live)[:_LANES])}.</p>" if live else ""
 
 
@@ -181,24 +178,25 @@ def _versions(
 ) -> str:
     heads = ["version", "date", "run", "names", "live on", "message", *metrics, "params"]
     heads += [*KINDS, "chain"]
-    anchors, rows = {commit.id for commit in listed}, []
+    anchors, rows, history = {commit.id for commit in listed}, [], found.history
     for commit in listed:
         of = stats.get(commit.id)
         date = format_time(commit.time_ns, precise=False)[:19]
-        values = [found.metrics[commit.id].get(name) for name in metrics]
+        values = [history.metrics[commit.id].get(name) for name in metrics]
+        params = history.params[commit.id]
         cells = [
             f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
             _cell(date.replace("T", " ")),
             _cell(commit.run),
-            _cell(", ".join(found.names.get(commit.id, ()))),
-            _cell(", ".join(found.live.get(commit.id, ()))),
+            _cell(", ".join(history.names.get(commit.id, ()))),
+            _cell(", ".join(history.live.get(commit.id, ()))),
             _cell(_cut(commit.message.strip().partition("\n")[0])),
             *(_cell("" if value is None else number(value), "n") for value in values),
-            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(found.params[commit.id].items())))),
+            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(params.items())))),
         ]
         if of is None:
-            gone = "forgotten" if commit.id in found.forgotten else "unknown"
-            gone = "not here" if commit.id in found.absent else gone
+            gone = "forgotten" if commit.id in history.forgotten else "unknown"
+            gone = "not here" if commit.id in history.absent else gone
             cells.append(f'<td class="dim" colspan="{len(KINDS) + 1}">{gone}</td>')
         else:
             cells += [_cell(size(of.bytes[kind]), "n") for kind in KINDS]
@@ -217,13 +215,14 @@ def _chain(of: VersionStats, anchors: Collection[CommitId]) -> str:
 
 
 def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
-    spans = [(span, target) for target, spans in found.spans.items() for span in spans]
-    spans.sort(key=lambda pair: pair[0].start_ns, reverse=True)
+    spans = [(span, target) for target, spans in found.history.spans.items() for span in spans]
+    spans.sort(key=lambda pair: pair[0].since_ns, reverse=True)
     rows = []
     for span, target in spans[:_DEPLOYMENTS]:
-        end = "now" if span.end_ns == found.now_ns else format_time(span.end_ns, precise=False)
-        start = format_time(span.start_ns, precise=False)
-        texts = (target, start, end, span.author, _cut(span.reason))
+        end_ns = found.end(span)
+        end = "now" if end_ns == found.history.now_ns else format_time(end_ns, precise=False)
+        start = format_time(span.since_ns, precise=False)
+        texts = (target, start, end, span.deployment.author, _cut(span.deployment.reason))
         cells = "".join(map(_cell, texts))
         rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
@@ -232,11 +231,11 @@ def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
     return _table("What was live when", _DEPLOYED, rows) + more
 
 
-def _storage_curve(context: Context, versions: int) -> str:
+def _storage_curve(repo: Repository, versions: int) -> str:
     """The worst recovery time of each layout that ``mvc repack`` can choose."""
     if versions > _CURVE:
         return _left_out(1, f"storage curve, since there are more than {_CURVE:,} versions")
-    curve = draw_curve(context)
+    curve = repo.storage.curve()
     points = [(point.bytes, point.worst_seconds) for point in reversed(curve.points)]
     if len(points) < 2:
         return ""

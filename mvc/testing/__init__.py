@@ -14,7 +14,7 @@ from mvc.testing.files import (
     UnsyncedFS,
     WrappedFS,
 )
-from mvc.testing.history import History
+from mvc.testing.history import CheckedHistory
 from mvc.testing.process import (
     FixedClock,
     environment,
@@ -26,9 +26,9 @@ from mvc.testing.process import (
 )
 
 __all__ = [
+    "CheckedHistory",
     "FailingFS",
     "FixedClock",
-    "History",
     "HookedFS",
     "Killed",
     "KilledFS",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mvc.api import Repository
-from mvc.testing.history import History
+from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock
 
 
@@ -26,8 +26,8 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
+def history(tmp_path: Path) -> Iterator[CheckedHistory]:
     """An empty repository that knows what was committed to it, closed at the end."""
-    made = History(tmp_path / "history")
+    made = CheckedHistory(tmp_path / "history")
     yield made
     made.close()

@@ -52,7 +52,7 @@ def _flat(state: Any, name: str = "") -> dict[str, Any]:
     return {place: each for at, value in items for place, each in _flat(value, at).items()}
 
 
-class History:
+class CheckedHistory:
     """A new repository with ``count`` versions, deployed, and more by ``commit``.
 
     ``make``: the state of each, by its number.

@@ -20,7 +20,7 @@ from mvc.remote.transport import Received, Slice
 from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.nodes import QUEUE, Reports
-from mvc.testing.history import History
+from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock
 from tests.counters import count
 from tests.seeds import draw
@@ -94,7 +94,7 @@ class _Node:
         return next((c for t, c in reversed(self.log) if at is None or t <= at), None)
 
 
-def _lives(history: History, nodes: list[_Node], chance: random.Random, steps: int) -> None:
+def _lives(history: CheckedHistory, nodes: list[_Node], chance: random.Random, steps: int) -> None:
     """What happens to a fleet; in the end all reports have come."""
     repo, clock = history.repo, history.options["clock"]
     transport = _LossyTransport("server", repo.context)
@@ -132,7 +132,7 @@ def test_what_a_node_served(
     count_of_nodes: int, steps: int, questions: int, tmp_path: Path
 ) -> None:
     chance = draw("fleet")
-    history = History(tmp_path / "server", 6, clock=FixedClock(START))
+    history = CheckedHistory(tmp_path / "server", 6, clock=FixedClock(START))
     nodes = [_Node(str(n), tmp_path / str(n), chance) for n in range(count_of_nodes)]
     _lives(history, nodes, chance, steps)
     repo, wrong = history.repo, 0

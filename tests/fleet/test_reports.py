@@ -16,7 +16,7 @@ from mvc.remote.transport import Transport
 from mvc.remote.transports.opening import open_transport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.nodes import QUEUE, Reports, nodes
-from mvc.testing.history import History
+from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock, killed, open_repository
 
 DAY = 24 * 3600 * 10**9
@@ -29,7 +29,7 @@ class Server:
     def __init__(self, root: Path, versions: int = 3) -> None:
         self.root = root
         self.clock = FixedClock(START, step_ns=1)
-        history = History(root, versions, clock=self.clock)
+        history = CheckedHistory(root, versions, clock=self.clock)
         self.versions = history.ids
 
     @contextmanager

@@ -20,19 +20,19 @@ from mvc.store.index import keys
 from mvc.testing import environment, open_index
 from tests.counters import count
 from tests.hostile.bounded import ROOT
-from tests.store.repositories import History
+from tests.store.repositories import CheckedHistory
 
 FS = FileSystem()
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    made = History(tmp_path / "repo", 4)
+def history(tmp_path: Path) -> CheckedHistory:
+    made = CheckedHistory(tmp_path / "repo", 4)
     made.index()
     return made
 
 
-def answers(history: History, *, fsck: bool = True) -> bool:
+def answers(history: CheckedHistory, *, fsck: bool = True) -> bool:
     """Whether everything is there; ``fsck`` sees keys that a test has made up, too."""
     with history.open() as repo:
         assert [e.id for e in repo.log()] == history.ids[::-1]
@@ -40,7 +40,9 @@ def answers(history: History, *, fsck: bool = True) -> bool:
         return history.wrong(repo) == [] and not (fsck and repo.storage.fsck().problems)
 
 
-def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_grows_as_it_is_filled(
+    history: CheckedHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mvc.store.index.index.FIRST_MAP", 1 << 16)
     with history.open() as repo:
         view = repo.context.store.snapshot
@@ -80,7 +82,7 @@ def child(code: str, *arguments: object, **options: object) -> subprocess.Popen[
 
 
 def test_another_process_makes_the_map_larger(
-    history: History, monkeypatch: pytest.MonkeyPatch
+    history: CheckedHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mvc.store.index.index.FIRST_MAP", 1 << 20)
     with history.open() as repo:
@@ -108,7 +110,7 @@ time.sleep(600)
 """
 
 
-def test_killed_readers_pin_nothing(history: History) -> None:
+def test_killed_readers_pin_nothing(history: CheckedHistory) -> None:
     """A reader that is killed inside a transaction is cleared by whoever opens next."""
     others = [child(READER, history.root) for _ in range(3)]
     for other in others:
@@ -131,7 +133,7 @@ def test_killed_readers_pin_nothing(history: History) -> None:
     count("LMDB, killed readers", readers=3, pinned=0)
 
 
-def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
+def test_a_forked_child_has_an_environment_of_its_own(history: CheckedHistory) -> None:
     with history.open() as repo:
         assert history.wrong(repo) == []
         mine = open_index(repo)
@@ -158,7 +160,7 @@ class ReadOnlyFS(FileSystem):
 
 
 @pytest.mark.parametrize("lock", [True, False])
-def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
+def test_a_folder_that_cannot_be_written(history: CheckedHistory, lock: bool) -> None:
     """With and without the lock file: readers of a read-only folder make none."""
     folder = history.index_file.parent
     if not lock:
@@ -178,7 +180,7 @@ def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
     assert before == {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
 
 
-def test_an_index_without_its_lock_file_is_built_anew(history: History) -> None:
+def test_an_index_without_its_lock_file_is_built_anew(history: CheckedHistory) -> None:
     before = history.index_file.parent
     (before / "lock.mdb").unlink()
     assert answers(history)
@@ -188,7 +190,7 @@ def test_an_index_without_its_lock_file_is_built_anew(history: History) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 8192])
-def test_a_lock_file_of_garbage(history: History, size: int) -> None:
+def test_a_lock_file_of_garbage(history: CheckedHistory, size: int) -> None:
     folder = history.index_file.parent
     (folder / "lock.mdb").write_bytes(b"\xee" * size)
     assert answers(history)
@@ -206,7 +208,7 @@ def other_engine(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("version", ["engine", 2, 3, 999, 0, 0xFFFFFFFF])
-def test_a_file_of_another_engine_is_made_anew(history: History, version: str | int) -> None:
+def test_a_file_of_another_engine_is_made_anew(history: CheckedHistory, version: str | int) -> None:
     folder = history.index_file.parent
     if version == "engine":
         shutil.rmtree(folder)
@@ -224,7 +226,7 @@ def test_a_file_of_another_engine_is_made_anew(history: History, version: str | 
         assert open_index(repo).meta(repo.context.store.snapshot.identity).runs
 
 
-def test_two_handles_of_one_process_share_the_environment(history: History) -> None:
+def test_two_handles_of_one_process_share_the_environment(history: CheckedHistory) -> None:
     with history.open() as one, history.open() as two:
         assert open_index(one) is open_index(two)
         history.add(one)

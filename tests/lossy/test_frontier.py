@@ -7,7 +7,7 @@ import numpy as np
 from mvc.io.files import FileSystem
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.format import read_features
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 
 PRESETS = ("frontier-0", "frontier-0.1", "frontier-1")
 
@@ -28,7 +28,7 @@ def test_coarser_presets_take_fewer_bytes(tmp_path: Path) -> None:
     sizes = []
     for preset in ("vsol-0-fast", *PRESETS):
         folder = tmp_path / preset
-        with History(folder, settings={"store.reset_interval": 5}).open() as repo:
+        with CheckedHistory(folder, settings={"store.reset_interval": 5}).open() as repo:
             for state in trained():
                 made = repo.commit(state, pipeline=preset).state
                 # Every spread is that of a tensor, so all are coarser than what was trained.

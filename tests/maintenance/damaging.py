@@ -12,7 +12,7 @@ import numpy as np
 from mvc.api import Repository, heal
 from mvc.maintenance.report import Repaired
 from mvc.store.graph.search import PathStep
-from mvc.testing import History, fresh_process
+from mvc.testing import CheckedHistory, fresh_process
 
 LAST = 5
 
@@ -28,21 +28,21 @@ def make(
     *,
     count: int = LAST + 1,
     layout: str = "chain",
-) -> History:
+) -> CheckedHistory:
     """Versions of one tensor of 120 kB, deltas in a layout, full where ``resets`` says."""
-    history = History(root, settings={"store.layout": layout})
+    history = CheckedHistory(root, settings={"store.layout": layout})
     for step in range(count):
         commit(history, step, reset_point=step in resets)
     history.close()
     return history
 
 
-def commit(history: History, step: int, *, reset_point: bool = False) -> None:
+def commit(history: CheckedHistory, step: int, *, reset_point: bool = False) -> None:
     state = {"w": weights(step), "b": np.full(10, step)}
     history.commit(state, message=f"step {step}", reset_point=reset_point)
 
 
-def moved(history: History, root: Path) -> History:
+def moved(history: CheckedHistory, root: Path) -> CheckedHistory:
     """The same history in a copy of its repository."""
     history.close()
     other = copy.copy(history)
@@ -50,7 +50,7 @@ def moved(history: History, root: Path) -> History:
     return other
 
 
-def lost(history: History) -> list[int]:
+def lost(history: CheckedHistory) -> list[int]:
     """The places of the versions that do not come back; wrong bits raise."""
     with history.open() as repo:
         return history.damaged(repo)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mvc.errors import UnknownTarget
 from mvc.ids import CommitId
 from mvc.repo import refs
-from mvc.testing import FixedClock, History
+from mvc.testing import CheckedHistory, FixedClock
 from tests.maintenance.traces import drift, traces
 
 
@@ -18,7 +18,7 @@ from tests.maintenance.traces import drift, traces
 @given(data=st.data())
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever is left is whole, what nothing leads to goes, and of named states nothing stays."""
-    history = History(tmp_path_factory.mktemp("any") / "r", clock=FixedClock(step_ns=10**9))
+    history = CheckedHistory(tmp_path_factory.mktemp("any") / "r", clock=FixedClock(step_ns=10**9))
     repo = history.repo
     pool = [drift(np.zeros((20, 30)), n, 1) for n in range(2)]
     deployed: set[CommitId] = set()
@@ -68,7 +68,7 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObje
     history.close()
 
 
-def collect(history: History, deployed: set[CommitId], grace: str) -> None:
+def collect(history: CheckedHistory, deployed: set[CommitId], grace: str) -> None:
     """Collects, and compares what is gone with what should be, found by walking the history."""
     stay = set(history.objects)
     if grace == "0":

@@ -32,14 +32,14 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
 from mvc.store.journal.entries import Entry, RefChange, StateMark
-from mvc.testing import FixedClock, History, fresh_process
+from mvc.testing import CheckedHistory, FixedClock, fresh_process
 from tests.maintenance.traces import drift, traces
 
 NOW = timedelta(0)
 
 
 def chain(
-    history: History, count: int, *, resets: Container[int] = (), pipeline: str | None = None
+    history: CheckedHistory, count: int, *, resets: Container[int] = (), pipeline: str | None = None
 ) -> list[CommitId]:
     """Versions of two tensors that change and one that does not."""
     w, fixed = drift(np.zeros((64, 40)), 0, 1), drift(np.zeros(300), 1, 1)
@@ -67,7 +67,7 @@ PLACES = {
 @pytest.mark.parametrize("resets", [(), (3,), (2, 5)])
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES.keys())
 def test_by_name_nothing_is_left(
-    history: History, places: list[int], resets: tuple[int, ...], pipeline: str
+    history: CheckedHistory, places: list[int], resets: tuple[int, ...], pipeline: str
 ) -> None:
     """Also where the way leads backwards through deltas, from the reset point behind them."""
     ids = chain(history, 8, resets=resets, pipeline=pipeline)
@@ -89,7 +89,7 @@ def test_by_name_nothing_is_left(
 @pytest.mark.parametrize("resets", [(), (3,), (2, 5)])
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES.keys())
 def test_by_rule_everything_else_comes_back(
-    history: History, places: list[int], resets: tuple[int, ...], pipeline: str
+    history: CheckedHistory, places: list[int], resets: tuple[int, ...], pipeline: str
 ) -> None:
     ids = chain(history, 8, resets=resets, pipeline=pipeline)
     store = history.repo.context.store
@@ -107,7 +107,7 @@ def flipped(weights: np.ndarray, share: float, bit: int, seed: int) -> np.ndarra
     return bits.view(np.float32)
 
 
-def around(history: History, more: int = 0) -> tuple[CommitId, CommitId, CommitId]:
+def around(history: CheckedHistory, more: int = 0) -> tuple[CommitId, CommitId, CommitId]:
     """Three versions; the deltas to the middle one are small beside one past it.
 
     Only the middle one has ``more`` tensors, so that its list of files is no step worth keeping.
@@ -124,7 +124,7 @@ def around(history: History, more: int = 0) -> tuple[CommitId, CommitId, CommitI
 
 
 @pytest.mark.parametrize("list_goes", [False, True])
-def test_steps_stay_by_rule_but_not_by_name(history: History, list_goes: bool) -> None:
+def test_steps_stay_by_rule_but_not_by_name(history: CheckedHistory, list_goes: bool) -> None:
     _, middle, _ = around(history, more=30 * list_goes)
     assert history.forget(unused="prod") == {middle}
     done = history.repo.storage.gc(grace="0")
@@ -141,7 +141,7 @@ def test_steps_stay_by_rule_but_not_by_name(history: History, list_goes: bool) -
     history.check()
 
 
-def test_by_name_no_step_stays(history: History) -> None:
+def test_by_name_no_step_stays(history: CheckedHistory) -> None:
     _, middle, _ = around(history)
     history.forget(middle)
     assert history.repo.storage.gc(grace="0").phantoms == 0
@@ -149,7 +149,7 @@ def test_by_name_no_step_stays(history: History) -> None:
     history.check()
 
 
-def test_files_of_every_format(history: History) -> None:
+def test_files_of_every_format(history: CheckedHistory) -> None:
     root = history.repo.root
     w = drift(np.zeros((50, 40)), 0, 1)
     ids = []
@@ -167,7 +167,7 @@ def test_files_of_every_format(history: History) -> None:
     history.check()
 
 
-def test_tensors_of_several_pieces(history: History) -> None:
+def test_tensors_of_several_pieces(history: CheckedHistory) -> None:
     history.repo.context.config.values["python.keep_base"] = ("none", "flag")
     whole = np.zeros(34 << 20, np.uint8)
     ids = []
@@ -181,7 +181,7 @@ def test_tensors_of_several_pieces(history: History) -> None:
     history.check()
 
 
-def test_branches_and_shared_tensors(history: History) -> None:
+def test_branches_and_shared_tensors(history: CheckedHistory) -> None:
     ids = chain(history, 4)
     history.repo.switch("side", create=True, start=str(ids[1]), force=True)
     side = history.commit({"w": history.states[ids[2]]["w"], "b": drift(np.zeros(9), 3)})
@@ -194,7 +194,7 @@ def test_branches_and_shared_tensors(history: History) -> None:
     history.check()
 
 
-def test_the_same_state_elsewhere_stays(history: History) -> None:
+def test_the_same_state_elsewhere_stays(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     again = history.commit(history.states[ids[0]])
     head = history.commit(history.states[ids[1]] | {"new": np.ones(3)})
@@ -213,7 +213,7 @@ def test_the_same_state_elsewhere_stays(history: History) -> None:
     history.check()
 
 
-def test_what_was_forgotten_may_be_committed_anew(history: History) -> None:
+def test_what_was_forgotten_may_be_committed_anew(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[0])
     anew = history.commit(history.states[ids[0]])
@@ -224,7 +224,7 @@ def test_what_was_forgotten_may_be_committed_anew(history: History) -> None:
     assert back["w"].tobytes() == history.states[ids[0]]["w"].tobytes()
 
 
-def test_the_very_same_version_is_refused(history: History) -> None:
+def test_the_very_same_version_is_refused(history: CheckedHistory) -> None:
     """Its id would say that its state is gone."""
     options = {"options": CommitOptions(time=10**18), "message": "first"}
     first = history.commit({"w": np.ones(5)}, **options)
@@ -241,7 +241,7 @@ def test_the_very_same_version_is_refused(history: History) -> None:
     history.check()
 
 
-def test_unpublished_bytes_go_as_well(history: History) -> None:
+def test_unpublished_bytes_go_as_well(history: CheckedHistory) -> None:
     """What a commit that failed, or an earlier gc, left between the records of a pack."""
     ids = chain(history, 6)
     history.repo.branch("far", str(ids[5]))
@@ -266,7 +266,7 @@ def test_unpublished_bytes_go_as_well(history: History) -> None:
     history.check()
 
 
-def test_refusals(history: History) -> None:
+def test_refusals(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     for revs, rules, error in (
         ([ids[2]], None, RefConflict),
@@ -282,7 +282,7 @@ def test_refusals(history: History) -> None:
     history.check()
 
 
-def test_twice_is_once(history: History) -> None:
+def test_twice_is_once(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[0])
     chosen = forget.choose(history.repo.context, [ids[0], ids[1]])
@@ -297,7 +297,7 @@ def test_twice_is_once(history: History) -> None:
     )
 
 
-def test_what_comes_to_be_needed_meanwhile_stays(history: History) -> None:
+def test_what_comes_to_be_needed_meanwhile_stays(history: CheckedHistory) -> None:
     ids = chain(history, 5)
     chosen = forget.choose(history.repo.context, (), Retention(last=1))
     assert [c.id for c in chosen.commits] == ids[3::-1]
@@ -314,7 +314,7 @@ def test_what_comes_to_be_needed_meanwhile_stays(history: History) -> None:
         forget.forget(history.repo.context, named)
 
 
-def test_what_is_forgotten_while_gc_runs_goes_with_it(history: History) -> None:
+def test_what_is_forgotten_while_gc_runs_goes_with_it(history: CheckedHistory) -> None:
     ids = chain(history, 6)
     history.forget(ids[0])
     other = mvc.Repository.open(history.repo.root)
@@ -329,7 +329,7 @@ def test_what_is_forgotten_while_gc_runs_goes_with_it(history: History) -> None:
     history.check()
 
 
-def test_what_is_here_again_while_gc_runs_stays(history: History) -> None:
+def test_what_is_here_again_while_gc_runs_stays(history: CheckedHistory) -> None:
     """A fetch that found all objects of a state still stored appends no record."""
     ids = chain(history, 6)
     history.repo.storage.forget(keep_last=2)
@@ -348,7 +348,7 @@ def test_what_is_here_again_while_gc_runs_stays(history: History) -> None:
     assert history.repo.storage.fsck(full=True).sound
 
 
-def test_undo_does_not_bring_it_back(history: History) -> None:
+def test_undo_does_not_bring_it_back(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[1])
     with pytest.raises(RefConflict, match="gave up states"):
@@ -360,7 +360,7 @@ def test_undo_does_not_bring_it_back(history: History) -> None:
     history.check()
 
 
-def test_a_branch_whose_tip_is_forgotten(tmp_path: Path, history: History) -> None:
+def test_a_branch_whose_tip_is_forgotten(tmp_path: Path, history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.repo.switch("side", create=True, start=str(ids[0]), force=True)
     history.forget(ids[2])
@@ -382,7 +382,7 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path, history: History) -> No
     assert history.repo.storage.stats().forgotten == 1
 
 
-def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: History) -> None:
+def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: CheckedHistory) -> None:
     save_file({"w": np.arange(6.0)}, tmp_path / "a.safetensors")
     save_file({"w": np.arange(7.0)}, tmp_path / "b.safetensors")
     first, _ = mvc.import_checkpoints(
@@ -403,7 +403,7 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: Histo
     ]
 
 
-def test_a_damaged_state_can_be_forgotten(history: History) -> None:
+def test_a_damaged_state_can_be_forgotten(history: CheckedHistory) -> None:
     ids = chain(history, 2)
     (pack,) = (history.repo.context.store.folder / "packs").iterdir()
     (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
@@ -428,7 +428,7 @@ def test_a_delta_whose_base_is_gone_already_goes(tmp_path: Path) -> None:
 
     The next version's manifest was a patch against it, in a record that stays.
     """
-    history = History(tmp_path / "r", clock=FixedClock(step_ns=10**9))
+    history = CheckedHistory(tmp_path / "r", clock=FixedClock(step_ns=10**9))
     shared = drift(np.zeros((20, 30)), 1, 1)
     first = history.commit({"w": drift(np.zeros((20, 30)), 0, 1), "x": shared}, pipeline="vsol")
     for n in range(2, 5):
@@ -442,7 +442,7 @@ def test_a_delta_whose_base_is_gone_already_goes(tmp_path: Path) -> None:
     history.repo.close()
 
 
-def test_nothing_to_commit_stays_so(history: History) -> None:
+def test_nothing_to_commit_stays_so(history: CheckedHistory) -> None:
     """Forgetting what came before changes nothing of what HEAD holds."""
     save_file({"w": np.arange(6.0)}, history.repo.root / "m.safetensors")
     first = history.commit_files()

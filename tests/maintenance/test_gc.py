@@ -20,7 +20,7 @@ from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
 from mvc.store.packs.records import encode_header
-from mvc.testing import FixedClock, History
+from mvc.testing import CheckedHistory, FixedClock
 from tests.maintenance.traces import drift, traces
 
 NOW = timedelta(0)
@@ -28,11 +28,11 @@ DAY = 86_400 * 10**9
 
 
 @pytest.fixture
-def history(tmp_path: Path, clock: FixedClock) -> History:
-    return History(tmp_path / "r", clock=clock)
+def history(tmp_path: Path, clock: FixedClock) -> CheckedHistory:
+    return CheckedHistory(tmp_path / "r", clock=clock)
 
 
-def line(history: History, count: int, seed: int = 0) -> list[CommitId]:
+def line(history: CheckedHistory, count: int, seed: int = 0) -> list[CommitId]:
     w, made = drift(np.zeros((60, 50)), seed, 1), []
     for n in range(count):
         w = drift(w, 100 * seed + n)
@@ -40,19 +40,19 @@ def line(history: History, count: int, seed: int = 0) -> list[CommitId]:
     return made
 
 
-def leave(history: History, to: CommitId) -> None:
+def leave(history: CheckedHistory, to: CommitId) -> None:
     """The versions after ``to`` come to be on no branch."""
     history.repo.switch("side", create=True, start=str(to), force=True)
     refs.delete_branch(history.repo.context, "main", force=True)
 
 
-def size(history: History) -> int:
+def size(history: CheckedHistory) -> int:
     folder = history.repo.context.store.folder
     packs = sum(p.stat().st_size for p in (folder / "packs").iterdir())
     return packs + (folder / "journal").stat().st_size
 
 
-def collected(history: History, ids: list[CommitId], *, files: bool = True) -> None:
+def collected(history: CheckedHistory, ids: list[CommitId], *, files: bool = True) -> None:
     """Notes what is to be gone, commits included."""
     for id_ in ids:
         with pytest.raises(UnknownRevision):
@@ -64,7 +64,7 @@ def collected(history: History, ids: list[CommitId], *, files: bool = True) -> N
     assert traces(history, lost, files=files) == []
 
 
-def test_space_comes_back(history: History, clock: FixedClock) -> None:
+def test_space_comes_back(history: CheckedHistory, clock: FixedClock) -> None:
     ids = line(history, 10)
     leave(history, ids[3])
     before = size(history)
@@ -86,7 +86,7 @@ def test_space_comes_back(history: History, clock: FixedClock) -> None:
     history.check()
 
 
-def test_a_pack_that_a_repair_emptied_goes(history: History) -> None:
+def test_a_pack_that_a_repair_emptied_goes(history: CheckedHistory) -> None:
     line(history, 1)
     pack = history.repo.context.store.folder / "packs" / "00000001.pack"
     data = bytearray(pack.read_bytes())
@@ -99,7 +99,7 @@ def test_a_pack_that_a_repair_emptied_goes(history: History) -> None:
     assert history.repo.storage.gc().packs == 0
 
 
-def test_what_a_training_commits_meanwhile_is_not_counted(history: History) -> None:
+def test_what_a_training_commits_meanwhile_is_not_counted(history: CheckedHistory) -> None:
     line(history, 2)
     waiting = [7]
 
@@ -113,7 +113,7 @@ def test_what_a_training_commits_meanwhile_is_not_counted(history: History) -> N
     assert (done.packs, done.freed, waiting) == (0, 0, [])
 
 
-def test_deployments_hold_versions(history: History) -> None:
+def test_deployments_hold_versions(history: CheckedHistory) -> None:
     ids = line(history, 6)
     history.repo.deploy(ids[3], "prod")
     history.repo.deploy(ids[4], "prod")
@@ -125,7 +125,7 @@ def test_deployments_hold_versions(history: History) -> None:
     assert [d.commit for d in history.repo.deployments()] == ids[3:5]
 
 
-def test_within_the_grace_undo_works(history: History, clock: FixedClock) -> None:
+def test_within_the_grace_undo_works(history: CheckedHistory, clock: FixedClock) -> None:
     ids = line(history, 4)
     undo(history.repo.context)
     clock.advance(13 * DAY)
@@ -139,7 +139,7 @@ def test_within_the_grace_undo_works(history: History, clock: FixedClock) -> Non
     collected(history, ids[3:])
 
 
-def test_a_plan_changes_nothing(history: History) -> None:
+def test_a_plan_changes_nothing(history: CheckedHistory) -> None:
     ids = line(history, 5)
     leave(history, ids[0])
     files = {p: p.read_bytes() for p in history.repo.context.store.folder.rglob("*") if p.is_file()}
@@ -152,7 +152,7 @@ def test_a_plan_changes_nothing(history: History) -> None:
     assert all(0 <= done <= total for done, total, _ in told)
 
 
-def test_damage_is_refused(history: History) -> None:
+def test_damage_is_refused(history: CheckedHistory) -> None:
     ids = line(history, 3)
     leave(history, ids[0])
     (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
@@ -168,7 +168,7 @@ def test_damage_is_refused(history: History) -> None:
     assert pack.read_bytes() == bytes(data)
 
 
-def test_a_folder_that_cannot_be_written(history: History) -> None:
+def test_a_folder_that_cannot_be_written(history: CheckedHistory) -> None:
     line(history, 1)
     history.repo.context.store.writable = False
     with pytest.raises(ReadOnly):
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written(history: History) -> None:
     assert history.repo.storage.gc(grace="0", dry_run=True).freed == 0
 
 
-def test_leftovers_are_swept(history: History) -> None:
+def test_leftovers_are_swept(history: CheckedHistory) -> None:
     """A pack and a journal that an interrupted run left behind."""
     line(history, 1)
     folder = history.repo.context.store.folder
@@ -188,7 +188,7 @@ def test_leftovers_are_swept(history: History) -> None:
     assert not (folder / ".mvc-tmp-journal-1").exists()
 
 
-def test_another_process_goes_on(history: History) -> None:
+def test_another_process_goes_on(history: CheckedHistory) -> None:
     """One that was open before looks again where it does not find what it knew."""
     ids = line(history, 6)
     reader = mvc.Repository.open(history.repo.root)
@@ -202,7 +202,7 @@ def test_another_process_goes_on(history: History) -> None:
     history.check()
 
 
-def test_commits_beside_it_are_all_kept(history: History) -> None:
+def test_commits_beside_it_are_all_kept(history: CheckedHistory) -> None:
     """They build on versions that are being collected, and hold tensors that only those have."""
     ids = line(history, 8)
     leave(history, ids[0])
@@ -235,7 +235,7 @@ def test_commits_beside_it_are_all_kept(history: History) -> None:
         assert len(made) == 12
 
 
-def test_a_commit_while_it_runs_keeps_its_bytes(history: History) -> None:
+def test_a_commit_while_it_runs_keeps_its_bytes(history: CheckedHistory) -> None:
     """It ends a pack that stays: the next one must not begin where the plan saw the end."""
     ids = line(history, 3)
     big = np.random.default_rng(3).standard_normal(100_000).astype(np.float32)
@@ -263,7 +263,7 @@ def test_a_commit_while_it_runs_keeps_its_bytes(history: History) -> None:
 
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_pack_that_another_process_took_over_is_left_alone(
-    history: History, monkeypatch: pytest.MonkeyPatch, filled: bool
+    history: CheckedHistory, monkeypatch: pytest.MonkeyPatch, filled: bool
 ) -> None:
     """Between making a new pack and locking it; ``filled``: published and let go of as well."""
     line(history, 1)
@@ -293,13 +293,13 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
     ("text", "seconds"),
     [("0", 0), ("0s", 0), ("14d", 14 * 86_400), ("1h30m", 5400), (None, 864_000)],
 )
-def test_grace(history: History, text: str | None, seconds: float) -> None:
+def test_grace(history: CheckedHistory, text: str | None, seconds: float) -> None:
     history.repo.context.config.values["gc.grace_days"] = (10.0, "flag")
     assert grace_of(history.repo.context, text).total_seconds() == seconds
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1d", "99999999 weeks", "5"])
-def test_bad_grace(history: History, text: str) -> None:
+def test_bad_grace(history: CheckedHistory, text: str) -> None:
     with pytest.raises(WrongUsage):
         grace_of(history.repo.context, text)
     with pytest.raises(WrongUsage):
@@ -320,7 +320,7 @@ def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
         assert repo.checkout("HEAD")["w"][0] == 1
 
 
-def test_only_folders_of_replays_are_left_over(history: History, tmp_path: Path) -> None:
+def test_only_folders_of_replays_are_left_over(history: CheckedHistory, tmp_path: Path) -> None:
     """A link to elsewhere, and other names, are not touched: a repository may come from others."""
     line(history, 1)
     folder = history.repo.context.store.folder / "retraining"
@@ -352,21 +352,21 @@ def nearly(step: int) -> dict[str, np.ndarray]:
     return {"w": array}
 
 
-def chain_before_a_reset_point(history: History) -> None:
+def chain_before_a_reset_point(history: CheckedHistory) -> None:
     """The first version has the only full record but for that of the last one."""
     for step in range(3):
         history.commit(nearly(step))
     history.commit(nearly(3), reset_point=True)
 
 
-def same_tensor_again_at_a_reset_point(history: History) -> None:
+def same_tensor_again_at_a_reset_point(history: CheckedHistory) -> None:
     """What the third version builds on is stored in full, but later."""
     for step in range(3):
         history.commit(nearly(step))
     history.commit(nearly(1), reset_point=True)
 
 
-def siblings(history: History) -> None:
+def siblings(history: CheckedHistory) -> None:
     """Two versions build on the first one; the later one is in full as well."""
     first = history.commit(nearly(0))
     history.commit(nearly(1))
@@ -378,7 +378,7 @@ def siblings(history: History) -> None:
     "make", [chain_before_a_reset_point, same_tensor_again_at_a_reset_point, siblings]
 )
 def test_what_builds_on_a_forgotten_state_is_found(
-    make: Callable[[History], None], history: History
+    make: Callable[[CheckedHistory], None], history: CheckedHistory
 ) -> None:
     """A delta leads to its base only if an operation before it, or the same one, holds a record
     of the base itself: to be led to from later versions alone is not enough.

@@ -12,12 +12,12 @@ from mvc.ids import CommitId
 from mvc.maintenance import gc
 from mvc.maintenance.graph import StoredRecord, read_records
 from mvc.store.packs.reader import PACK_HEADER, pack_path
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 
 NOW = timedelta(0)
 
 
-class Quarantined(History):
+class Quarantined(CheckedHistory):
     """A repository whose records are put aside as a repair does it."""
 
     @property

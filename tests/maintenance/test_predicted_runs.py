@@ -18,7 +18,7 @@ from mvc.io.files import FileSystem
 from mvc.store.format import read_features
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.records import encode_header
-from mvc.testing import FixedClock, History
+from mvc.testing import CheckedHistory, FixedClock
 from tests.adamw import training
 from tests.maintenance.damaging import lost, mend, smash_payload
 from tests.maintenance.traces import traces
@@ -27,32 +27,32 @@ MINUTES = 60 * 10**9
 MOMENT, SQUARE = "optimizer.state.0.exp_avg", "optimizer.state.0.exp_avg_sq"
 
 
-def made(root: Path, count: int, minutes: int = 1) -> History:
-    history = History(root, make=training, clock=FixedClock(step_ns=minutes * MINUTES))
+def made(root: Path, count: int, minutes: int = 1) -> CheckedHistory:
+    history = CheckedHistory(root, make=training, clock=FixedClock(step_ns=minutes * MINUTES))
     for _ in range(count):
         history.commit()
     return history
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[History]:
+def run(tmp_path: Path) -> Iterator[CheckedHistory]:
     """A version in full, and eleven that are predicted."""
     history = made(tmp_path / "r", 12)
     yield history
     history.close()
 
 
-def predicted(history: History) -> list[int]:
+def predicted(history: CheckedHistory) -> list[int]:
     """How many tensors of each version are predicted."""
     repo = history.repo
     return [sum(map(len, repo.storage.predicted(id_).values())) for id_ in history.there]
 
 
-def in_packs(history: History) -> int:
+def in_packs(history: CheckedHistory) -> int:
     return sum(pack.stat().st_size for pack in (history.root / ".mvc/packs").iterdir())
 
 
-def coding(history: History, id_: CommitId, key: str) -> PathStep:
+def coding(history: CheckedHistory, id_: CommitId, key: str) -> PathStep:
     """How a tensor of a version is stored."""
     entry = history.repo.manifest(id_).entries[0]
     content = next(entry.contents[t.content] for t in entry.tensors if t.key == key)
@@ -60,7 +60,7 @@ def coding(history: History, id_: CommitId, key: str) -> PathStep:
     return step
 
 
-def test_the_history_is_one_of_runs(run: History) -> None:
+def test_the_history_is_one_of_runs(run: CheckedHistory) -> None:
     assert predicted(run)[0] == 0 and min(predicted(run)[1:]) >= 4
     needs = coding(run, run.ids[5], "model.w").member.needs
     names = ("model.w", 4), (MOMENT, 5), (SQUARE, 5)
@@ -69,14 +69,14 @@ def test_the_history_is_one_of_runs(run: History) -> None:
     run.check()
 
 
-def test_stats_and_repack_say_the_same_of_a_layout(run: History) -> None:
+def test_stats_and_repack_say_the_same_of_a_layout(run: CheckedHistory) -> None:
     stats = run.repo.storage.stats()
     now = run.repo.storage.repack(dry_run=True).plan.before
     assert stats.recovery_worst == pytest.approx(now.worst_seconds)
     assert stats.recovery_mean == pytest.approx(now.mean_seconds)
 
 
-def test_forgotten_by_name_in_the_middle(run: History) -> None:
+def test_forgotten_by_name_in_the_middle(run: CheckedHistory) -> None:
     """Nothing of it stays, not even as a base or an input; what is behind it is still predicted."""
     gone = run.ids[5]
     run.forget(gone)
@@ -109,7 +109,7 @@ def test_forgotten_by_rule_between_others(tmp_path: Path) -> None:
     run.close()
 
 
-def test_forgotten_to_the_last_ones(run: History) -> None:
+def test_forgotten_to_the_last_ones(run: CheckedHistory) -> None:
     run.forget(keep_last=3)
     run.repo.storage.gc(grace="0")
     run.check()
@@ -131,7 +131,7 @@ def test_a_run_is_shortened_where_recovery_has_to_be_fast(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("aim", [{"interval": 4}, {"max_size": 1 << 40}, {}, {"super_step": 4}])
-def test_repacked(run: History, aim: dict[str, int]) -> None:
+def test_repacked(run: CheckedHistory, aim: dict[str, int]) -> None:
     done = run.repo.storage.repack(**aim)
     run.check()
     if "max_size" in aim:
@@ -142,7 +142,7 @@ def test_repacked(run: History, aim: dict[str, int]) -> None:
         assert "optim" in read_features(FileSystem(), run.root / ".mvc")
 
 
-def test_reset_points_come_and_go(run: History) -> None:
+def test_reset_points_come_and_go(run: CheckedHistory) -> None:
     middle = run.ids[6]
     before = in_packs(run)
     assert middle in run.repo.storage.repack(add=[middle]).plan.added
@@ -153,14 +153,14 @@ def test_reset_points_come_and_go(run: History) -> None:
     assert in_packs(run) < before + 500
 
 
-def test_the_curve_begins_with_the_fastest(run: History) -> None:
+def test_the_curve_begins_with_the_fastest(run: CheckedHistory) -> None:
     points = run.repo.storage.curve().points
     assert points[0].worst_seconds < points[-1].worst_seconds
     assert points[0].bytes > 2 * points[-1].bytes
 
 
 @pytest.mark.parametrize("key", [MOMENT, SQUARE, "model.w"])
-def test_a_damaged_input_comes_back_from_a_backup(run: History, key: str) -> None:
+def test_a_damaged_input_comes_back_from_a_backup(run: CheckedHistory, key: str) -> None:
     backup = run.root.parent / "backup"
     shutil.copytree(run.root, backup)
     step = coding(run, run.ids[4], key)
@@ -176,7 +176,7 @@ def test_a_damaged_input_comes_back_from_a_backup(run: History, key: str) -> Non
     run.check()
 
 
-def test_without_a_backup_what_is_lost_is_told_and_the_rest_stays(run: History) -> None:
+def test_without_a_backup_what_is_lost_is_told_and_the_rest_stays(run: CheckedHistory) -> None:
     run.repo.storage.repack(add=[run.ids[8]])
     step = coding(run, run.ids[4], SQUARE)
     run.close()
@@ -189,7 +189,7 @@ def test_without_a_backup_what_is_lost_is_told_and_the_rest_stays(run: History) 
     assert {run.ids[number] for number in damaged} == set(done.after.lost)
 
 
-def forge(run: History, step: PathStep, *inputs: bytes) -> None:
+def forge(run: CheckedHistory, step: PathStep, *inputs: bytes) -> None:
     """Gives a coding other inputs; its record's header is right otherwise."""
     path = run.root / f".mvc/packs/{step.pack:08d}.pack"
     data, header = bytearray(path.read_bytes()), step.header
@@ -201,7 +201,7 @@ def forge(run: History, step: PathStep, *inputs: bytes) -> None:
 
 
 @pytest.mark.parametrize("lie", ["itself", "each other", "the other way round", "nothing"])
-def test_false_inputs_are_damage(run: History, lie: str, tmp_path: Path) -> None:
+def test_false_inputs_are_damage(run: CheckedHistory, lie: str, tmp_path: Path) -> None:
     """Nothing runs for ever or gives other bits, and a backup heals it."""
     backup = tmp_path / "backup"
     shutil.copytree(run.root, backup)

@@ -14,7 +14,7 @@ from mvc.io.files import FileSystem
 from mvc.store.format import format_line, read_features
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.packs.records import MANIFEST
-from mvc.testing import History, fresh_process
+from mvc.testing import CheckedHistory, fresh_process
 from tests.maintenance.damaging import (
     LAST,
     backup_of,
@@ -165,7 +165,7 @@ def test_the_first_bytes_of_a_pack(tmp_path: Path) -> None:
     history.check()
 
 
-def test_groups(history: History) -> None:
+def test_groups(history: CheckedHistory) -> None:
     """One payload for a whole model: what another path gives is stored anew."""
     for step in range(4):
         state = {"w": weights(step), "v": weights(step + 7)[:5000]}
@@ -179,7 +179,9 @@ def test_groups(history: History) -> None:
     history.check()
 
 
-def test_what_still_decodes_right_from_a_damaged_group_is_stored_again(history: History) -> None:
+def test_what_still_decodes_right_from_a_damaged_group_is_stored_again(
+    history: CheckedHistory,
+) -> None:
     """A reader gets the small tensor; a repair once put its only record into quarantine."""
     small, large = np.arange(7, dtype=np.float32), weights(1)
     history.commit({"a": small, "b": large}, pipeline="planes:all | zstd:1")
@@ -242,7 +244,7 @@ def test_an_older_backup_and_what_lies_in_quarantine_heal_together(tmp_path: Pat
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_file_of_the_working_folder_heals_unless_it_has_changed(
-    history: History, changed: bool
+    history: CheckedHistory, changed: bool
 ) -> None:
     root = history.root
     write_model(root / "m.safetensors", layers=1, w=weights(0))

@@ -20,7 +20,7 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing import pack_writer
-from mvc.testing import FailingFS, History, fresh_process, open_quietly
+from mvc.testing import CheckedHistory, FailingFS, fresh_process, open_quietly
 from tests.crash.images import folder_in_memory
 from tests.damage.subject import file_of, named_lost
 from tests.faults.crashfs import CrashFS
@@ -36,7 +36,7 @@ from tests.maintenance.damaging import (
 from tests.seeds import draw
 
 
-def damaged(root: Path) -> History:
+def damaged(root: Path) -> CheckedHistory:
     """A repository with some of everything that can be healed."""
     history = make(root, resets=(0, 3, 6), count=7)
     for rev in ("HEAD~6", "HEAD~1"):

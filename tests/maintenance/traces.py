@@ -8,7 +8,7 @@ from mvc.errors import DamagedData
 from mvc.maintenance.graph import read_records
 from mvc.store.index import keys
 from mvc.store.packs.records import BASE_BYTES
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 
 
 def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:
@@ -17,7 +17,7 @@ def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:
     return (weights + noise * step).astype(np.float32)
 
 
-def traces(history: History, ids: set[bytes], *, files: bool = True) -> list[str]:
+def traces(history: CheckedHistory, ids: set[bytes], *, files: bool = True) -> list[str]:
     """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
     store = history.repo.context.store
     found = read_records(store.snapshot)

@@ -15,7 +15,7 @@ from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.remote.sending.closure import Closure
 from mvc.store.format import read_features
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 from mvc.testing.history import assert_same
 from tests.adamw import training
 from tests.fleet.following import follow
@@ -27,9 +27,9 @@ RAW = 38_000
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[History]:
+def run(tmp_path: Path) -> Iterator[CheckedHistory]:
     """A version in full, and nine that are predicted."""
-    history = History(tmp_path / "served" / "models", make=training)
+    history = CheckedHistory(tmp_path / "served" / "models", make=training)
     for _ in range(10):
         history.commit()
     yield history
@@ -37,7 +37,9 @@ def run(tmp_path: Path) -> Iterator[History]:
 
 
 @pytest.fixture(params=["folder", "http"])
-def url(run: History, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
+def url(
+    run: CheckedHistory, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> object:
     if request.param == "folder":
         yield str(run.root)
         return
@@ -57,7 +59,7 @@ def in_packs(repo: Repository) -> int:
     return sum(pack.stat().st_size for pack in (repo.root / ".mvc/packs").iterdir())
 
 
-def is_as(repo: Repository, run: History) -> bool:
+def is_as(repo: Repository, run: CheckedHistory) -> bool:
     for id_ in run.ids:
         if repo.forgotten_ns(id_) is None:
             assert_same(repo.checkout(id_), run.states[id_])
@@ -73,7 +75,7 @@ Keep = Callable[[Repository], Repository]
 
 
 def test_a_clone_and_what_it_fetches_are_the_same_records(
-    run: History, url: str, tmp_path: Path, opened: Keep
+    run: CheckedHistory, url: str, tmp_path: Path, opened: Keep
 ) -> None:
     repo = opened(mvc.clone(url, tmp_path / "c"))
     assert is_as(repo, run)
@@ -88,7 +90,7 @@ def test_a_clone_and_what_it_fetches_are_the_same_records(
 
 @pytest.mark.parametrize("states", ["last:1", "last:2"])
 def test_few_states_out_of_a_run_take_no_more_than_they_have(
-    run: History, url: str, tmp_path: Path, opened: Keep, states: str
+    run: CheckedHistory, url: str, tmp_path: Path, opened: Keep, states: str
 ) -> None:
     """The versions between them and the beginning of the run stay where they are."""
     repo = opened(mvc.clone(url, tmp_path / "c", states=states))
@@ -103,7 +105,7 @@ def test_few_states_out_of_a_run_take_no_more_than_they_have(
     assert in_packs(repo) - before < RAW * 1.5
 
 
-def test_pushed(run: History, tmp_path: Path, opened: Keep) -> None:
+def test_pushed(run: CheckedHistory, tmp_path: Path, opened: Keep) -> None:
     there = opened(Repository.init(tmp_path / "bare", bare=True))
     run.repo.remotes.add("b", str(tmp_path / "bare"))
     run.repo.push("b")
@@ -112,7 +114,7 @@ def test_pushed(run: History, tmp_path: Path, opened: Keep) -> None:
     assert run.repo.push("b").bytes < RAW / 2 and is_as(there, run)
 
 
-def test_through_a_bucket(run: History, tmp_path: Path, opened: Keep) -> None:
+def test_through_a_bucket(run: CheckedHistory, tmp_path: Path, opened: Keep) -> None:
     (tmp_path / "bucket").mkdir()
     run.repo.remotes.add("b", f"bucket:{tmp_path / 'bucket'}")
     run.repo.push("b")
@@ -124,7 +126,7 @@ def test_through_a_bucket(run: History, tmp_path: Path, opened: Keep) -> None:
 
 
 def test_after_one_was_forgotten_in_the_middle(
-    run: History, url: str, tmp_path: Path, opened: Keep
+    run: CheckedHistory, url: str, tmp_path: Path, opened: Keep
 ) -> None:
     """Before gc its objects are still the way to others; none of them goes along."""
     gone = run.ids[4]
@@ -135,7 +137,7 @@ def test_after_one_was_forgotten_in_the_middle(
     assert not any(repo.context.store.graph.holds(id_) for id_ in lost)
 
 
-def test_a_false_input_is_not_taken(run: History, tmp_path: Path, opened: Keep) -> None:
+def test_a_false_input_is_not_taken(run: CheckedHistory, tmp_path: Path, opened: Keep) -> None:
     """A moment that is damaged where it comes from leads nowhere, and nothing of it counts."""
     entry = run.repo.manifest(run.ids[5]).entries[0]
     key = "optimizer.state.0.exp_avg_sq"
@@ -148,7 +150,7 @@ def test_a_false_input_is_not_taken(run: History, tmp_path: Path, opened: Keep) 
 
 
 def test_every_input_is_looked_for(
-    run: History, tmp_path: Path, opened: Keep, monkeypatch: pytest.MonkeyPatch
+    run: CheckedHistory, tmp_path: Path, opened: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who thinks that the receiver has an input which it lacks is asked for it."""
     there = opened(Repository.init(tmp_path / "bare", bare=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 from tests.remote.kit.places import Place, place
 
 PROJECT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def remote(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.parametrize("how", ["variable", "file"])
 def test_a_token_is_nowhere(how: str, remote: Place, tmp_path: Path) -> None:
-    history = History(tmp_path / "a", 2)
+    history = CheckedHistory(tmp_path / "a", 2)
     history.close()
     a, wrong = tmp_path / "a", secrets.token_urlsafe(32)
     said = []
@@ -103,7 +103,7 @@ def test_a_token_is_nowhere(how: str, remote: Place, tmp_path: Path) -> None:
 def test_a_secret_in_a_url_is_refused_and_not_said(
     secret: str, remote: Place, tmp_path: Path
 ) -> None:
-    History(tmp_path / "a", 1).close()
+    CheckedHistory(tmp_path / "a", 1).close()
     url = remote.url.replace("://", f"://{secret}")
     for line in (("remote", "add", "origin", url), ("clone", url, "b"), ("remote", "show", url)):
         done = run(tmp_path / "a", *line)

@@ -15,7 +15,7 @@ from mvc.ids import CommitId
 from mvc.remote.statements import by_name
 from mvc.remote.transport import Wanted
 from mvc.testing import HookedFS, open_quietly
-from mvc.testing.history import History, weights
+from mvc.testing.history import CheckedHistory, weights
 from tests.remote.kit.carrying import carry
 from tests.remote.kit.same import assert_clean, known, states
 
@@ -33,8 +33,8 @@ def target(tmp_path: Path) -> Iterator[Repository]:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    made = History(tmp_path / "history")
+def history(tmp_path: Path) -> Iterator[CheckedHistory]:
+    made = CheckedHistory(tmp_path / "history")
     yield made
     made.close()
 
@@ -86,7 +86,7 @@ def test_it_passes_on_from_repository_to_repository(
         assert_arrived(repo, third, there)
 
 
-def test_one_version_more_costs_its_records(history: History, target: Repository) -> None:
+def test_one_version_more_costs_its_records(history: CheckedHistory, target: Repository) -> None:
     for _ in range(4):
         history.commit()
     place = carry(history.repo, target).place
@@ -97,7 +97,7 @@ def test_one_version_more_costs_its_records(history: History, target: Repository
     assert_arrived(history.repo, target)
 
 
-def test_the_next_commits_cost_the_same(history: History, tmp_path: Path) -> None:
+def test_the_next_commits_cost_the_same(history: CheckedHistory, tmp_path: Path) -> None:
     for _ in range(37):
         history.commit()
     with mvc.clone(str(history.root), tmp_path / "clone") as clone:
@@ -129,7 +129,7 @@ def test_states_that_are_not_wanted_stay_away(
         assert_clean(target)
 
 
-def test_a_state_comes_later(history: History, target: Repository) -> None:
+def test_a_state_comes_later(history: CheckedHistory, target: Repository) -> None:
     for _ in range(9):
         history.commit()
     place = carry(history.repo, target, Wanted(states=1)).place
@@ -144,7 +144,7 @@ def test_a_state_comes_later(history: History, target: Repository) -> None:
     assert_clean(target)
 
 
-def test_versions_on_a_state_that_did_not_come(history: History, target: Repository) -> None:
+def test_versions_on_a_state_that_did_not_come(history: CheckedHistory, target: Repository) -> None:
     for _ in range(5):
         history.commit()
     place = carry(history.repo, target, Wanted(states="none")).place
@@ -155,7 +155,9 @@ def test_versions_on_a_state_that_did_not_come(history: History, target: Reposit
     assert_clean(target)
 
 
-def test_a_state_forgotten_by_name_goes_nowhere(history: History, target: Repository) -> None:
+def test_a_state_forgotten_by_name_goes_nowhere(
+    history: CheckedHistory, target: Repository
+) -> None:
     for _ in range(6):
         history.commit()
     history.forget(history.ids[2])
@@ -168,7 +170,7 @@ def test_a_state_forgotten_by_name_goes_nowhere(history: History, target: Reposi
 
 
 def test_a_state_that_the_receiver_forgot_by_name_stays_away(
-    history: History, target: Repository
+    history: CheckedHistory, target: Repository
 ) -> None:
     for _ in range(3):
         history.commit()
@@ -188,7 +190,9 @@ def test_a_state_that_the_receiver_forgot_by_name_stays_away(
     assert_clean(target)
 
 
-def test_an_undone_version_travels_once_it_is_back(history: History, target: Repository) -> None:
+def test_an_undone_version_travels_once_it_is_back(
+    history: CheckedHistory, target: Repository
+) -> None:
     for _ in range(3):
         history.commit()
     history.repo.undo()
@@ -199,7 +203,7 @@ def test_an_undone_version_travels_once_it_is_back(history: History, target: Rep
     assert_arrived(history.repo, target)
 
 
-def test_a_repacked_and_collected_source(history: History, target: Repository) -> None:
+def test_a_repacked_and_collected_source(history: CheckedHistory, target: Repository) -> None:
     for step in range(8):
         history.commit()
         if step == 3:
@@ -214,7 +218,9 @@ def test_a_repacked_and_collected_source(history: History, target: Repository) -
     assert_clean(target)
 
 
-def test_collecting_at_the_source_under_a_transfer(history: History, target: Repository) -> None:
+def test_collecting_at_the_source_under_a_transfer(
+    history: CheckedHistory, target: Repository
+) -> None:
     for _ in range(8):
         history.commit()
     history.repo.branch("side", history.ids[2])
@@ -230,7 +236,9 @@ def test_collecting_at_the_source_under_a_transfer(history: History, target: Rep
     assert_clean(target)
 
 
-def test_collecting_at_the_receiver_under_a_transfer(history: History, target: Repository) -> None:
+def test_collecting_at_the_receiver_under_a_transfer(
+    history: CheckedHistory, target: Repository
+) -> None:
     for _ in range(8):
         history.commit()
 
@@ -243,7 +251,7 @@ def test_collecting_at_the_receiver_under_a_transfer(history: History, target: R
     assert_arrived(history.repo, target)
 
 
-def test_an_interrupted_transfer_goes_on(history: History, target: Repository) -> None:
+def test_an_interrupted_transfer_goes_on(history: CheckedHistory, target: Repository) -> None:
     for _ in range(8):
         history.commit()
     whole = carry_size(history)
@@ -265,14 +273,14 @@ def test_an_interrupted_transfer_goes_on(history: History, target: Repository) -
     assert_arrived(history.repo, target)
 
 
-def carry_size(history: History) -> int:
+def carry_size(history: CheckedHistory) -> int:
     """How many slices of one version the history has."""
     from mvc.remote.sending.sender import send
 
     return len(list(send(history.repo.context, Wanted(), most=1)))
 
 
-def test_tensors_of_several_pieces(history: History, target: Repository) -> None:
+def test_tensors_of_several_pieces(history: CheckedHistory, target: Repository) -> None:
     state = np.random.default_rng(1).integers(0, 3, 70 << 20, dtype=np.int8)
     history.repo.commit({"w": state, "b": np.arange(5)})
     state = state.copy()
@@ -284,7 +292,7 @@ def test_tensors_of_several_pieces(history: History, target: Repository) -> None
 
 @pytest.mark.parametrize("moment", ["write", "read", "sync"])
 def test_what_it_builds_on_is_collected_meanwhile(
-    history: History, tmp_path: Path, moment: str
+    history: CheckedHistory, tmp_path: Path, moment: str
 ) -> None:
     """While records are written, while they are proven, and once they are."""
     for _ in range(3):

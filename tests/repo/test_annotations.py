@@ -19,7 +19,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import publish
 from mvc.store.snapshot import Snapshot
-from mvc.testing import FixedClock, History, UnsyncedFS
+from mvc.testing import CheckedHistory, FixedClock, UnsyncedFS
 from mvc.testing.history import weights
 
 HOUR = 3600 * 10**9
@@ -27,8 +27,8 @@ START = 1_750_000_000 * 10**9
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path, 4)
+def history(tmp_path: Path) -> CheckedHistory:
+    return CheckedHistory(tmp_path, 4)
 
 
 def notes(repo: mvc.Repository, rev: str = "HEAD") -> list[str]:
@@ -36,7 +36,7 @@ def notes(repo: mvc.Repository, rev: str = "HEAD") -> list[str]:
 
 
 def test_a_version_has_what_was_found_out_later(
-    history: History, monkeypatch: pytest.MonkeyPatch
+    history: CheckedHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MVC_AUTHOR", "nightly")
     first, last = history.ids[0], history.ids[-1]
@@ -74,7 +74,7 @@ def test_the_last_of_several_counts_and_nan_is_a_number(tmp_path: Path) -> None:
         assert (entry.commit.metrics, entry.commit.id) == ({"loss": 1.0, "acc": 0.25}, id_)
 
 
-def test_log_sorts_by_what_was_measured_later(history: History) -> None:
+def test_log_sorts_by_what_was_measured_later(history: CheckedHistory) -> None:
     first, second, third, _ = history.ids
     with history.open() as repo:
         for id_, value in ((second, 0.2), (third, 0.9), (first, 0.5), (second, 0.7)):
@@ -93,7 +93,7 @@ def test_log_sorts_by_what_was_measured_later(history: History) -> None:
         assert found.metrics == {"auc": (0.5, 0.9)}
 
 
-def test_an_annotation_is_undone_and_done_again(history: History) -> None:
+def test_an_annotation_is_undone_and_done_again(history: CheckedHistory) -> None:
     with history.open() as repo:
         repo.annotate("HEAD", note="one")
         two = repo.annotate("HEAD", note="two")
@@ -112,7 +112,7 @@ def test_an_annotation_is_undone_and_done_again(history: History) -> None:
         assert repo.storage.fsck(full=True).sound
 
 
-def test_gc_keeps_annotations_as_long_as_their_versions(history: History) -> None:
+def test_gc_keeps_annotations_as_long_as_their_versions(history: CheckedHistory) -> None:
     first, last = history.ids[0], history.ids[-1]
     with history.open() as repo:
         repo.branch("side", first)
@@ -143,7 +143,7 @@ def test_gc_keeps_annotations_as_long_as_their_versions(history: History) -> Non
 def test_gc_does_not_bring_back_what_was_undone(tmp_path: Path, undos: int, aged: int) -> None:
     """Whatever part of the chain of undos is older than the grace."""
     clock = FixedClock(1_750_000_000 * 10**9)
-    history = History(tmp_path, 1, clock=clock, fs=UnsyncedFS())
+    history = CheckedHistory(tmp_path, 1, clock=clock, fs=UnsyncedFS())
     with history.open() as repo:
         clock.advance(HOUR)
         number: int | None = repo.annotate("HEAD", note="here").number
@@ -166,7 +166,7 @@ def test_gc_does_not_bring_back_what_was_undone(tmp_path: Path, undos: int, aged
 
 
 @pytest.mark.parametrize("what", ["annotate what goes", "annotate what stays", "redo"])
-def test_gc_sees_what_is_annotated_while_it_runs(history: History, what: str) -> None:
+def test_gc_sees_what_is_annotated_while_it_runs(history: CheckedHistory, what: str) -> None:
     with history.open() as repo, history.open() as other:
         aside = repo.commit(weights(40), options=mvc.CommitOptions(branch="side", new_branch=True))
         repo.annotate(history.ids[0], note="undone")
@@ -195,7 +195,7 @@ def test_gc_sees_what_is_annotated_while_it_runs(history: History, what: str) ->
         assert repo.storage.fsck(full=True).sound
 
 
-def test_what_is_no_annotation(history: History) -> None:
+def test_what_is_no_annotation(history: CheckedHistory) -> None:
     with history.open() as repo:
         before = repo.context.fresh().position
         with pytest.raises(WrongUsage, match="this annotation says nothing"):
@@ -215,7 +215,7 @@ def test_what_is_no_annotation(history: History) -> None:
         assert repo.context.fresh().position == before
 
 
-def test_fsck_names_an_annotation_of_no_version(history: History) -> None:
+def test_fsck_names_an_annotation_of_no_version(history: CheckedHistory) -> None:
     with history.open() as repo:
         store = repo.context.store
         statements = (AnnotationStatement(subject=CommitId(b"x" * 32), note="of nothing"),)
@@ -227,7 +227,7 @@ def test_fsck_names_an_annotation_of_no_version(history: History) -> None:
         assert (problem.kind, problem.object) == ("reference", "an annotation")
 
 
-def test_live_report_and_tables_have_what_was_found_out_later(history: History) -> None:
+def test_live_report_and_tables_have_what_was_found_out_later(history: CheckedHistory) -> None:
     first, last = history.ids[0], history.ids[-1]
     with history.open() as repo:
         repo.annotate(last, metrics={"auc": 0.75}, params={"by": "eval"}, note="nightly")

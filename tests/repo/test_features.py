@@ -11,7 +11,7 @@ import mvc
 from mvc.errors import ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.store.format import read_features, write_features
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 
 ONLY_READ = "w-locks"
 
@@ -21,7 +21,7 @@ def name(root: Path, *features: str) -> None:
 
 
 def test_what_bars_writing_lets_nothing_be_written(tmp_path: Path) -> None:
-    history = History(tmp_path, 2)
+    history = CheckedHistory(tmp_path, 2)
     with history.open() as early:
         state = early.checkout("HEAD")
         name(tmp_path, ONLY_READ)
@@ -64,7 +64,7 @@ def test_a_checkout_that_may_not_move_head_writes_no_file(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("feature", ["holograms", "W-locks", "entry-2"])
 def test_other_features_are_refused(tmp_path: Path, feature: str) -> None:
-    history = History(tmp_path, 1)
+    history = CheckedHistory(tmp_path, 1)
     name(tmp_path, feature)
     with pytest.raises(UnsupportedFormat, match=f"needs a newer mvc: it uses {feature}"):
         history.open()
@@ -72,7 +72,7 @@ def test_other_features_are_refused(tmp_path: Path, feature: str) -> None:
 
 @pytest.mark.parametrize("line", ["mvc-repository 1 features=entry-5", "mvc 2 features="])
 def test_another_format_is_refused_in_one_line(tmp_path: Path, line: str) -> None:
-    history = History(tmp_path, 1)
+    history = CheckedHistory(tmp_path, 1)
     text = f"{line} check={blake3(line.encode()).hexdigest(8)}\n"
     (tmp_path / ".mvc/format").write_text(text)
     for act in (history.open, lambda: mvc.heal(tmp_path)):
@@ -84,7 +84,7 @@ def test_another_format_is_refused_in_one_line(tmp_path: Path, line: str) -> Non
 
 
 def test_features_stay(tmp_path: Path) -> None:
-    history = History(tmp_path, 2)
+    history = CheckedHistory(tmp_path, 2)
     with history.open() as repo:
         repo.branch("gone")
         repo.switch("gone")

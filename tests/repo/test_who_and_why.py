@@ -9,7 +9,7 @@ import pytest
 
 import mvc
 from mvc.errors import InvalidName, WrongUsage
-from mvc.testing import History
+from mvc.testing import CheckedHistory
 from mvc.testing.history import weights
 
 
@@ -23,7 +23,7 @@ def test_deployments_of_two_people_can_be_told_apart(
     tmp_path: Path, by: Callable[[str], None]
 ) -> None:
     by("ada")
-    history = History(tmp_path, 2)
+    history = CheckedHistory(tmp_path, 2)
     first, second = history.ids
     with history.open() as repo:
         made = repo.deploy(first, "prod", reason="the old one was better")
@@ -64,7 +64,7 @@ def test_a_commit_is_deployed_by_who_runs_it(tmp_path: Path, by: Callable[[str],
 
 def test_maintenance_and_undo_say_who_and_why(tmp_path: Path, by: Callable[[str], None]) -> None:
     by("ada")
-    history = History(tmp_path, 4)
+    history = CheckedHistory(tmp_path, 4)
     by("ops")
     with history.open() as repo:
         repo.branch("b")
@@ -90,7 +90,7 @@ def test_maintenance_and_undo_say_who_and_why(tmp_path: Path, by: Callable[[str]
 
 def test_a_plan_says_who_would_do_it(tmp_path: Path, by: Callable[[str], None]) -> None:
     by("ada")
-    history = History(tmp_path, 2)
+    history = CheckedHistory(tmp_path, 2)
     with history.open() as repo:
         planned = repo.undo(dry_run=True, reason="just a try")
         assert (planned.entry.author, planned.entry.reason) == ("ada", "just a try")
@@ -98,7 +98,7 @@ def test_a_plan_says_who_would_do_it(tmp_path: Path, by: Callable[[str], None]) 
 
 
 def test_reasons_and_names_that_are_none(tmp_path: Path, by: Callable[[str], None]) -> None:
-    history = History(tmp_path, 1)
+    history = CheckedHistory(tmp_path, 1)
     with history.open() as repo:
         with pytest.raises(WrongUsage, match="the reason is longer than 65,536 bytes"):
             repo.deploy("HEAD", "prod", reason="x" * 65_537)

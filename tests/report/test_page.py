@@ -21,7 +21,7 @@ from mvc.ids import CommitId
 from mvc.report.axis import Axis, By
 from mvc.report.charts import Charts
 from mvc.report.figure import Bars, Curve, Lane, Lanes, Line, svg
-from mvc.report.overview import Excerpt, Span, changes, overview
+from mvc.report.overview import Excerpt, changes, overview
 from tests.variables import variable
 
 VOID = {"meta", "link", "br"}
@@ -166,10 +166,10 @@ def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
 
 
 def test_a_version_that_is_committed_meanwhile_does_no_harm(repo: mvc.Repository) -> None:
-    found = overview(repo.context, Excerpt())
+    found = overview(repo, Excerpt())
     repo.commit({"w": np.zeros(2)})
-    assert len(changes(repo.context, found, seconds=600, most=5)[0]) == 5
-    assert found.head == repo.find("HEAD~1")
+    assert len(changes(repo, found, seconds=600, most=5)[0]) == 5
+    assert found.history.head.commit == repo.find("HEAD~1")
 
 
 def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
@@ -180,8 +180,7 @@ def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
 def test_pictures_do_not_grow_with_the_history() -> None:
     count = 10_000
     points = [(i * DAY // 24, float(i % 7)) for i in range(count)]
-    spans = [Span(CommitId(bytes(32)), t, t + DAY // 24) for t, _ in points]
-    lanes = [Lane(span.start_ns, span.end_ns, span) for span in spans]
+    lanes = [Lane(t, t + DAY // 24, CommitId(bytes(32)), t) for t, _ in points]
     axis = Axis.of(t for t, _ in points)
     charts = [Line("a", [Curve("", points)]), Bars("b", {"x": points}), Lanes("l", {"t": lanes})]
     drawn = svg(axis, charts, "t")
@@ -228,7 +227,7 @@ def burst(tmp_path: Path) -> Iterator[mvc.Repository]:
 def charts_of(
     repo: mvc.Repository, since: int | None = None, until: int | None = None, by: By | None = None
 ) -> Charts:
-    return Charts(overview(repo.context, Excerpt(since, until, by)))
+    return Charts(overview(repo, Excerpt(since, until, by)))
 
 
 def test_the_axis_ends_with_the_data(burst: mvc.Repository) -> None:
@@ -247,7 +246,7 @@ def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Reposit
     spread = charts_of(burst)
     assert "--by time" in spread.note and charts_of(burst, by="version").note is None
     assert (spread.axis.by, spread.axis.low, spread.axis.high) == ("version", 1, 41)
-    lanes = spread.live(spread.found.spans)
+    lanes = spread.live(spread.found.history.spans)
     assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
     assert spread.axis.share(lanes.targets["prod"][-1].end) == 1.0  # live now
     assert "placed by number" in Page(mvc.write_report(burst)).text

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from mvc.errors import MvcError
 from tests.crash.story import state_of
-from tests.store.repositories import History
+from tests.store.repositories import CheckedHistory
 
 
 def main(root: Path, count: int) -> None:
-    history = History(root, 6)
+    history = CheckedHistory(root, 6)
     history.index()
     sound = history.index_file.read_bytes()
     with history.open() as repo:
@@ -40,7 +40,7 @@ def main(root: Path, count: int) -> None:
     print(json.dumps(outcomes))
 
 
-def _ask(history: History, expected: object) -> int:
+def _ask(history: CheckedHistory, expected: object) -> int:
     """0: every answer is right; 1: an mvc error; 2: a wrong answer."""
     try:
         with history.open() as repo:

@@ -10,15 +10,15 @@ from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.testing.history import weights
 from tests.index_files import index_file
 
-__all__ = ["History", "state", "view_of"]
+__all__ = ["CheckedHistory", "state", "view_of"]
 
 state = weights
 
 
-class History(testing.History):
+class CheckedHistory(testing.CheckedHistory):
     """Every version is deployed."""
 
-    wrong = testing.History.damaged
+    wrong = testing.CheckedHistory.damaged
 
     def __init__(
         self, root: Path, count: int, *, thresholds: IndexThresholds | None = None

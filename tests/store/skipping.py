@@ -17,7 +17,7 @@ from mvc.testing import fresh_process
 _STEPS = np.random.default_rng(3).random((128, 40, 30)) < 0.2
 
 
-class History:
+class CheckedHistory:
     """Versions of one matrix, a fifth of which moves each time."""
 
     def __init__(self, root: Path, layout: str, interval: int | None = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.store.graph.search import Graph
-from tests.store.skipping import History
+from tests.store.skipping import CheckedHistory
 
 INTERVAL = 16
 
@@ -27,7 +27,7 @@ def lost(graph: Graph, blobs: list[bytes], damaged: bytes) -> int:
 
 @pytest.mark.parametrize(("layout", "closed", "tail"), [("skip:4", 3, 8), ("chain", 0, 8)])
 def test_each_record_damaged_in_turn(tmp_path: Path, layout: str, closed: int, tail: int) -> None:
-    history = History(tmp_path, layout, interval=INTERVAL)
+    history = CheckedHistory(tmp_path, layout, interval=INTERVAL)
     with history.open() as repo:
         for _ in range(2 * INTERVAL + 8):
             history.commit(repo)

@@ -20,15 +20,15 @@ from mvc.store.index import keys
 from mvc.store.index.index import Index
 from mvc.store.snapshot import IndexThresholds, Snapshot
 from tests.index_files import unindexed
-from tests.store.repositories import History, state, view_of
+from tests.store.repositories import CheckedHistory, state, view_of
 
 ALL = (b"", b"\xff" * 40)
 FAR = IndexThresholds(tail=INDEX_BATCH, far=1)
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "repo", 6, thresholds=FAR)
+def history(tmp_path: Path) -> CheckedHistory:
+    return CheckedHistory(tmp_path / "repo", 6, thresholds=FAR)
 
 
 @pytest.fixture
@@ -52,7 +52,9 @@ def everything(repo: Repository) -> list[bytes]:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 50_000])
-def test_opening_indexes_what_was_lost(history: History, extended: list[int], batch: int) -> None:
+def test_opening_indexes_what_was_lost(
+    history: CheckedHistory, extended: list[int], batch: int
+) -> None:
     history.thresholds = None
     with history.open() as repo:
         before = everything(repo)
@@ -74,7 +76,7 @@ def test_opening_indexes_what_was_lost(history: History, extended: list[int], ba
 
 
 def test_who_sees_the_journal_replaced_finds_an_index(
-    history: History, extended: list[int]
+    history: CheckedHistory, extended: list[int]
 ) -> None:
     with history.open() as reader, history.open() as repo:
         repo.branch("side")
@@ -110,7 +112,7 @@ print(len(made), flush=True)
 """
 
 
-def test_of_many_processes_one_builds_the_index(history: History) -> None:
+def test_of_many_processes_one_builds_the_index(history: CheckedHistory) -> None:
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     command = [sys.executable, "-c", _OPEN, str(history.root / ".mvc")]
     root = Path(__file__).parents[2]
@@ -127,7 +129,7 @@ def test_of_many_processes_one_builds_the_index(history: History) -> None:
     assert sorted(int(text) for text in told) == [0, 0, 0, 0, 0, 1]
 
 
-def test_missing_history_is_not_forgotten_by_a_new_index(history: History) -> None:
+def test_missing_history_is_not_forgotten_by_a_new_index(history: CheckedHistory) -> None:
     """Not even where the journal was put back from a copy that a collection once replaced."""
     history.index()
     with history.open() as repo:
@@ -144,7 +146,7 @@ class _NoLock(FileSystem):
         raise IoFailed(f"cannot lock {path}")
 
 
-def test_without_the_lock_look_ups_work_from_memory(history: History) -> None:
+def test_without_the_lock_look_ups_work_from_memory(history: CheckedHistory) -> None:
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     found = Snapshot(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
     assert found.indexed.sequence == 0

@@ -13,7 +13,7 @@ from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.commit.request import CommitOptions, FileOptions
 from mvc.store.graph.search import Graph, Speed
-from tests.store.repositories import History, view_of
+from tests.store.repositories import CheckedHistory, view_of
 
 LONG = 60
 NOISE = np.random.default_rng(1).standard_normal((200, 100)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    history = History(tmp_path / "repo", 2)
+    history = CheckedHistory(tmp_path / "repo", 2)
     with history.open() as repo:
         graph = repo.context.store.graph
         absent = bytes(range(32))
@@ -138,7 +138,7 @@ def test_what_its_first_bytes_do_not_name_is_no_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A base is named by the first bytes of its id: the second of that name is no base."""
-    history = History(tmp_path / "repo", 3)
+    history = CheckedHistory(tmp_path / "repo", 3)
     with history.open() as repo:
         graph = repo.context.store.graph
         taken = weight(repo, history.ids[0])

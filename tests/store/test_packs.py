@@ -15,7 +15,7 @@ from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_numbers, pack_p
 from mvc.store.packs.records import BLOB, Coding, Member, encode_header, payload_check
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.store.writing.pack_writer import PackWriter
-from tests.store.repositories import History, view_of
+from tests.store.repositories import CheckedHistory, view_of
 from tests.store.sizes import shrink
 
 
@@ -171,7 +171,7 @@ def test_a_full_pack_is_followed_by_a_new_one(
 def test_a_repository_of_many_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than stay open at once."""
     shrink(monkeypatch, PACK_TARGET=2048)
-    history = History(tmp_path / "repo", 80)
+    history = CheckedHistory(tmp_path / "repo", 80)
     assert len(pack_numbers(FileSystem(), history.root / ".mvc/packs")) > 64
     with history.open() as repo:
         assert history.wrong(repo) == []
@@ -223,7 +223,7 @@ def test_sound_records_behind_a_damaged_one_are_found(tmp_path: Path, ends: Ends
 
 
 def test_the_view_knows_each_packs_end(tmp_path: Path) -> None:
-    history = History(tmp_path / "repo", 3)
+    history = CheckedHistory(tmp_path / "repo", 3)
     with history.open() as repo:
         ends = PackEnds(view_of(repo))
         for _ in range(2):

@@ -16,7 +16,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.recovery import rates
 from mvc.store.recovery.recover import Request
 from tests.seeds import draw
-from tests.store.repositories import History
+from tests.store.repositories import CheckedHistory
 from tests.store.sizes import shrink
 
 
@@ -34,8 +34,8 @@ def test_seconds_are_those_of_the_thread_with_most_chunks(
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "repo", 5)
+def history(tmp_path: Path) -> CheckedHistory:
+    return CheckedHistory(tmp_path / "repo", 5)
 
 
 def flip(file: Path, rng: random.Random) -> bytes:
@@ -49,7 +49,7 @@ def flip(file: Path, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("what", ["pack", "journal"])
-def test_flipped_bits_give_right_bits_or_an_error(history: History, what: str) -> None:
+def test_flipped_bits_give_right_bits_or_an_error(history: CheckedHistory, what: str) -> None:
     rng = draw("flipped bits")
     file: Path = getattr(history, what)
     seen = set()
@@ -65,7 +65,7 @@ def test_flipped_bits_give_right_bits_or_an_error(history: History, what: str) -
         assert history.wrong(repo) == []
 
 
-def test_a_sector_that_is_another_one_is_found(history: History) -> None:
+def test_a_sector_that_is_another_one_is_found(history: CheckedHistory) -> None:
     sound = history.pack.read_bytes()
     rng = draw("exchanged sectors")
     for _ in range(40):
@@ -79,7 +79,7 @@ def test_a_sector_that_is_another_one_is_found(history: History) -> None:
             assert not lost or bytes(data) != sound
 
 
-def test_many_requests_at_once_and_the_first_error_is_raised(history: History) -> None:
+def test_many_requests_at_once_and_the_first_error_is_raised(history: CheckedHistory) -> None:
     with history.open() as repo:
         recovery = repo.context.store.recovery
         contents = repo.manifest("HEAD").entries[0].contents
@@ -91,7 +91,7 @@ def test_many_requests_at_once_and_the_first_error_is_raised(history: History) -
             recovery.fill([Request(bytes(32), spec, memoryview(bytearray(8)))] * 300)
 
 
-def test_a_wrong_length_is_refused(history: History) -> None:
+def test_a_wrong_length_is_refused(history: CheckedHistory) -> None:
     with history.open() as repo:
         recovery = repo.context.store.recovery
         for content in repo.manifest("HEAD").entries[0].contents:
@@ -100,7 +100,7 @@ def test_a_wrong_length_is_refused(history: History) -> None:
                     recovery.blob(content.id, TensorSpec("raw", (nbytes,)))
 
 
-def test_an_object_under_another_type_is_refused(history: History) -> None:
+def test_an_object_under_another_type_is_refused(history: CheckedHistory) -> None:
     """The dtype and the shape are inside the id."""
     with history.open() as repo:
         content = max(repo.manifest("HEAD").entries[0].contents, key=lambda c: c.spec.nbytes)
@@ -127,7 +127,7 @@ def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert repo.storage.fsck(full=True).problems == ()
 
 
-def test_what_an_error_says_leads_on(history: History) -> None:
+def test_what_an_error_says_leads_on(history: CheckedHistory) -> None:
     data = bytearray(history.pack.read_bytes())
     data[-100:] = bytes(100)
     history.pack.write_bytes(data)

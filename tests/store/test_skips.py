@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from mvc.errors import DamagedData
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery.recover import Recovery
-from tests.store.skipping import History
+from tests.store.skipping import CheckedHistory
 
 PIPELINES = ["vsol", "topk:0.075,min=0.001 | xor | lsb:20 | sparse | zstd:1", "frontier-1",
              "xor | lzma:6"]  # fmt: skip
@@ -28,7 +28,7 @@ def digits(number: int, step: int) -> int:
 @pytest.mark.parametrize("anew", [False, True])
 def test_versions_and_their_manifests_skip(tmp_path: Path, step: int, anew: bool) -> None:
     """With the last version in memory, and in processes of their own without an index."""
-    history = History(tmp_path / "r", f"skip:{step}", interval=20)
+    history = CheckedHistory(tmp_path / "r", f"skip:{step}", interval=20)
     repo = history.open()
     for i in range(23):
         if anew and i % 3 == 2:
@@ -48,7 +48,7 @@ def test_versions_and_their_manifests_skip(tmp_path: Path, step: int, anew: bool
 
 
 def test_files_skip_and_each_copy_is_the_same(tmp_path: Path) -> None:
-    history = History(tmp_path / "r", "skip:3")
+    history = CheckedHistory(tmp_path / "r", "skip:3")
     rng = np.random.default_rng(0)
     state = {"a": rng.standard_normal(5000).astype(np.float32), "n": np.arange(9)}
     kept = []
@@ -76,7 +76,7 @@ def test_files_skip_and_each_copy_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_pipelines_skip(tmp_path: Path, pipeline: str) -> None:
     """Groups and lossy ones, too."""
-    history = History(tmp_path / "r", "skip:4")
+    history = CheckedHistory(tmp_path / "r", "skip:4")
     made = []
     with history.open() as repo:
         for _ in range(18):
@@ -91,7 +91,7 @@ def test_pipelines_skip(tmp_path: Path, pipeline: str) -> None:
 
 
 def test_branches_grow_from_their_own_line(tmp_path: Path) -> None:
-    history = History(tmp_path / "r", "skip:4")
+    history = CheckedHistory(tmp_path / "r", "skip:4")
     with history.open() as repo:
         for i in range(40):
             if i in (10, 25):
@@ -102,7 +102,7 @@ def test_branches_grow_from_their_own_line(tmp_path: Path) -> None:
 
 
 def test_the_layout_goes_on_after_gc_and_forget(tmp_path: Path) -> None:
-    history = History(tmp_path / "r", "skip:4")
+    history = CheckedHistory(tmp_path / "r", "skip:4")
     with history.open() as repo:
         for _ in range(22):
             history.commit(repo)
@@ -121,7 +121,7 @@ def test_the_layout_goes_on_after_gc_and_forget(tmp_path: Path) -> None:
 
 
 def test_layouts_are_mixed_in_one_repository(tmp_path: Path) -> None:
-    history = History(tmp_path / "r", "chain")
+    history = CheckedHistory(tmp_path / "r", "chain")
     for layout in ("chain", "skip:4", "chain:9", "skip:2"):
         history.configure("store.layout", layout)
         with history.open() as repo:
@@ -138,7 +138,7 @@ def test_layouts_are_mixed_in_one_repository(tmp_path: Path) -> None:
 
 def test_a_damaged_base_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version before is the base where the one that the layout names cannot be read."""
-    history = History(tmp_path / "r", "skip:4")
+    history = CheckedHistory(tmp_path / "r", "skip:4")
     with history.open() as repo:
         for _ in range(4):
             history.commit(repo)

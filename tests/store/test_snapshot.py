@@ -24,14 +24,14 @@ from mvc.store.snapshot import Snapshot
 from mvc.testing import open_index
 from tests.crash.story import state_of
 from tests.index_files import open_files, unindexed
-from tests.store.repositories import History, state, view_of
+from tests.store.repositories import CheckedHistory, state, view_of
 
 PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "repo", 6)
+def history(tmp_path: Path) -> CheckedHistory:
+    return CheckedHistory(tmp_path / "repo", 6)
 
 
 def everything(repo: Repository) -> list[bytes]:
@@ -39,7 +39,7 @@ def everything(repo: Repository) -> list[bytes]:
     return view_of(repo).scan(b"", b"\xff" * 40)
 
 
-def test_index_and_tail_give_the_same_answers(history: History) -> None:
+def test_index_and_tail_give_the_same_answers(history: CheckedHistory) -> None:
     with history.open() as repo:
         view_of(repo).under(keys.BLOB)
         tail = everything(repo)
@@ -61,7 +61,7 @@ def test_index_and_tail_give_the_same_answers(history: History) -> None:
         assert history.wrong(repo) == []
 
 
-def test_many_small_batches_merge_and_stay_right(history: History) -> None:
+def test_many_small_batches_merge_and_stay_right(history: CheckedHistory) -> None:
     with history.open() as repo:
         for _ in range(25):
             history.add(repo)
@@ -75,7 +75,7 @@ def test_many_small_batches_merge_and_stay_right(history: History) -> None:
         assert everything(repo) == before
 
 
-def test_two_views_index_in_turn(history: History) -> None:
+def test_two_views_index_in_turn(history: CheckedHistory) -> None:
     with history.open() as one:
         other = Snapshot(one.context.store.fs, history.root / ".mvc", writable=True)
         for _ in range(12):
@@ -89,9 +89,11 @@ def test_two_views_index_in_turn(history: History) -> None:
         other.close()
 
 
-def test_an_index_of_another_repository_is_not_believed(history: History, tmp_path: Path) -> None:
+def test_an_index_of_another_repository_is_not_believed(
+    history: CheckedHistory, tmp_path: Path
+) -> None:
     history.index()
-    foreign = History(tmp_path / "foreign", 3)
+    foreign = CheckedHistory(tmp_path / "foreign", 3)
     foreign.index()
     shutil.copy(foreign.index_file, history.index_file)
     with history.open() as repo:
@@ -99,7 +101,7 @@ def test_an_index_of_another_repository_is_not_believed(history: History, tmp_pa
         assert history.wrong(repo) == []
 
 
-def test_an_older_index_is_caught_up_with(history: History) -> None:
+def test_an_older_index_is_caught_up_with(history: CheckedHistory) -> None:
     history.index()
     old = history.index_file.read_bytes()
     with history.open() as repo:
@@ -113,7 +115,7 @@ def test_an_older_index_is_caught_up_with(history: History) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "zeros"])
-def test_a_broken_index_file_is_replaced(history: History, damage: str) -> None:
+def test_a_broken_index_file_is_replaced(history: CheckedHistory, damage: str) -> None:
     history.index()
     size = history.index_file.stat().st_size
     with history.index_file.open("r+b") as file:
@@ -135,7 +137,7 @@ def test_a_flipped_bit_in_the_index_never_gives_a_wrong_answer(tmp_path: Path) -
     assert json.loads(done.stdout)["right"] > 250
 
 
-def test_a_journal_shorter_than_the_index_is_missing_history(history: History) -> None:
+def test_a_journal_shorter_than_the_index_is_missing_history(history: CheckedHistory) -> None:
     with history.open() as repo:
         start = view_of(repo).tip.offset
     history.index()
@@ -152,7 +154,7 @@ def test_a_journal_shorter_than_the_index_is_missing_history(history: History) -
         assert state_of(repo.context).commits == tuple(history.ids[:-1])
 
 
-def test_an_acknowledged_entry_that_vanishes_while_open_is_noticed(history: History) -> None:
+def test_an_acknowledged_entry_that_vanishes_while_open_is_noticed(history: CheckedHistory) -> None:
     with history.open() as repo:
         history.add(repo)
         os.truncate(history.journal, view_of(repo).tip.offset)
@@ -160,7 +162,7 @@ def test_an_acknowledged_entry_that_vanishes_while_open_is_noticed(history: Hist
             view_of(repo).refresh()
 
 
-def test_an_entry_taken_back_by_its_writer_is_forgotten(history: History) -> None:
+def test_an_entry_taken_back_by_its_writer_is_forgotten(history: CheckedHistory) -> None:
     """A reader saw the first copy; then the writer met a full disk."""
     size = history.journal.stat().st_size
     with history.open() as reader:
@@ -180,7 +182,7 @@ def test_an_entry_taken_back_by_its_writer_is_forgotten(history: History) -> Non
         assert reader.storage.fsck(full=True).problems == ()
 
 
-def test_a_forked_child_reads_and_commits(history: History) -> None:
+def test_a_forked_child_reads_and_commits(history: CheckedHistory) -> None:
     history.index()
     with history.open() as repo:
         history.wrong(repo)
@@ -202,7 +204,7 @@ def test_a_forked_child_reads_and_commits(history: History) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_write_permission_is_read(history: History) -> None:
+def test_a_folder_without_write_permission_is_read(history: CheckedHistory) -> None:
     folder = history.root / ".mvc"
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
@@ -218,7 +220,7 @@ class _ReadOnly(FileSystem):
 
 
 @pytest.mark.parametrize("index", ["none", "current", "old", "garbage"])
-def test_a_read_only_view_works_with_any_index(history: History, index: str) -> None:
+def test_a_read_only_view_works_with_any_index(history: CheckedHistory, index: str) -> None:
     if index != "none":
         history.index()
     if index == "old":
@@ -240,7 +242,9 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["tail", "index"])
-def test_a_damaged_record_leaves_other_versions_readable(history: History, indexed: bool) -> None:
+def test_a_damaged_record_leaves_other_versions_readable(
+    history: CheckedHistory, indexed: bool
+) -> None:
     """Also when it is met before it is indexed."""
     with history.open() as repo:
         repo.commit(
@@ -268,13 +272,13 @@ def test_a_damaged_record_leaves_other_versions_readable(history: History, index
         assert not {0, 1, 2, len(history.ids) - 1} & set(history.wrong(repo))
 
 
-def test_a_missing_pack_is_named(history: History) -> None:
+def test_a_missing_pack_is_named(history: CheckedHistory) -> None:
     history.pack.rename(history.pack.with_name("moved"))
     with history.open() as repo, pytest.raises(DamagedData, match=r"00000001\.pack"):
         repo.checkout("HEAD")
 
 
-def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
+def test_environments_are_shared_and_closed_with_the_last_user(history: CheckedHistory) -> None:
     history.index()
     with history.open() as one, history.open() as two:
         assert open_index(one) is not None and open_index(one) is open_index(two)
@@ -284,7 +288,7 @@ def test_environments_are_shared_and_closed_with_the_last_user(history: History)
     assert history.index_file not in open_files()
 
 
-def test_an_empty_operation_is_an_entry(history: History) -> None:
+def test_an_empty_operation_is_an_entry(history: CheckedHistory) -> None:
     with history.open() as repo:
         recorded = repo.context.store.publish(lambda: Entry("note", 1, "hello"))
         assert view_of(repo).entry(recorded.offset).entry.note == "hello"

@@ -16,12 +16,12 @@ from mvc.repo.config import set_value
 from mvc.repo.lookup import manifest_stream, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery
-from tests.store.repositories import History
+from tests.store.repositories import CheckedHistory
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "repo", 12)
+def history(tmp_path: Path) -> CheckedHistory:
+    return CheckedHistory(tmp_path / "repo", 12)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def recovered(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return asked
 
 
-def ids_of(repo: Repository, history: History) -> list[ManifestId]:
+def ids_of(repo: Repository, history: CheckedHistory) -> list[ManifestId]:
     return [repo.manifest(id_).id for id_ in history.ids]
 
 
@@ -54,7 +54,7 @@ def steps(found: StorageGraph, id_: bytes) -> list[manifest_stream.Step]:
 def test_oldest_first_newest_first_and_by_the_index(
     tmp_path: Path, recovered: list[bytes], layout: str, kept: int, enough: bool
 ) -> None:
-    history = History(tmp_path / "repo", 0)
+    history = CheckedHistory(tmp_path / "repo", 0)
     set_value(FileSystem(), history.root / ".mvc/config.yaml", "store.layout", layout)
     with history.open() as repo:
         for _ in range(12):
@@ -77,7 +77,7 @@ def test_oldest_first_newest_first_and_by_the_index(
 @pytest.mark.parametrize("room", [1, 2, 3, 6])
 def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
     """The last ones whose bytes fit are kept: what was made from an earlier one is not near."""
-    history = History(tmp_path / "repo", 0)
+    history = CheckedHistory(tmp_path / "repo", 0)
     set_value(FileSystem(), history.root / ".mvc/config.yaml", "store.layout", "chain")
     with history.open() as repo:
         for _ in range(12):
@@ -94,7 +94,7 @@ def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
 
 
 def test_a_wrong_base_is_found_out(
-    history: History, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch
+    history: CheckedHistory, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A base is known by the beginning of its id alone."""
 

@@ -1,0 +1,67 @@
+"""The history of a repository as one value: its versions, their names, what was live when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from mvc.ids import CommitId
+from mvc.maintenance.history import read_versions
+from mvc.model.commit import Commit
+from mvc.repo.context import Context
+from mvc.repo.history.log import names_by_commit
+from mvc.repo.lookup.refs import Head, head_if_known
+from mvc.repo.statements.annotations import Annotations
+from mvc.repo.statements.live import Live, live_between, live_now
+
+
+class History(Struct, frozen=True):
+    """Versions that a name or a deployment leads to, by commit time, oldest first.
+
+    ``unreached``: how many others there are. ``names``: HEAD, branches, tags as ``tag: NAME``, and
+    ``REMOTE/NAME``. ``spans``: by target what was live, oldest first, without deployments that were
+    retracted. ``live``: the targets of ``now_ns``, the moment of reading, by version.
+    ``absent``: versions whose states never came here, which are not among the ``forgotten``.
+    ``metrics`` and ``params`` of a version are also those of its annotations.
+    """
+
+    now_ns: int
+    head: Head
+    versions: Mapping[CommitId, Commit]
+    unreached: int
+    names: Mapping[CommitId, Sequence[str]]
+    live: Mapping[CommitId, Sequence[str]]
+    spans: Mapping[str, Sequence[Live]]
+    forgotten: frozenset[CommitId]
+    absent: frozenset[CommitId]
+    metrics: Mapping[CommitId, Mapping[str, float]]
+    params: Mapping[CommitId, Mapping[str, str]]
+
+
+def history(context: Context, since: int | None, until: int | None) -> History:
+    """See ``Repository.history``; moments in ns since 1970."""
+    head, names = head_if_known(context), names_by_commit(context)
+    now, spans = context.store.clock.now_ns(), dict[str, list[Live]]()
+    record, known = read_versions(context.fresh())  # after the names: it has what they name
+    first = -(1 << 63) if since is None else since  # the earliest that can be recorded
+    for live in live_between(context, first, max(first, min(now if until is None else until, now))):
+        spans.setdefault(live.target, []).append(live)
+    there = record.reachable()
+    reached = [commit for id_, commit in known.items() if record.numbers[id_] in there]
+    reached.sort(key=lambda commit: commit.time_ns)
+    annotations = Annotations(context.store.snapshot)
+    values = {commit.id: annotations.values(commit) for commit in reached}
+    return History(
+        now_ns=now,
+        head=head,
+        versions={commit.id: commit for commit in reached},
+        unreached=len(known) - len(reached),
+        names=names,
+        live=live_now(context),
+        spans=spans,
+        forgotten=frozenset(record.forgotten.keys() - record.absent),
+        absent=frozenset(record.absent),
+        metrics={id_: metrics for id_, (metrics, _) in values.items()},
+        params={id_: params for id_, (_, params) in values.items()},
+    )
