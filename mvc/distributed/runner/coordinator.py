@@ -138,7 +138,7 @@ class Service:
         layout = self._layout
         VectorLayout.of(vector)  # refuses numbers that are not finite
         if not self.goes_on:
-            self.vector, self.carried, self._steps[0] = vector, carried, steps
+            self.vector, self.carried, self._steps[:1] = vector, carried, [steps]
         kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
         self.machine = self._protocol.coordinator(
             self.vector, range(self._workers), kind, self._memory or None
@@ -265,4 +265,4 @@ class Service:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, OddTraining, stacklevel=2)
+    warnings.warn_explicit(text, OddTraining, "mvc distributed", 0)

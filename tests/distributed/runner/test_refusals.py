@@ -106,6 +106,11 @@ def test_a_world_of_one(tmp_path: Path) -> None:
     assert len(global_models(tmp_path)) == 4
 
 
+def test_a_coordinator_of_its_own_without_a_worker(tmp_path: Path) -> None:
+    (outcome,) = train(tmp_path, 1, 12, ordinary, coordinator="own", **FGM)
+    assert outcome.error == "WrongUsage: averaging needs at least one worker"
+
+
 def unjoined(rank: int, count: int) -> Any:
     return None if rank == 1 else ordinary(rank, count)
 
