@@ -609,7 +609,7 @@ class Repository(Unpicklable):
         if rev is not None:
             check = partial(availability.check_available, self.context, self.find(rev), [entry])
             with_states(self.context, check)
-        data = in_memory(self.context, entry, {tensor.content})[tensor.content]
+        data = in_memory(self.context.store.recovery, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
     def forgotten_ns(self, rev: Rev) -> int | None:

@@ -382,6 +382,6 @@ def _reference(context: Context, version: CommitId) -> _Reference | None:
     try:
         if entry is None or entry.format != "opaque" or entry.size > _MOST:
             raise ValueError("it has no such file")
-        return _Reference.decode(b"".join(in_memory(context, entry).values()))
+        return _Reference.decode(b"".join(in_memory(context.store.recovery, entry).values()))
     except (ValueError, InvalidName):
         raise DamagedData(f"the version {version.short} is no reference to a data set") from None

@@ -22,7 +22,6 @@ from typing import Any, Self
 
 from msgspec import Struct, json
 
-from mvc.adapters.python.state import to_state
 from mvc.api import LogicalTensor
 from mvc.errors import (
     CannotBuild,
@@ -46,7 +45,7 @@ from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Recipe, needed_file, recipe_of
 from mvc.repo import attached
-from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.content.contents import in_memory, state_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import is_stored, new_proof
@@ -183,11 +182,10 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
         with replay.verified() as made, context.store.with_made(made):
             replay.record_proof()
             entry = replay.entry
-            contents = in_memory(context, entry)
             yield Retrained(
                 commit,
                 entry.path,
-                to_state(entry, skeleton_of(context, entry), contents.__getitem__),
+                state_of(context.store.recovery, entry),
                 replayed=tuple(order),
                 seconds=replay.done.seconds,
                 steps=replay.done.steps,
@@ -387,7 +385,7 @@ class _Replay:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         right: dict[int, memoryview] = {}
         if is_stored(self._context, self.entry):
-            right = in_memory(self._context, self.entry)
+            right = in_memory(self._context.store.recovery, self.entry)
         found = []
         for key in sorted({*here, *there}):
             a, b = there.get(key), here.get(key)

@@ -233,7 +233,7 @@ def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEnt
     for (version, path), entry in needed.items():
         try:
             context.store.recovery.manifest(commits.get(context, version).manifest)
-            write_file(context, entry, lambda _at, _data: None)
+            write_file(context.store.recovery, entry, lambda _at, _data: None)
         except DamagedData as error:
             raise _incomplete(version, path, error.message) from error
 

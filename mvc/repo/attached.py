@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import MAX_ATTACHED_BYTES
 from mvc.model.manifest import FileEntry
 from mvc.names import ATTACHED, attached_path, printable
-from mvc.repo.content.contents import StoredBytes, in_memory, skeleton_of
+from mvc.repo.content.contents import StoredBytes, state_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 
@@ -32,7 +31,7 @@ def read(context: Context, commit: CommitId, name: str) -> bytes:
         raise UnknownPath(f"what version {commit.short} carries as {printable(name)} is a state")
     if entry.size > MAX_ATTACHED_BYTES:
         raise DamagedData(f"{printable(name)} of version {commit.short} has {entry.size} bytes")
-    return StoredBytes(context, entry).read(0, entry.size)
+    return StoredBytes(context.store.recovery, entry).read(0, entry.size)
 
 
 def state(context: Context, commit: CommitId, name: str) -> Any:
@@ -43,8 +42,7 @@ def state(context: Context, commit: CommitId, name: str) -> Any:
     entry = _entry(context, commit, name)
     if entry.format == "opaque":
         raise UnknownPath(f"what version {commit.short} carries as {printable(name)} is no state")
-    contents = in_memory(context, entry)
-    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
+    return state_of(context.store.recovery, entry)
 
 
 def _entry(context: Context, commit: CommitId, name: str) -> FileEntry:

@@ -56,12 +56,14 @@ def refuse_incomplete(
                 return context.store.fs.open_read(place)
             entry = entries[path]  # a state of Python is no index, whatever its name
             stored = entry.format == "opaque"
-            return nullcontext(StoredBytes(context, entry) if stored else MemorySource(b"{}"))
+            return nullcontext(
+                StoredBytes(context.store.recovery, entry) if stored else MemorySource(b"{}")
+            )
 
         _check({p for p in {*entries, *files} if files.get(p, Path()) is not None}, source)
         for path, entry in entries.items():
             opaque = entry.format == "opaque" and path not in files
-            if opaque and (why := suspicion(StoredBytes(context, entry), path)):
+            if opaque and (why := suspicion(StoredBytes(context.store.recovery, entry), path)):
                 raise _incomplete(f"{path}: {why}")
 
 

@@ -132,7 +132,7 @@ def _files(repo: Repository, id_: Any) -> dict[str, str] | str:
             out[at : at + len(data)] = data
 
         try:  # as checkout writes it, but into memory
-            write_file(repo.context, entry, write_at)
+            write_file(repo.context.store.recovery, entry, write_at)
         except MvcError as error:
             found[entry.path] = f"lost: {error.kind}"
         else:

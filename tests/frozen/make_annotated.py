@@ -7,8 +7,7 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.worktree.git_code import GitCode
 from tests.frozen.made import AUTHOR, Ticking, model, moved
 
@@ -21,7 +20,7 @@ def annotated(root: Path) -> None:
             os.environ["MVC_AUTHOR"] = AUTHOR if i % 2 else "gräce"
             state = moved(state, i)
             request = CommitRequest(
-                [of_state(state, "model.safetensors", cached=True)],
+                [Change.of("model.safetensors", state)],
                 f"version {i}",
                 {"acc": i / 8} if i % 2 else {},
                 deploy="prod" if i < 4 else None,

@@ -236,17 +236,17 @@ def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     from msgspec.structs import replace
 
     from mvc.repo.commit.commit import commit
-    from mvc.repo.commit.inputs import of_state
-    from mvc.repo.commit.request import CommitRequest
+    from mvc.repo.commit.request import Change, CommitRequest
 
     fields = {"schema": "mvc.model/1", "module": "net", "name": "Net", "arguments": {"dict": {}},
               "weights": "model.safetensors", "packages": {"torch": "1"},
               "files": {"code/net.py": blake3(code.encode()).hexdigest()}}  # fmt: skip
     attachments = {"code/net.py": code.encode(), NAME: json.dumps(fields | record).encode()}
     request = CommitRequest((), attachments=attachments)
-    state = of_state({"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)},
-                     "model.safetensors")  # fmt: skip
-    return str(commit(repo.context, replace(request, changes=[state])).id)
+    state = {"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)}
+    return str(
+        commit(repo.context, replace(request, changes=[Change.of("model.safetensors", state)])).id
+    )
 
 
 GOOD = (

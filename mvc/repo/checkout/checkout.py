@@ -32,7 +32,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
-from mvc.repo.content.contents import write_from
+from mvc.repo.content.contents import write_file
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
@@ -433,7 +433,7 @@ def fill_file(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Writes a file of a version to a new file, every byte of it verified; zeros become holes."""
-    write_from(recovery, entry, partial(_write_sparse, file), progress)
+    write_file(recovery, entry, partial(_write_sparse, file), progress)
     if file.size() < entry.size:  # it ends with a hole
         file.truncate(entry.size)
 

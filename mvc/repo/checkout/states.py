@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from mvc.adapters.python.state import to_state, values
+from mvc.adapters.python.state import values
 from mvc.errors import BadModelFile, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import DEFAULT_STATE, printable
-from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.content.contents import in_memory, state_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
@@ -38,8 +38,7 @@ def load_state(context: Context, commit: CommitId, path: str | None = None) -> A
         return _joined(context, commit, manifest, index)
     entry = one_entry(manifest, path)
     check_available(context, commit, [entry])
-    contents = in_memory(context, entry)
-    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
+    return state_of(context.store.recovery, entry)
 
 
 def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
@@ -120,7 +119,9 @@ def _joined(
             )
         check_available(context, commit, [entry])
         wanted = set(keys)
-        contents = in_memory(context, entry, {t.content for t in entry.tensors if t.key in wanted})
+        contents = in_memory(
+            context.store.recovery, entry, {t.content for t in entry.tensors if t.key in wanted}
+        )
         found |= values(entry, contents.__getitem__, keys, "torch")
     return {key: found[key] for key in shard_of}
 
@@ -133,7 +134,7 @@ def _weight_map(context: Context, index: FileEntry) -> dict[str, str]:
     )
     if index.size > MAX_SAFETENSORS_HEADER:
         raise wrong
-    data = b"".join(in_memory(context, index).values())
+    data = b"".join(in_memory(context.store.recovery, index).values())
     try:
         found = json.loads(data)["weight_map"]
     except (ValueError, TypeError, KeyError, RecursionError):

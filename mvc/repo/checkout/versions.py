@@ -141,7 +141,7 @@ class _Decoder:
             recovery.fill(requests)
         self._held = {c.id: out[i] for i, c in contents.items()}
         if entry.skeleton != self._skeleton[0]:  # most versions share it
-            self._skeleton = entry.skeleton, skeleton_of(self._context, entry)
+            self._skeleton = entry.skeleton, skeleton_of(self._context.store.recovery, entry)
         skeleton = self._skeleton[1]
         if self._keys is None:
             return to_state(entry, skeleton, out.__getitem__)

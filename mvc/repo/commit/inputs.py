@@ -155,7 +155,7 @@ def _was_kept_opaque(context: Context, name: str) -> bool:
             from mvc.adapters.files.suspicion import suspicion
             from mvc.repo.content.contents import StoredBytes
 
-            return suspicion(StoredBytes(context, entry), name) is not None
+            return suspicion(StoredBytes(context.store.recovery, entry), name) is not None
     return False
 
 

@@ -79,11 +79,11 @@ def _stored(context: Context, entry: FileEntry) -> FileState:
     known = context.trainings.states.get((entry.path, entry.content_id))
     if known is not None:
         return known
-    skeleton, scalars = skeleton_of(context, entry), dict[int, bytes]()
+    skeleton, scalars = skeleton_of(context.store.recovery, entry), dict[int, bytes]()
     if has_optimizer(skeleton):
         small = scalar_contents(entry)
         first = {entry.contents[i].id: i for i in reversed(small)}
-        read = in_memory(context, entry, first.values())
+        read = in_memory(context.store.recovery, entry, first.values())
         scalars = {i: bytes(read[first[entry.contents[i].id]]) for i in small}
     state = file_state(entry.path, entry, skeleton, scalars)
     context.trainings.states[entry.path, entry.content_id] = state

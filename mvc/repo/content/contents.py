@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
 from mvc.adapters.files.assemble import assemble
 from mvc.adapters.parsed import Source
+from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
 WINDOW = PIECE // 2
 
 
-def skeleton_of(context: Context, entry: FileEntry) -> bytes:
+def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
     """The bytes of the file outside its contents."""
-    return _skeleton(context.store.recovery, entry)
-
-
-def _skeleton(recovery: Recovery, entry: FileEntry) -> bytes:
     if entry.skeleton is None:
         return b""
     return bytes(recovery.blob(entry.skeleton, TensorSpec("raw", (entry.skeleton_size,))))
 
 
 def in_memory(
-    context: Context, entry: FileEntry, wanted: Collection[int] | None = None
+    recovery: Recovery, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
     """Verified contents by position, each in its own writable memory.
 
@@ -42,17 +39,20 @@ def in_memory(
     """
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
-    context.store.recovery.fill(
-        Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen
-    )
+    recovery.fill(Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen)
     return out
+
+
+def state_of(recovery: Recovery, entry: FileEntry) -> Any:
+    """The state of a file, as ``to_state`` makes it. Raises DamagedData."""
+    return to_state(entry, skeleton_of(recovery, entry), in_memory(recovery, entry).__getitem__)
 
 
 class StoredBytes(Source):
     """An opaque file of a version; decodes the piece that is asked for, and keeps the last one."""
 
-    def __init__(self, context: Context, entry: FileEntry) -> None:
-        self._recovery = context.store.recovery
+    def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
+        self._recovery = recovery
         (self._content,) = entry.contents
         self._size = entry.size
         self._last = (-1, memoryview(b""))
@@ -72,18 +72,13 @@ class StoredBytes(Source):
         return bytes(out)
 
 
-def write_file(context: Context, entry: FileEntry, write_at: Callable[[int, Bytes], None]) -> None:
-    """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
-    write_from(context.store.recovery, entry, write_at)
-
-
-def write_from(
+def write_file(
     recovery: Recovery,
     entry: FileEntry,
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """As ``write_file``, of a file of any version that ``recovery`` leads to."""
+    """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
     with closing(_recovered(recovery, entry.contents)) as recovered:
 
         def content(wanted: int) -> Iterator[memoryview]:
@@ -91,7 +86,7 @@ def write_from(
             if progress is not None:
                 progress(entry.contents[wanted].spec.nbytes)
 
-        assemble(entry, _skeleton(recovery, entry), content, write_at)
+        assemble(entry, skeleton_of(recovery, entry), content, write_at)
 
 
 def _recovered(
