@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
 from mvc.names import printable
@@ -46,20 +46,25 @@ def parse_size(text: str) -> int | None:
     return int(float(number) * unit)
 
 
-def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
+def text_table(
+    rows: Iterable[Sequence[str]],
+    right: Collection[int] = (),
+    painted: Callable[[int, int, str], str] = lambda _row, _place, text: text,
+) -> str:
     """Aligned columns, two spaces apart; columns that are empty in every row are left out.
 
-    ``right``: the places of those that are aligned at their end.
+    ``right``: the places of those that are aligned at their end. ``painted`` puts marks into a
+    text that take no room; it is given row and place, too.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
     return "\n".join(
         "  ".join(
-            _aligned(cell, width, right=place in right)
+            painted(number, place, _aligned(cell, width, right=place in right))
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             if width
         ).rstrip()
-        for row in shown
+        for number, row in enumerate(shown)
     )
 
 

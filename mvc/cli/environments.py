@@ -5,7 +5,7 @@ from __future__ import annotations
 import mvc.recipes as recipes
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, columns
+from mvc.cli.tables import Column, titled
 from mvc.ids import CommitId
 from mvc.models.environment import Comparison, Environment, capture
 from mvc.text import count, printable
@@ -64,7 +64,7 @@ def _print(
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
         rows += [("equal", k, v, v) for k, v in equal.items()]
         styles += [None] * len(equal)
-    titles = [*columns("grade, field, recorded"), Column(name, give="end")]
+    titles = [*titled("grade, field, recorded"), Column(name, give="end")]
     session.table(titles, rows, styles=styles)
     if other is None and any(d.field.startswith(_SET) for d in shown):
         session.note("a retraining sets settings and threads as recorded before it computes")

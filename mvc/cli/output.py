@@ -13,41 +13,37 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.tables import GAP, Column, Table, fitting, plain, shortened, without_empty
-from mvc.cli.tables import columns as titled
-from mvc.names import printable
+from mvc.cli.tables import Column, fitted, titled
+from mvc.text import printable, text_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
     from mvc.types import Progress as Callback
 
 
-_STYLES = {
-    "id": "yellow",
-    "head": "bold cyan",
-    "branch": "bold green",
-    "tag": "bold yellow",
-    "target": "bold magenta",
-    "added": "green",
-    "removed": "red",
-    "changed": "yellow",
-    "heading": "bold",
-    "dim": "dim",
-    "good": "green",
-    "bad": "bold red",
-    "hint": "cyan",
+_STYLES: dict[str, dict[str, Any]] = {
+    "id": {"fg": "yellow"},
+    "head": {"fg": "cyan", "bold": True},
+    "branch": {"fg": "green", "bold": True},
+    "tag": {"fg": "yellow", "bold": True},
+    "target": {"fg": "magenta", "bold": True},
+    "added": {"fg": "green"},
+    "removed": {"fg": "red"},
+    "changed": {"fg": "yellow"},
+    "heading": {"bold": True},
+    "dim": {"dim": True},
+    "good": {"fg": "green"},
+    "bad": {"fg": "red", "bold": True},
+    "hint": {"fg": "cyan"},
 }
 PAGER = "MVC_PAGER"
 _SOON = 0.5  # seconds that a command works before it is shown how far it is
 _NAME = 24  # characters of what is being done
-_AT_ONCE = 100  # rows that are drawn together
 
 
 class Output:
@@ -83,7 +79,7 @@ class Output:
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in one of the styles above, if colours are on."""
-        return _painted(text, style) if style and self.colored and text else text
+        return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def page(self) -> None:
         """Has the lines from here on go through a pager, if stdout is a terminal."""
@@ -133,28 +129,30 @@ class Output:
         indent: str = "",
         styles: Sequence[str | None] = (),
         most: int | None = None,
-    ) -> list[str]:
+    ) -> None:
         """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
 
-        ``columns``: their titles, as ``tables.columns`` reads them, or more of each.
-
-        ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
-        Returns the titles of those for which the terminal has no room.
+        ``columns``: their titles, as ``titled`` reads them, or more of each. ``styles``: one per
+        row, over the columns' own. Columns empty in every row are left out. On a terminal those
+        that may give are shortened.
         """
-        if isinstance(columns, str):
-            columns = titled(columns)
-        every = list(rows)
-        table = shown = without_empty(Table(columns, every[:most], styles))
-        lines: Iterable[str] = ()
-        if self.width is None:
-            lines = plain(table)
-        elif table.rows:
-            shown, widths = fitting(table, self.width - len(indent))
-            lines = _drawn(shown, widths, colored=self.colored)
-        for line in lines:
+        every = [[*map(printable, row)] for row in rows]
+        given = titled(columns) if isinstance(columns, str) else columns
+        cells = zip(given, *every[:most], strict=True)
+        filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
+        if self.width is not None:
+            filled = fitted(filled, self.width - len(indent))
+        heading = any(texts[0] for _, texts in filled)
+        of_rows = ["dim" if heading else None, *(styles or [None] * len(every))]
+
+        def painted(row: int, place: int, text: str) -> str:
+            return self.paint(text, of_rows[row if heading else row + 1] or filled[place][0].style)
+
+        lines = [*zip(*(texts[not heading :] for _, texts in filled), strict=True)]
+        right = [i for i, (column, _) in enumerate(filled) if column.right]
+        for line in text_table(lines, right, painted).splitlines():
             self.line(indent + line)
-        self.left_out(len(every) - len(table.rows))
-        return [each.title for each in table.columns if each not in shown.columns]
+        self.left_out(len(every) - len(every[:most]))
 
     def json(
         self,
@@ -197,7 +195,7 @@ class Output:
             self._say(f"{self._tag('hint:', 'hint')} {printable(hint)}")
 
     def _tag(self, word: str, style: str) -> str:
-        return _painted(word, style) if self._wanted(sys.stderr) else word
+        return click.style(word, **_STYLES[style]) if self._wanted(sys.stderr) else word
 
     def _say(self, text: str) -> None:
         """Prints on stderr; into the pager if both are the user's terminal."""
@@ -246,60 +244,20 @@ class Output:
             self._bar.stop()
 
 
-# -- what rich draws; no text is read as markup
-
-
-def _painted(text: str, style: str) -> str:
-    words = _STYLES[style].split()
-    color = next((word for word in words if word not in {"bold", "dim"}), None)
-    bold, dim = (word in words or None for word in ("bold", "dim"))
-    return click.style(text, color, bold=bold, dim=dim)
-
-
-def _console(width: int | None = None, *, colored: bool) -> Console:
-    from rich.console import Console
-
-    # Of a terminal that is dumb a width counts only with a height, which nothing here reads.
-    return Console(
-        stderr=True, width=width, height=width, force_terminal=True, no_color=not colored,
-        highlight=False, color_system="standard" if colored else None,
-    )  # fmt: skip
-
-
-def _drawn(table: Table, widths: Sequence[int], *, colored: bool) -> Iterator[str]:
-    """The lines of a table whose columns are so wide; what may not be shortened is folded."""
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    console = _console(sum(widths) + GAP * len(widths), colored=colored)
-    heading = [(table.titles, "dim")] if any(table.titles) else []
-    rows = [*heading, *zip(table.rows, table.styles or repeat(None), strict=False)]
-    for start in range(0, len(rows), _AT_ONCE):
-        grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=False)
-        for column, width in zip(table.columns, widths, strict=True):
-            grid.add_column(
-                width=width, justify="right" if column.right else "left", overflow="fold"
-            )
-        for cells, style in rows[start : start + _AT_ONCE]:
-            texts = []
-            for cell, width, column in zip(cells, widths, table.columns, strict=True):
-                text = shortened(cell, width, column.give) if column.give else cell
-                texts.append(Text(text, _STYLES.get(style or column.style or "", "")))
-            grid.add_row(*texts)
-        with console.capture() as captured:
-            console.print(grid)
-        yield from map(str.rstrip, captured.get().splitlines())
-
-
 def _bar(verb: str, *, counted: bool, colored: bool) -> Progress:
     from rich import progress
+    from rich.console import Console
 
+    console = Console(
+        stderr=True, force_terminal=True, no_color=not colored, highlight=False,
+        color_system="standard" if colored else None,
+    )  # fmt: skip
     amount = progress.MofNCompleteColumn() if counted else progress.DownloadColumn()
     bar = progress.Progress(
         progress.TextColumn("{task.description} {task.fields[what]}", markup=False),
         progress.BarColumn(30), amount,
         *([] if counted else [progress.TransferSpeedColumn()]), progress.TimeRemainingColumn(),
-        console=_console(colored=colored), transient=True,
+        console=console, transient=True,
         redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     bar.add_task(verb, total=None, what="")

@@ -21,12 +21,12 @@ from mvc.cli.commits import (
     live_now,
     one_liner,
 )
-from mvc.cli.tables import Column, columns
+from mvc.cli.tables import Column, titled
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import LIMIT, CommandOptions, Session, argument, flag, option, verb
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
-from mvc.text import format_time, listed, number, one_line, printable
+from mvc.text import format_time, number, one_line, printable
 
 
 class _LogOptions(CommandOptions, frozen=True, kw_only=True):
@@ -105,11 +105,11 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     metrics = _names(entry.metrics for entry in rows)
     params = _names(entry.params for entry in rows)
     params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
-    measured = [Column(printable(name), right=True, rank=1) for name in metrics]
-    given = [Column(printable(name), give="end", rank=3) for name in params]
-    message = Column("message", give="end", rank=2)
-    left_out = session.table(
-        [*columns("version, refs, live on, date"), *measured, *given, message],
+    measured = [Column(printable(name), right=True) for name in metrics]
+    given = [Column(printable(name), give="end") for name in params]
+    message = Column("message", give="end")
+    session.table(
+        [*titled("version, refs, live on, date"), *measured, *given, message],
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,
@@ -123,8 +123,6 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
             for entry in rows
         ],
     )
-    if left_out:
-        session.note(f"no room for {listed(left_out, 5)}: what is piped has all columns")
 
 
 def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
