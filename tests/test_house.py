@@ -25,7 +25,7 @@ BUDGET = {
     ".": 893,
     "adapters": 2_166,
     "api": 855,
-    "cli": 3_980,
+    "cli": 3_901,
     "codecs": 1_489,
     "distributed": 1_902,
     "frameworks": 2_629,

@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,11 +21,12 @@ from mvc.cli.tables import Column, fitted, titled
 from mvc.text import printable, text_table
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
-    from mvc.types import Progress as Callback
+    from mvc.types import Progress
 
 
+_T = TypeVar("_T")
 _STYLES: dict[str, dict[str, Any]] = {
     "id": {"fg": "yellow"},
     "head": {"fg": "cyan", "bold": True},
@@ -55,7 +56,7 @@ class Output:
         self._pages = False
         self._paging = ExitStack()
         self._pager: Any = None
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -120,6 +121,10 @@ class Output:
             if self._pager is None:
                 raise
             raise click.exceptions.Exit(0) from None  # the user has seen enough
+
+    def lines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.line(text)
 
     def table(
         self,
@@ -208,7 +213,7 @@ class Output:
                 raise
 
     @contextmanager
-    def progress(self, verb: str, *, counted: bool = False) -> Iterator[Callback | None]:
+    def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
         """Draws how far a command is on the terminal that stderr is, if the block takes a while.
 
         Yields what the block calls for that, from several threads, too; None if the command is
@@ -218,7 +223,7 @@ class Output:
             yield None
             return
         lock, due = threading.Lock(), time.monotonic() + _SOON
-        bar: Progress | None = None
+        bar: Bar | None = None
 
         def tell(done: int, total: int, what: str) -> None:
             nonlocal bar
@@ -238,13 +243,20 @@ class Output:
                 due = math.inf
             self.wipe()
 
+    def run(
+        self, verb: str, act: Callable[..., _T], *given: Any, counted: bool = False, **named: Any
+    ) -> _T:
+        """What ``act`` returns, called with all that is given and the callback of ``progress``."""
+        with self.progress(verb, counted=counted) as progress:
+            return act(*given, progress=progress, **named)
+
     def wipe(self) -> None:
         """Takes away what was drawn; each line that is printed does."""
         if self._bar is not None:
             self._bar.stop()
 
 
-def _bar(verb: str, *, counted: bool, colored: bool) -> Progress:
+def _bar(verb: str, *, counted: bool, colored: bool) -> Bar:
     from rich import progress
     from rich.console import Console
 

@@ -18,10 +18,14 @@ def command(session: Session, args: _SwitchOptions) -> None:
 
     before = session.repo.head(if_known=True).branch
     there = {ref.name for ref in session.repo.refs()}
-    with session.progress("restoring") as progress:
-        done = session.repo.switch(
-            args.branch, progress=progress, create=args.create, start=args.start, force=args.force
-        )
+    done = session.run(
+        "restoring",
+        session.repo.switch,
+        args.branch,
+        create=args.create,
+        start=args.start,
+        force=args.force,
+    )
     created = args.create or args.branch not in {*there, before}
     if session.as_json:
         tell_of_training(session, before, args.branch)

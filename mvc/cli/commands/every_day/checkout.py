@@ -90,17 +90,18 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
     """Writes files; for a path in the place of a revision the error says how to write it."""
     to = _stdout(session) if args.output == "-" else args.output or session.repo.root
     try:
-        with session.progress("restoring") as progress:
-            return session.repo.checkout(
-                rev,
-                path=names,
-                to=to,
-                progress=progress,
-                everything=args.everything,
-                atomic_dir=args.atomic_dir,
-                delete=args.delete,
-                force=args.force,
-            )
+        done: Restored = session.run(
+            "restoring",
+            session.repo.checkout,
+            rev,
+            path=names,
+            to=to,
+            everything=args.everything,
+            atomic_dir=args.atomic_dir,
+            delete=args.delete,
+            force=args.force,
+        )
+        return done
     except UnknownRevision as error:
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
         hint = to_path if session.tracks(rev) else error.hint
@@ -117,8 +118,7 @@ def _write_model(session: Session, rev: str, output: str | None, *, force: bool)
 
     commit = session.repo.find(rev)
     folder = output or f"model-{commit.short}"
-    with session.progress("restoring") as progress:
-        done = export_model(session.repo, commit, folder, force=force, progress=progress)
+    done = session.run("restoring", export_model, session.repo, commit, folder, force=force)
     call = recipes.model(session.repo, commit).call
     if session.answered("mvc.checkout/1", fields(done) | {"model": call, "folder": folder}):
         return

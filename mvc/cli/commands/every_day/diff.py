@@ -44,8 +44,7 @@ def command(session: Session, args: _DiffOptions) -> int:
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    with session.progress("comparing") as progress:
-        found = session.repo.diff(args.a, args.b, session.names(args.paths), progress=progress)
+    found = session.run("comparing", session.repo.diff, args.a, args.b, session.names(args.paths))
     _tell_from_head(session, found, named=args.a)
     for path, why in found.unmeasured.items():
         session.note(f"{session.from_here(path)}: compared by hashes only: {why}")

@@ -54,8 +54,7 @@ def _tell(session: Session, args: _LiveOptions) -> None:
         rows = [_row(session, each, is_now) for each in found]
         session.table("target, version, since, until, who, why, metrics, message", rows)
     else:
-        for line in _lines(session, found[0], is_now):
-            session.line(line)
+        session.lines(_lines(session, found[0], is_now))
     if args.remote is None:
         tell_unsent(session, args.target)
 

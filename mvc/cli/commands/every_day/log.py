@@ -141,10 +141,10 @@ def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> Non
             session.line()
         session.line(row.first + title(session, row.entry, branch, live, full=full))
         lines = [] if oneline else details(row.entry, now_ns, full=full)
-        for line in [*lines, ""] if row.first and lines else lines:
-            session.line((row.rest + line).rstrip())
-        for link in row.links:
-            session.line(link)
+        session.lines(
+            (row.rest + line).rstrip() for line in lines + [""] * bool(row.first and lines)
+        )
+        session.lines(row.links)
 
 
 # -- the graph: a column for the next version expected on each line of descent; columns that merge

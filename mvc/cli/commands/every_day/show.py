@@ -87,8 +87,7 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
         ids = [(args.at or args.target or "", session.repo.find(at=args.at, target=args.target))]
     found = [{"rev": text, "id": id_} for text, id_ in ids]
     answered = session.answered("mvc.show.id/1", {"revisions": found})
-    for _, id_ in () if answered else ids:
-        session.line(str(id_))
+    session.lines(str(id_) for _, id_ in (() if answered else ids))
 
 
 def _print_commit(session: Session, rev: CommitId) -> None:
@@ -112,8 +111,7 @@ def _print_commit(session: Session, rev: CommitId) -> None:
     branch, live = session.repo.head(if_known=True).branch, live_now(session)
     session.line(heading(session, entry, branch, live, full=True))
     signed = signed_line(session, entry.id)
-    for line in details(entry, session.now_ns(), full=session.verbose, signed=signed):
-        session.line(line)
+    session.lines(details(entry, session.now_ns(), full=session.verbose, signed=signed))
     if stored:
         if entry.changes is None:
             session.note(
@@ -243,7 +241,9 @@ def _show_code(session: Session, rev: CommitId) -> None:
     for name, text in files.items():
         session.line()
         session.line(session.paint(f"# {printable(name)}", "heading"))
-        for line in StringIO(text, newline=None):  # its lines end where Python's do
-            session.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
+        session.lines(
+            "\t".join(map(printable, line.removesuffix("\n").split("\t")))
+            for line in StringIO(text, newline=None)
+        )
     if not files:
         session.note("the version carries no source files")

@@ -53,8 +53,9 @@ def _print_short(session: Session, status: Status, changed: Sequence[FileChange]
         mark = session.paint(_MARKS[change.kind], _STYLES[change.kind])
         session.line(f"{mark} {session.from_here(change.path)}")
     for mark, paths in (("?", _untracked(session, status)), ("L", status.dead_links)):
-        for path in paths:
-            session.line(f"{session.paint(mark, 'removed')} {session.from_here(path)}")
+        session.lines(
+            f"{session.paint(mark, 'removed')} {session.from_here(path)}" for path in paths
+        )
 
 
 def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
@@ -124,5 +125,4 @@ def _line(session: Session, change: FileChange) -> str:
 
 
 def _print_section(session: Session, title: str, lines: Sequence[str]) -> None:
-    for line in ["", title, *lines] if lines else ():
-        session.line(line)
+    session.lines(["", title, *lines] if lines else ())

@@ -33,5 +33,4 @@ def command(session: Session, args: _AnnotateOptions) -> None:
     if adds:
         session.note(f"Annotated {commit.short}")
         return
-    for annotation in found:
-        session.line(note_line(annotation))
+    session.lines(note_line(annotation) for annotation in found)

@@ -47,8 +47,7 @@ def _print_data(session: Session, name: str) -> None:
     if session.answered("mvc.ls.data/1", {"data_sets": found}):
         return
     if name:
-        for file in found[0].files:
-            session.line(printable(file))
+        session.lines(printable(file) for file in found[0].files)
     else:
         session.table("data set, version, files>, size>, where", map(_data_row, found))
 

@@ -124,8 +124,7 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     facts["Weights"] = weights
     if pipeline.decisions:
         facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"
-    for name, value in facts.items():
-        session.line(f"{name + ':':12}{value}")
+    session.lines(f"{name + ':':12}{value}" for name, value in facts.items())
 
 
 def _reach(stage: Stage) -> str:

@@ -92,8 +92,7 @@ def _print(session: Session, found: Stats) -> None:
     if found.price is not None:
         weight = session.repo.config.get("store.storage_weight")
         facts["Price"] = f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"
-    for name, value in facts.items():
-        session.line(f"{name + ':':17}{value}")
+    session.lines(f"{name + ':':17}{value}" for name, value in facts.items())
     session.line()
     rows = [
         (_KINDS.get(kind, kind), size(nbytes), percent(nbytes, found.stored_bytes))

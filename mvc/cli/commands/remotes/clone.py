@@ -31,8 +31,7 @@ def command(session: Session, args: _CloneOptions) -> None:
     options = CloneOptions(
         branch=args.branch, states=args.states, bare=args.bare, options=args.options
     )
-    with session.progress("receiving") as progress:
-        done = clone_into(args.url, args.folder, options, config=load, progress=progress)
+    done = session.run("receiving", clone_into, args.url, args.folder, options, config=load)
     if session.answered("mvc.clone/1", done):
         return
     came = done.fetched

@@ -25,15 +25,15 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _FetchOptions) -> None:
 
     remote = session.repo.remotes.find(args.remote)
-    with session.progress("receiving") as progress:
-        done = session.repo.fetch(
-            args.remote,
-            args.versions,
-            progress=progress,
-            states=args.states,
-            prune=args.prune,
-            nodes=args.nodes,
-        )
+    done = session.run(
+        "receiving",
+        session.repo.fetch,
+        args.remote,
+        args.versions,
+        states=args.states,
+        prune=args.prune,
+        nodes=args.nodes,
+    )
     if session.as_json:
         session.json("mvc.fetch/1", done)
     elif args.versions:

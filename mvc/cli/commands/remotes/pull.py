@@ -20,8 +20,7 @@ class _PullOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _PullOptions) -> None:
 
     remote = session.repo.remotes.find(args.remote)
-    with session.progress("receiving") as progress:
-        done = session.repo.pull(args.remote, progress=progress)
+    done = session.run("receiving", session.repo.pull, args.remote)
     if session.answered("mvc.pull/1", done):
         return
     if done.fetched.is_news:

@@ -39,18 +39,18 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _PushOptions) -> int:
 
     remote = session.repo.remotes.find(args.remote)
-    with session.progress("sending") as progress:
-        done = session.repo.push(
-            args.remote,
-            progress=progress,
-            refs=args.refs,
-            every=args.every,
-            force=args.force,
-            delete=args.delete,
-            states=args.states,
-            partial=args.partial,
-            dry_run=args.dry_run,
-        )
+    done = session.run(
+        "sending",
+        session.repo.push,
+        args.remote,
+        refs=args.refs,
+        every=args.every,
+        force=args.force,
+        delete=args.delete,
+        states=args.states,
+        partial=args.partial,
+        dry_run=args.dry_run,
+    )
     if session.as_json:
         session.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
     elif args.states:

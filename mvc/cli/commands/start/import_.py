@@ -52,19 +52,19 @@ def command(session: Session, args: _ImportOptions) -> None:
     left_out: list[Path] = []
     broken: list[Path] = []
     try:
-        with session.progress("importing") as progress:
-            found = import_checkpoints(
-                session.repo,
-                args.sources,
-                progress=progress,
-                taken=done.append,
-                left_out=left_out,
-                broken=broken if args.skip_broken else None,
-                time=args.clock,
-                deploy=args.deploy,
-                path=args.path,
-                message=args.message,
-            )
+        found = session.run(
+            "importing",
+            import_checkpoints,
+            session.repo,
+            args.sources,
+            taken=done.append,
+            left_out=left_out,
+            broken=broken if args.skip_broken else None,
+            time=args.clock,
+            deploy=args.deploy,
+            path=args.path,
+            message=args.message,
+        )
     except BaseException:
         _tell_kept(session, done)
         raise
@@ -103,15 +103,15 @@ def _tell_branches(session: Session, found: Sequence[Imported]) -> None:
 def _import_data(session: Session, args: _ImportOptions) -> None:
     if len(args.sources) > 1:
         raise click.UsageError("--data stores one file or folder")
-    with session.progress("storing") as progress:
-        found = recipes.add_data(
-            session.repo,
-            args.sources[0],
-            message=args.message or "",
-            progress=progress,
-            name=args.name,
-            reference=args.reference,
-        )
+    found = session.run(
+        "storing",
+        recipes.add_data,
+        session.repo,
+        args.sources[0],
+        message=args.message or "",
+        name=args.name,
+        reference=args.reference,
+    )
     if not session.answered("mvc.import.data/1", {"data_sets": [found]}):
         session.note(f"Data set {found.name} is at {found.version.short}")
 

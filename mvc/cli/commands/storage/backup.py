@@ -39,8 +39,7 @@ def command(session: Session, args: _BackupOptions) -> None:
 
 
 def _back_up(session: Session, folder: Path, *, one_line: bool = False) -> None:
-    with session.progress("copying") as progress:
-        done = session.repo.storage.backup(folder, progress=progress)
+    done = session.run("copying", session.repo.storage.backup, folder)
     if not session.answered("mvc.backup/1", done, one_line=one_line):
         session.note(
             f"{folder} holds {count(done.versions, 'version')}, "

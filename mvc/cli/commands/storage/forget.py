@@ -93,8 +93,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
             "what is forgotten is gone for good, and there is nobody to ask",
             hint="look with -n, then add -f",
         )
-    with session.progress("looking at", counted=True) as progress:
-        cost = storage.preview(chosen, progress=progress)
+    cost = session.run("looking at", storage.preview, chosen, counted=True)
     if not session.as_json:
         if asks or args.dry_run or session.verbosity >= 0:
             _print(session, chosen, cost)

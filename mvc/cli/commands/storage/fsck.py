@@ -52,20 +52,14 @@ def command(session: Session, args: _FsckOptions) -> int | None:
 def _fsck(session: Session, args: _FsckOptions) -> int:
     told: dict[str, Any] = {}
     if args.repair:
-        with session.progress("repairing") as progress:
-            done = heal(
-                other=args.other,
-                full=args.full,
-                rebuild=args.rebuild,
-                config=load,
-                progress=progress,
-            )
+        done = session.run(
+            "repairing", heal, other=args.other, full=args.full, rebuild=args.rebuild, config=load
+        )
         report, lost = done.after, done.lost
         told = fields(done, "healed quarantined freed_bytes=freed")
     else:
         lost = rebuild_index(config=load) if args.rebuild else None
-        with session.progress("checking") as progress:
-            report = session.repo.storage.fsck(full=args.full, progress=progress)
+        report = session.run("checking", session.repo.storage.fsck, full=args.full)
     if lost is not None:
         session.warn(f"{lost}; they are given up, and the index is rebuilt")
     if args.rebuild:
@@ -86,16 +80,16 @@ def _print_repaired(session: Session, done: Repaired, other: Path | None) -> Non
 
     good = session.paint("healed", "good")
     shown = len(done.healed) if session.verbose else _FIRST
-    for each in done.healed[:shown]:
-        session.line(
-            f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
-        )
+    session.lines(
+        f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
+        for each in done.healed[:shown]
+    )
     if len(done.healed) > shown:
         session.line(f"{good} {len(done.healed) - shown:,} more")
-    for kept in done.quarantined:
-        session.line(
-            f"{session.paint('quarantined', 'bad')} quarantine/{kept.file}: {printable(kept.why)}"
-        )
+    session.lines(
+        f"{session.paint('quarantined', 'bad')} quarantine/{kept.file}: {printable(kept.why)}"
+        for kept in done.quarantined
+    )
     if done.freed:
         session.note(f"{size(done.freed)} of leftovers were deleted")
     if not (done.healed or done.quarantined):

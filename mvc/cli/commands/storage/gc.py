@@ -30,10 +30,14 @@ def command(session: Session, args: _GcOptions) -> int | None:
 
 
 def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
-    with session.progress("collecting", counted=True) as progress:
-        done = session.repo.storage.gc(
-            grace=args.grace, dry_run=args.dry_run, reason=args.reason or "", progress=progress
-        )
+    done = session.run(
+        "collecting",
+        session.repo.storage.gc,
+        grace=args.grace,
+        dry_run=args.dry_run,
+        reason=args.reason or "",
+        counted=True,
+    )
     told = session.answered("mvc.gc/1", {"dry_run": args.dry_run} | fields(done))
     if not told and (args.dry_run or not session.quiet):
         _print(session, done, dry_run=args.dry_run, bucket=bucket)

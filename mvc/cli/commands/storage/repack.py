@@ -60,18 +60,19 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     if args.rev and bool(args.add) == bool(args.remove):
         raise click.UsageError("revisions follow --add or --remove")
     add, remove = ((*named, *args.rev * bool(named)) for named in (args.add, args.remove))
-    with session.progress("repacking", counted=True) as progress:
-        done = session.repo.storage.repack(
-            add=add or None,
-            remove=remove or None,
-            reason=args.reason or "",
-            progress=progress,
-            interval=args.interval,
-            max_recovery=args.max_recovery,
-            max_size=args.max_size,
-            add_queried=args.add_queried,
-            dry_run=args.dry_run,
-        )
+    done = session.run(
+        "repacking",
+        session.repo.storage.repack,
+        add=add or None,
+        remove=remove or None,
+        reason=args.reason or "",
+        interval=args.interval,
+        max_recovery=args.max_recovery,
+        max_size=args.max_size,
+        add_queried=args.add_queried,
+        dry_run=args.dry_run,
+        counted=True,
+    )
     told = session.answered("mvc.repack/1", _json(done, dry_run=args.dry_run))
     if not told and (args.dry_run or not session.quiet):
         _print(session, done)
