@@ -18,6 +18,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.adapters.state_file import root_of
     from mvc.api import Repository, clone, heal, visit
+    from mvc.api.node_status import nodes
     from mvc.importing.checkpoints import import_checkpoints
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.serving.follower import Follower, Following
-    from mvc.serving.nodes import nodes
     from mvc.training.recorder import Recorder, Report, watch
     from mvc.training.resume import Loaded, Resumed, load, resume
 
@@ -110,7 +110,7 @@ _LAZY = {
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",
     "constructed": "mvc.recipes.making",
-    "nodes": "mvc.serving.nodes",
+    "nodes": "mvc.api.node_status",
     "probe": "mvc.probing.probe",
     "record": "mvc.recipes.verbs",
     "resume": "mvc.training.resume",

@@ -7,13 +7,14 @@ from typing import Any
 
 
 def face(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module``. ``names``: each with the module that has it."""
+    """The ``__getattr__`` of ``module``. ``names``: each with the module that has it, or is it."""
 
     def look_up(name: str) -> Any:
         if name in names:
             from importlib import import_module
 
-            return getattr(import_module(names[name]), name)
+            found = import_module(names[name])
+            return getattr(found, name, found)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return look_up

@@ -26,6 +26,7 @@ MAX_ATTACHED_BYTES = 64 * MIB  # of one of these, unless it is a state
 MAX_NEEDS = 1024  # versions beside its parents that a version needs
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 MAX_REASON = 64 << 10  # why an operation was done
+MAX_AHEAD_NS = 24 * 3600 * 10**9  # how far a clock elsewhere may be ahead
 MAX_SIGNATURE = 16 << 10  # one signature, with its key or certificate
 
 MAX_CODE_FILES = 500  # source files that a version carries

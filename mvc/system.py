@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         signal_at_end_of_parent,
         trusted_owners,
     )
+    from mvc.repo.hook import HookFailed, run_command
+    from mvc.repo.ownership import refuse_foreign
 
 __all__ = [
     "SLICE",
@@ -39,6 +41,7 @@ __all__ = [
     "FileIdentity",
     "FileLock",
     "FileSystem",
+    "HookFailed",
     "Patience",
     "ReadFile",
     "StillWaiting",
@@ -47,6 +50,8 @@ __all__ = [
     "host_name",
     "import_path",
     "memory_bytes",
+    "refuse_foreign",
+    "run_command",
     "signal_at_end_of_parent",
     "tell",
     "trusted_owners",
@@ -58,6 +63,7 @@ _IN = {
     "FileIdentity": "mvc.io.files",
     "FileLock": "mvc.io.files",
     "FileSystem": "mvc.io.files",
+    "HookFailed": "mvc.repo.hook",
     "Patience": "mvc.io.patience",
     "ReadFile": "mvc.io.files",
     "SLICE": "mvc.io.patience",
@@ -69,6 +75,8 @@ _IN = {
     "host_name": "mvc.io.process",
     "import_path": "mvc.io.process",
     "memory_bytes": "mvc.io.process",
+    "refuse_foreign": "mvc.repo.ownership",
+    "run_command": "mvc.repo.hook",
     "signal_at_end_of_parent": "mvc.io.process",
     "tell": "mvc.io.log",
     "trusted_owners": "mvc.io.process",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mvc.api.clone import clone, visit
     from mvc.api.given import opened
     from mvc.api.healing import heal, rebuild_index
+    from mvc.api.node_status import NodeStatus, nodes
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
@@ -95,6 +96,7 @@ __all__ = [
     "LogicalTensor",
     "Manifest",
     "Nearest",
+    "NodeStatus",
     "Operation",
     "Problem",
     "Pushed",
@@ -131,6 +133,7 @@ __all__ = [
     "fetches",
     "heal",
     "metrics_from",
+    "nodes",
     "opened",
     "params_from",
     "rebuild_index",
@@ -176,6 +179,7 @@ _IN = {
     "LogicalTensor": "mvc.model.manifest",
     "Manifest": "mvc.model.manifest",
     "Nearest": "mvc.repo.diff.nearest",
+    "NodeStatus": "mvc.api.node_status",
     "Operation": "mvc.repo.oplog.oplog",
     "Problem": "mvc.maintenance.report",
     "Pushed": "mvc.remote.push",
@@ -212,6 +216,7 @@ _IN = {
     "fetches": "mvc.api.absent",
     "heal": "mvc.api.healing",
     "metrics_from": "mvc.repo.values",
+    "nodes": "mvc.api.node_status",
     "opened": "mvc.api.given",
     "params_from": "mvc.repo.values",
     "rebuild_index": "mvc.api.healing",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.errors import NotARepository, WrongUsage
+from mvc.remote.transports.folder import FolderTransport
 from mvc.types import PathName
 
 
@@ -32,3 +33,14 @@ def opened(given: Repository | PathName) -> tuple[Repository, bool]:
             f"not a repository: {Path(given)}",
             hint="make it with mvc.Repository.init(...) or 'mvc init'",
         ) from error
+
+
+def serve(
+    repo: Repository, scopes: tuple[str, ...] = (), *, sender: str | None = None
+) -> FolderTransport:
+    """The transport to an open repository, for one who has these scopes; none allow everything.
+
+    ``sender``: the token or account that is recorded with what it sends, by default the account of
+    this process.
+    """
+    return FolderTransport(str(repo.root), repo.context, scopes=scopes, sender=sender)

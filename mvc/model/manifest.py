@@ -8,14 +8,15 @@ folder holds, have paths that begin with ``names.ATTACHED``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, InvalidName
+from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (
     MAX_DIMENSIONS,
@@ -29,7 +30,15 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.names import ATTACHED, attached_path, check_key, check_path, encode_text, training_path
+from mvc.names import (
+    ATTACHED,
+    DEFAULT_STATE,
+    attached_path,
+    check_key,
+    check_path,
+    encode_text,
+    training_path,
+)
 from mvc.types import FIRST_RELEASE as FIRST
 
 _TAG = b"mvc.manifest.1"
@@ -170,6 +179,41 @@ class Manifest:
         for entry in self.entries:
             found.setdefault(entry.state_id, []).append(entry)
         return found
+
+    def file(self, path: str | None = None) -> FileEntry:
+        """The entry at ``path``, a file. Without a path, or if it is a folder, the only file in it.
+
+        Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a training
+        state beside its model, or a file without tensors, only if there is nothing else. Raises
+        UnknownPath.
+        """
+        if path is not None and path in self.by_path:
+            return self.by_path[path]
+        inside = self.entries if path is None else self.directly_in(path)
+        if path is not None and not inside:
+            raise UnknownPath(
+                f"the version has no path {path}",
+                hint="it has " + ", ".join(sorted(self.by_path)[:10]),
+            )
+        states = [e for e in inside if e.tensors and e.path not in self.training_states]
+        states = states or list(inside)
+        if len(states) == 1:
+            return states[0]
+        if not states:
+            raise UnknownPath("the version has no files")
+        default = str(PurePosixPath(path or ".", DEFAULT_STATE))
+        if default in self.by_path:
+            return self.by_path[default]
+        names = ", ".join(e.path for e in states[:10])
+        where = "the version" if path is None else path
+        raise UnknownPath(
+            f"{where} has several states: {names}",
+            hint="name one of them, or the folder of a sharded model",
+        )
+
+    def directly_in(self, folder: str) -> Sequence[FileEntry]:
+        parent = PurePosixPath(folder)
+        return [e for e in self.entries if PurePosixPath(e.path).parent == parent]
 
     @cached_property
     def training_states(self) -> frozenset[str]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +24,7 @@ from mvc.errors import (
     UnknownRevision,
     WrongUsage,
 )
+from mvc.io.files import FileSystem
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
 from mvc.model.statement import Deployment, Signature, Statement, Tombstone
 from mvc.names import REMOTE, check_ref, printable
@@ -43,6 +45,7 @@ BUCKETS = ("s3", "gs", "az", "bucket")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 _USER = r"[A-Za-z0-9_][\w.+-]*"
 _HOST = r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])"
 _PORT = r"(?::[0-9]{1,5})?"
@@ -97,6 +100,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def is_bucket(self) -> bool:
         """Whether it is a store of objects, which runs no mvc."""
         return self.scheme in BUCKETS
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether its server is at a socket, or the loopback interface."""
+        host = urlsplit(self.url).hostname or ""
+        return self.url.startswith("unix:") or _LOOPBACK.fullmatch(host) is not None
 
     @property
     def typed(self) -> str:
@@ -285,6 +294,15 @@ def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
         return msgspec.convert({"name": name, "url": url, **options}, Remote, strict=False)
     except msgspec.ValidationError as error:
         raise WrongUsage(f"an option does not fit: {printable(str(error))}") from error
+
+
+def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
+    """The remote at a URL that has no name here; its token is that of ``origin``.
+
+    ``options``: fields of ``Remote``. Raises WrongUsage.
+    """
+    remote = remote_of(DEFAULT, normalised(url, FileSystem().cwd()), options)
+    return replace(remote, name="") if remote.scheme == "file" else remote
 
 
 def remove_remote(context: Context, name: str) -> Remote:

@@ -42,7 +42,6 @@ from mvc.remote.slices import decode_entries
 from mvc.remote.transport import Slice, Transport, Wanted
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
-from mvc.repo.checkout.states import one_entry
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
@@ -116,38 +115,6 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         return False
 
 
-def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
-    """What the note beside a file says that it holds; while it is replaced the new version and
-    the one before. Empty where there is no note, or none that can be read.
-    """
-    with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
-        data = fs.read_bytes(_folder_beside(file) / _NOTE, _LONGEST_NOTE)
-        found = msgspec.json.decode(data, type=list[FollowedVersion])
-        return [version for version in found if version.is_sound()]
-    return []
-
-
-def refuse_unfit(fs: FileSystem, place: Path) -> None:
-    """Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a device
-    stands, IoFailed where its folder does not exist.
-    """
-    refuse_store(fs, place)
-    shown, folder = printable(str(place)), fs.stat(place.parent)
-    if folder is None or not folder.is_dir:
-        raise IoFailed(f"there is no folder for {shown}", hint="make it first")
-    present = fs.stat(place, follow=False)
-    if present is not None and not present.is_file and fs.read_link(place) is None:
-        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
-        raise WrongUsage(f"{shown} is {what}", hint="name a file, or a place where nothing is")
-
-
-def refuse_folder_name(fs: FileSystem, place: Path) -> None:
-    """Raises WrongUsage for the name of a folder."""
-    if names_folder(fs, place):
-        text = f"{printable(str(place))} names a folder"
-        raise WrongUsage(text, hint="give the file a suffix")
-
-
 class Update(Struct, frozen=True):
     """The file holds ``version``, for which ``received`` bytes of records came.
 
@@ -165,8 +132,7 @@ class Replica:
     def __init__(self, fs: FileSystem, place: Path) -> None:
         self._fs, self._place = fs, place
         self.shown = printable(str(place))
-        refuse_unfit(fs, place)
-        refuse_folder_name(fs, place)
+        self.check(fs, place, with_suffix=True)
         self.folder = _folder_beside(place)
         for each, what in ((place, "the file itself"), (self.folder, "another file")):
             present = fs.stat(each, follow=False)
@@ -184,7 +150,36 @@ class Replica:
         fs.unlink(self.folder / _NEXT, missing_ok=True)
         if fs.stat(self.folder / _IGNORED) is None:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
-        self._known = noted(fs, place)
+        self._known = self.noted(fs, place)
+
+    @staticmethod
+    def check(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
+        """Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a
+        device stands, IoFailed where its folder does not exist.
+
+        ``with_suffix``: also for the name of a folder.
+        """
+        refuse_store(fs, place)
+        shown, folder = printable(str(place)), fs.stat(place.parent)
+        if folder is None or not folder.is_dir:
+            raise IoFailed(f"there is no folder for {shown}", hint="make it first")
+        present = fs.stat(place, follow=False)
+        if present is not None and not present.is_file and fs.read_link(place) is None:
+            what = "a folder" if present.is_dir else "a pipe, a socket or a device"
+            raise WrongUsage(f"{shown} is {what}", hint="name a file, or a place where nothing is")
+        if with_suffix and names_folder(fs, place):
+            raise WrongUsage(f"{shown} names a folder", hint="give the file a suffix")
+
+    @staticmethod
+    def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
+        """What the note beside a file says that it holds; while it is replaced the new version and
+        the one before. Empty where there is no note, or none that can be read.
+        """
+        with suppress(IoFailed, msgspec.MsgspecError, ValueError, RecursionError):
+            data = fs.read_bytes(_folder_beside(file) / _NOTE, _LONGEST_NOTE)
+            found = msgspec.json.decode(data, type=list[FollowedVersion])
+            return [version for version in found if version.is_sound()]
+        return []
 
     def close(self) -> None:
         """Lets another process keep the file."""
@@ -298,7 +293,7 @@ class Replica:
             manifest = Manifest.decode(data)
             if manifest.root != commit.root:
                 raise DamagedData(f"version {commit.id.short} has another root than its files")
-            entry = one_entry(manifest, wanted.path or None)
+            entry = manifest.file(wanted.path or None)
             graph.know(objects_of(entry))
             version = FollowedVersion(
                 bytes(commit.id), bytes(entry.state_id), time_ns,

@@ -21,6 +21,8 @@ from mvc.remote.transport import Move
 from mvc.repo.lookup.refs import BRANCH, TAG
 
 Deed = Literal["read", "push", "deploy", "metrics", "admin"]
+TOKEN_FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
+"""What a token looks like: 256 bits in base64url."""
 _PLAIN, _WITH_GLOB = {"read", "metrics", "admin"}, {"push", "deploy"}
 _NAME = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._+/*?-]*")
 _MOST = 100

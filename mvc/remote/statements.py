@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from mvc.errors import HistoryMissing, InvalidName, RefConflict, RemoteRefused, StateForgotten
 from mvc.ids import CommitId, StatementId
+from mvc.limits import MAX_AHEAD_NS
 from mvc.model.statement import (
     AnnotationStatement,
     Deployment,
@@ -35,8 +36,6 @@ from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import check_moment, format_time
 
-AHEAD_NS = 24 * 3600 * 10**9
-"""What is dated further ahead of the receiver's clock is refused."""
 _AT_ONE_TIME = 16  # deployments on a target: all of one hybrid time are read to put them in order
 _PART = 50  # statements that are admitted at once, under the journal's lock
 Among = Callable[[CommitId], bool]
@@ -254,7 +253,7 @@ def _note_tombstone(context: Context, stone: Tombstone, found: Admitted) -> None
 
 def check_clock(time_ns: int, now_ns: int, what: str) -> None:
     """Raises RemoteRefused for what is dated more than a day ahead."""
-    if time_ns > now_ns + AHEAD_NS:
+    if time_ns > now_ns + MAX_AHEAD_NS:
         raise RemoteRefused(
             f"{what} is dated {format_time(time_ns)}, more than a day ahead of the clock here",
             hint="set the clock of the computer that recorded it, or of this one",

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mvc.limits import MIB
-from mvc.remote import slices
-from mvc.remote.transport import Slice
+from mvc.transport import Slice, slices
 
 KEPT = 8
 MOST = 256 * MIB

@@ -38,9 +38,6 @@ from starlette.types import Message, Receive, Scope, Send
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.limits import MIB
 from mvc.names import printable
-from mvc.remote import scopes, slices, wire
-from mvc.remote.slices import Sent
-from mvc.remote.transport import Place, Received, Slice, Wanted
 from mvc.server.answers import PART, Answer, Answers, Making, make
 from mvc.server.audit import audit
 from mvc.server.authority import Caller, Denied, Gate, may_push
@@ -50,6 +47,7 @@ from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 from mvc.system import Clock, cpu_count, tell
+from mvc.transport import Place, Received, Sent, Slice, Wanted, scopes, slices, wire
 from mvc.types import Bytes
 
 PROOFS = 4
@@ -223,7 +221,7 @@ class Application:
     # -- head ----------------------------------------------------------------------------
 
     async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
-        head = await self._run(served.head, _place(request))
+        head = await self._run(served.transport.head, _place(request))
         said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT)
 
@@ -231,7 +229,7 @@ class Application:
         """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
-        mark = await self._run(served.live, target)
+        mark, _ = await self._run(served.transport.mark, target)
         if mark == known:
             deadline = time.monotonic() + _seconds(request)
             mark = await self._other_mark(served, target, mark, deadline=deadline, caller=caller)
@@ -254,7 +252,7 @@ class Application:
             held.callback(watch.leave)
             while True:
                 changed = watch.changed
-                mark = await self._run(served.live, target)  # before anybody watched
+                mark, _ = await self._run(served.transport.mark, target)  # before anybody watched
                 left = deadline - time.monotonic()
                 if mark != known or left <= 0 or self._stopping():
                     return mark
@@ -267,7 +265,7 @@ class Application:
         try:
             while watch.waiting and not self._stopping():
                 with suppress(MvcError):
-                    if (now := await self._run(served.live, key[1])) != seen:
+                    if (now := await self._run(served.transport.mark, key[1])) != seen:
                         seen = now
                         watch.wake()
                 with suppress(TimeoutError):
@@ -398,9 +396,8 @@ class Application:
         self._proofs += 1
 
         def receive(given: Slice) -> Received:
-            transport = served.transport(caller.scopes, caller.sender)
             try:
-                received = transport.receive(given)
+                received = served.receive(given, caller)
             except Exception as error:
                 audit(served.name, caller, given, error)
                 raise
@@ -438,9 +435,7 @@ class Application:
 
         now_ns = self._clock.now_ns()
         given = asyncio.ensure_future(
-            gathering.add(
-                reports, served.transport(), self._run, now_ns=now_ns, author=caller.sender
-            )
+            gathering.add(reports, served.transport, self._run, now_ns=now_ns, author=caller.sender)
         )
 
         def ended(done: asyncio.Future[Received]) -> None:  # also if nobody waits any more
@@ -667,13 +662,13 @@ async def _drained(request: Request) -> None:
 
 
 def _make(served: Served, wanted: Wanted, question: Hashable) -> Answer | None:
-    given = served.transport().send(wanted)
+    given = served.transport.send(wanted)
     return make(served.folder, given, lambda: served.question(wanted) == question)
 
 
 def _sent(served: Served, wanted: Wanted) -> Iterator[Bytes]:
     """The bytes of slices, nothing at the end of each."""
-    for given in served.transport().send(wanted):
+    for given in served.transport.send(wanted):
         yield from slices.write(given)
         yield b""
 

@@ -9,10 +9,9 @@ from contextlib import suppress
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.remote.slices import Sent, decode_entries
-from mvc.remote.transport import Received, Slice
 from mvc.server.authority import Caller
 from mvc.system import tell
+from mvc.transport import Received, Sent, Slice, decode_entries
 
 _MOST = 100  # names in a field
 _LONGEST = 250  # characters of one: what is refused may have any name

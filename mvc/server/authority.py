@@ -8,9 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from mvc.errors import MvcError, RemoteRefused
-from mvc.remote import scopes
-from mvc.remote.transports.folder import account
 from mvc.server.tokens import Tokens
+from mvc.transport import account, scopes
 
 ALL = ("admin",)
 _BEARER = "bearer "

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import MvcError
-from mvc.remote.slices import NodeReport, Sent, encode_entries
-from mvc.remote.transport import Received, Slice, Transport
+from mvc.transport import NodeReport, Received, Sent, Slice, Transport, encode_entries
 
 SECONDS = 2.0
 """For which the first report waits for others."""

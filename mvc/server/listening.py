@@ -11,7 +11,6 @@ import ssl
 import stat
 from collections.abc import Callable
 from contextlib import closing, suppress
-from importlib import import_module
 from pathlib import Path
 
 import uvicorn
@@ -21,12 +20,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mvc.errors import IoFailed, WrongUsage
 from mvc.names import printable
-from mvc.remote.transports.credentials import is_here
 from mvc.server.app import LONGEST_HEAD, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
 from mvc.system import FileSystem
+from mvc.transport import Remote, load_transfers
 
 ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"
@@ -149,12 +148,6 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
             signal.signal(each, handler)
 
 
-def load_transfers() -> None:
-    """Imports what slices need and a question does not, before the first slice comes."""
-    import_module("mvc.remote.sending.sender")
-    import_module("mvc.remote.receiving.receiver")
-
-
 def _prepare_process() -> None:
     """As many connections as the system allows; and threads share what memory was freed.
 
@@ -176,7 +169,7 @@ def _check_secure(how: Listening) -> None:
     if how.address.startswith(_UNIX) or how.certificate is not None:
         return
     host, _ = _split(how.address)
-    if not is_here(f"http://{how.address}"):
+    if not Remote(f"http://{how.address}").is_on_this_machine:
         raise WrongUsage(
             f"without TLS nobody but this machine is served, and {host} is open to others",
             hint="add --tls-cert FILE --tls-key FILE, or listen on unix:PATH behind a proxy",

@@ -7,27 +7,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from mvc.errors import MvcError, RemoteRefused, StorageFull
+from mvc.api import Repository
+from mvc.errors import MvcError, NotARepository, RemoteRefused, StorageFull
 from mvc.names import FOLDER
-from mvc.remote.places import leads_on
-from mvc.remote.transport import Place, RemoteHead, Wanted
-from mvc.remote.transports.folder import FolderTransport
-from mvc.repo.context import Context
-from mvc.repo.opening import open_context
+from mvc.server.authority import Caller
 from mvc.server.uploads import Uploads
-from mvc.store.snapshot import JOURNAL
-from mvc.store.store import CONFIG
-from mvc.system import FileIdentity, FileSystem
+from mvc.system import FileSystem
 from mvc.text import size as in_units
-
-if TYPE_CHECKING:
-    from mvc.remote.sending.live import LiveMark
+from mvc.transport import Received, Slice, Wanted, serve
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
@@ -36,73 +25,33 @@ _DEEPEST = 8
 _LOOKS = 1000  # folders in which a repository is looked for
 _OPEN = 64
 """Repositories that stay open."""
-_MARKS = 256
-"""Targets of a repository whose live version is remembered."""
 
 
 class Served:
-    """An open repository with its uploads; its head is kept until its journal changes."""
+    """An open repository with its uploads; ``transport`` may do everything."""
 
     def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
         self.name = name
         self._fs, self._quota = fs, quota
-        self._context = open_context(root, discover=False, fs=fs)
-        self.folder = self._context.store.folder
-        self.uploads = Uploads(self._context.store.fs, self.folder)
+        self._repo = Repository.open(root, discover=False, fs=fs)
+        self.transport = serve(self._repo, sender="")
+        self.folder = self._repo.root / FOLDER
+        self.uploads = Uploads(self.transport.fs, self.folder)
         with suppress(MvcError):
             self.uploads.clear()
-        self._place, self._settings = fs.stat(self.folder), fs.stat(self.folder / CONFIG)
-        self._losses = 0  # how often it may have lost something, or got it back
-        snapshot = self._context.fresh()
-        self._read = snapshot.generation, snapshot.position
         self._lock = threading.Lock()
-        self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
-        self._mark = lru_cache(_MARKS)(partial(_mark, self._context))
 
-    def is_in_place(self) -> bool:
-        """Whether its folder is still the one that was opened, and has the settings of then."""
-        there = self._fs.stat(self.folder)
-        return (
-            there is not None
-            and self._place is not None
-            and (there.device, there.inode) == (self._place.device, self._place.inode)
-            and self._fs.stat(self.folder / CONFIG) == self._settings
-        )
-
-    def transport(self, scopes: tuple[str, ...] = (), sender: str = "") -> FolderTransport:
-        """A transport for one who may do this; without scopes, for one who may do everything."""
-        return FolderTransport(self.name, self._context, scopes=scopes, sender=sender)
-
-    def head(self, after: Place | None) -> RemoteHead:
-        """What it is now, but for the time, and whether its journal continues ``after``."""
-        journal = self._fs.stat(self.folder / JOURNAL)
-        known = self._head
-        if known is None or known[0] != journal:
-            with self._lock:
-                known = self._head = journal, self.transport().head()
-        if after is None:
-            return known[1]
-        return replace(known[1], leads_on=leads_on(self._context.fresh(), after))
-
-    def live(self, target: str) -> str:
-        """The mark of what is live on a target. Raises InvalidName."""
-        with self._lock:
-            return self._mark(target).now()
+    def receive(self, given: Slice, caller: Caller) -> Received:
+        """Takes a slice, as far as its sender may give it."""
+        return serve(self._repo, caller.scopes, sender=caller.sender).receive(given)
 
     def question(self, wanted: Wanted) -> Hashable:
         """What an answer about a live version depends on: while this is the same, so is it.
 
         None that was made before a state was forgotten, here or elsewhere, is given again.
         """
-        mark = self.live(wanted.live)
-        with self._lock:
-            (generation, position), snapshot = self._read, self._context.fresh()
-            self._read = snapshot.generation, snapshot.position
-            replaced = snapshot.generation != generation
-            new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
-            self._losses += replaced or any(e.states or e.forgets for e in new)
-            return self, wanted, mark, self._losses
+        return self, wanted, self.transport.mark(wanted.live)
 
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
@@ -135,13 +84,7 @@ class Served:
             self._promised.pop(upload, None)
 
     def close(self) -> None:
-        self._context.store.close()
-
-
-def _mark(context: Context, target: str) -> LiveMark:
-    from mvc.remote.sending.live import LiveMark  # more than a head needs
-
-    return LiveMark(context, target)
+        self._repo.close()
 
 
 class Repositories:
@@ -166,9 +109,10 @@ class Repositories:
         """The repository of this name. Raises RemoteRefused for none, and the errors of opening."""
         with self._lock:
             served = self._open.get(name)
-            if served is not None and served.is_in_place():
-                self._open.move_to_end(name)
-                return served
+            with suppress(NotARepository):
+                if served is not None and served.transport.is_in_place():
+                    self._open.move_to_end(name)
+                    return served
             served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
             while len(self._open) > _OPEN:
                 # Requests that still use it keep it open by what they hold.

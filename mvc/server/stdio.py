@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mvc.remote.scopes import parse_scopes
 from mvc.server.app import Application
 from mvc.server.authority import Account
-from mvc.server.listening import load_transfers, run, server_of
+from mvc.server.listening import run, server_of
 from mvc.server.repositories import Repositories
 from mvc.system import FileSystem
+from mvc.transport import load_transfers, scopes
 
 _PART = 1 << 18
 _KEEP_ALIVE = 86_400  # another ssh would ask for passwords again
 
 
-def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None) -> None:
+def serve_stdio(path: Path, allowed: Sequence[str] = (), quota: int | None = None) -> None:
     """Answers on standard input and output until the other end closes.
 
-    Without ``scopes`` everything is allowed. Raises WrongUsage, RemoteRefused. What is wrong with
+    Without ``allowed`` scopes everything is. Raises WrongUsage, RemoteRefused. What is wrong with
     the repository is an answer to each request, so that the client can say it.
     """
     fs = FileSystem()
-    gate = Account(parse_scopes(scopes) if scopes else ())
+    gate = Account(scopes.parse_scopes(allowed) if allowed else ())
     repositories = Repositories(fs, path.expanduser(), quota, shown=f"in {path}")
     application = Application(repositories, gate, gather=0.0)
     server = server_of(application.asgi, keep_alive=_KEEP_ALIVE)

@@ -19,10 +19,8 @@ from msgspec import Struct
 
 from mvc.errors import InvalidConfig, InvalidName, WrongUsage
 from mvc.names import FOLDER, printable
-from mvc.remote.scopes import parse_scopes
-from mvc.remote.transports.credentials import FORM
-from mvc.repo.ownership import refuse_foreign
-from mvc.system import Clock, FileIdentity, FileSystem, trusted_owners
+from mvc.system import Clock, FileIdentity, FileSystem, refuse_foreign, trusted_owners
+from mvc.transport import scopes
 
 DAYS = 90
 """How long a token is good for, unless said otherwise."""
@@ -76,7 +74,7 @@ class Tokens:
                 self._fs.read_bytes(self._file, LARGEST), type=tuple[Token, ...]
             )
             for token in known:
-                parse_scopes(token.scopes)
+                scopes.parse_scopes(token.scopes)
         except (msgspec.DecodeError, WrongUsage) as error:
             raise InvalidConfig(
                 f"{shown} is no list of tokens", hint="remove it and make the tokens again"
@@ -92,7 +90,7 @@ class Tokens:
     def has_expired(self, token: Token) -> bool:
         return self._now() >= token.expires
 
-    def add(self, name: str, scopes: Sequence[str], days: int = DAYS) -> str:
+    def add(self, name: str, allowed: Sequence[str], days: int = DAYS) -> str:
         """Makes a token, and returns it: nobody can read it later.
 
         Raises InvalidName, WrongUsage for scopes that there are not, and for a name in use.
@@ -103,9 +101,11 @@ class Tokens:
                 f"{printable(name[:80])!r}"
             )
         text = "mvc_" + secrets.token_urlsafe(32)
-        assert FORM.fullmatch(text)
+        assert scopes.TOKEN_FORM.fullmatch(text)
         now = self._now()
-        made = Token(name, _digest(text), parse_scopes(scopes), now, expires=now + days * _DAY)
+        made = Token(
+            name, _digest(text), scopes.parse_scopes(allowed), now, expires=now + days * _DAY
+        )
 
         with self._changing() as known:
             if any(token.name == name for token in known):

@@ -13,10 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused
-from mvc.remote import slices, wire
-from mvc.remote.slices import NodeReport, Sent, decode_entries
-from mvc.remote.transport import Received, Slice
 from mvc.system import FileLock, FileSystem
+from mvc.transport import NodeReport, Received, Sent, Slice, decode_entries, slices, wire
 from mvc.types import Bytes
 
 HELD = 600.0

@@ -33,21 +33,12 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.names import FOLDER, check_node, check_ref, printable
-from mvc.remote.remotes import DEFAULT, normalised, remote_of
-from mvc.remote.replica import Replica
-from mvc.remote.sending.live import LiveMark
-from mvc.remote.transport import Transport
-from mvc.remote.transports.opening import open_transport
-from mvc.remote.wire import WAIT
-from mvc.repo.hook import HookFailed, run_command
-from mvc.repo.statements.live import live_at
-from mvc.serving.nodes import Reports
+from mvc.names import check_node, check_ref, printable
+from mvc.serving.reports import Reports
 from mvc.serving.sinks import ServedOutput, TakenOver, warn_of_takeover
-from mvc.store.format import FORMAT
-from mvc.store.snapshot import JOURNAL
-from mvc.system import Clock, FileIdentity, FileSystem, tell
+from mvc.system import Clock, FileSystem, HookFailed, run_command, tell
 from mvc.times import format_time
+from mvc.transport import Replica, Transport, open_transport, remote_at, serve, wire
 from mvc.types import PathName, Unpicklable
 
 if TYPE_CHECKING:
@@ -107,19 +98,16 @@ class Follower(Unpicklable):
         self._model = model
         self._path = path
         self._on_change = on_change
-        self._fs, self._clock = self.repo.context.store.fs, self.repo.context.store.clock
-        self._folder = self.repo.root / FOLDER
-        self._needed = self._folder / FORMAT, self._folder / JOURNAL
+        self._transport = serve(self.repo)
+        fs = self._transport.fs
         try:
-            self._output = (
-                None if to is None else ServedOutput(self._fs, Path(to), as_folder=atomic_dir)
-            )
+            self._output = None if to is None else ServedOutput(fs, Path(to), as_folder=atomic_dir)
         except BaseException:
             self._close_repo()
             raise
-        self._opened_as: tuple[int, int, bytes] | None = self._identity(self._fs.stat(self._folder))
+        self._is_sound = True  # nothing that was read from the open repository was wrong
         self._loaded: CommitId | None = None
-        self._mark: LiveMark | None = None  # of the repository that is open
+        self._live: tuple[str, Deployed | None] = "", None  # with its mark
         self._lock = threading.RLock()
         self._closing = threading.Event()
 
@@ -135,44 +123,32 @@ class Follower(Unpicklable):
         with self._lock:
             try:
                 return self._look()
-            except (DamagedData, HistoryMissing, IoFailed):
-                self._opened_as = None  # what is open may be gone: open it again
+            except (DamagedData, HistoryMissing, IoFailed, NotARepository):
+                self._is_sound = False  # what is open may be gone: open it again
                 raise
 
     def _look(self) -> Deployed | None:
-        context = self._present().context
-        self._mark = self._mark or LiveMark(context, self.target)
-        self._mark.now()
-        if self._mark.live is None and self.current is not None:
-            live_at(context, None, self.target)  # says why nothing is live any more
-        return self._mark.live
+        self._open()
+        mark, _ = self._transport.mark(self.target)
+        if mark != self._live[0]:
+            live = None
+            with suppress(NoDeployment, UnknownTarget):
+                live = self.repo.live(self.target).deployment
+            self._live = mark, live
+        if self._live[1] is None and self.current is not None:
+            self.repo.live(self.target)  # says why nothing is live any more
+        return self._live[1]
 
-    def _present(self) -> Repository:
-        """The repository; opened again if another one has its place, or the caller closed it."""
+    def _open(self) -> None:
+        """Opens the repository again if another one has its place, or the caller closed it."""
         if self._closing.is_set():
             raise WrongUsage("this follower is closed", hint="make another one")
-        place = self._fs.stat(self._folder)
-        lacking = [file.name for file in self._needed if self._fs.stat(file) is None]
-        if place is None or lacking:
-            self._opened_as = None
-            without = "" if place is None else f": its folder has no {lacking[0]}"
-            raise NotARepository(
-                f"the repository {printable(str(self._folder.parent))} is away{without}",
-                hint="what is served stays as it is; its record is followed once it is back",
-            )
-        if self.repo.closed or self._identity(place) != self._opened_as:
-            fresh = Repository.open(
-                self._folder.parent, discover=False, fs=self._fs, clock=self._clock
-            )
+        if self.repo.closed or not self._transport.is_in_place() or not self._is_sound:
+            fs, clock = self._transport.fs, self._transport.clock
+            fresh = Repository.open(self.repo.root, discover=False, fs=fs, clock=clock)
             self._close_repo()
-            self.repo, self._own, self._mark = fresh, True, None
-            self._opened_as = self._identity(self._fs.stat(self._folder))
-        return self.repo
-
-    def _identity(self, place: FileIdentity | None) -> tuple[int, int, bytes] | None:
-        """Of the folder in the repository's place, and of the journal that is open."""
-        journal = self.repo.context.store.snapshot.identity
-        return None if place is None else (place.inode, place.device, journal)
+            self.repo, self._own, self._transport = fresh, True, serve(fresh)
+            self._live, self._is_sound = ("", None), True
 
     # -- following it -------------------------------------------------------------------------
 
@@ -336,11 +312,11 @@ class Following(Unpicklable):
         if interval is not None and not interval > 0:
             raise WrongUsage("the interval is not more than 0 seconds")
         self._fs, self._clock = fs or FileSystem(), clock or Clock()
-        self._remote = remote_of(DEFAULT, normalised(fspath(url), self._fs.cwd()), remote)
+        self._remote = remote_at(fspath(url), remote)
         self._target, self._path, self._interval = target, path or "", interval
         self._command, self._on_change = command, on_change
         self._stop, self._note = stop or Event(), note
-        self._wait = WAIT if stop is None else _STOPPABLE
+        self._wait = wire.WAIT if stop is None else _STOPPABLE
         self._transport: Transport | None = None
         self._mark = ""  # of what is live, as of the last answer
         self._pause = 0.0  # seconds after which it is tried again; 0 while all is well
@@ -400,15 +376,8 @@ class Following(Unpicklable):
 
     def _at_transport(self) -> Transport:
         if self._transport is None:
-            remote = self._remote
-            if remote.is_bucket:
-                from mvc.remote.transports.bucket.transport import open_transport as open_bucket
-
-                self._transport = open_bucket(remote, None, place=self._file.folder / MIRROR)
-            else:
-                self._transport = open_transport(
-                    replace(remote, name="") if remote.scheme == "file" else remote
-                )
+            mirror = self._file.folder / MIRROR
+            self._transport = open_transport(self._remote, folder=mirror)
         return self._transport
 
     def _leave(self) -> None:

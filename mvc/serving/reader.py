@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from mvc.api import Deployed
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.names import check_ref
-from mvc.remote.replica import noted, refuse_unfit
 from mvc.serving.follower import Follower
 from mvc.state import ServedVersion, decode_served
 from mvc.system import Clock, FileIdentity, FileSystem
+from mvc.transport import Replica
 from mvc.types import PathName
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class FileReader:
     ``production`` is the version that this process serves, None before the first swap.
     ``target`` is the deployment target whose record ``swap(repo)`` follows, ``name`` the path of
     the weights in its versions, where these have several models. The file may be written later.
-    Raises InvalidName for a ``target`` that cannot be one, and as ``refuse_unfit``.
+    Raises InvalidName for a ``target`` that cannot be one, and as ``Replica.check``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FileReader:
         self._target = target
         self._name = name
         self._fs = fs or FileSystem()
-        refuse_unfit(self._fs, self._path)
+        Replica.check(self._fs, self._path)
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
         self._repo: Repository | None = None
@@ -131,7 +131,7 @@ class FileReader:
             data = np.empty(identity.size, np.uint8).data
             if file.read_into(0, data) != identity.size:
                 raise WrongUsage(f"{self._path} became shorter while it was read")
-        versions = noted(self._fs, self._path)
+        versions = Replica.noted(self._fs, self._path)
         try:
             version = decode_served(data, str(self._path), versions)
         except WrongUsage:

@@ -15,11 +15,9 @@ from mvc.errors import IoFailed, MvcError, MvcWarning
 from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.names import printable
-from mvc.remote.replica import refuse_folder_name, refuse_unfit
-from mvc.repo.checkout.export import chosen
-from mvc.repo.checkout.states import one_entry
 from mvc.state import ServedVersion, encode_served
 from mvc.system import SWAPPED, TEMPORARY, FileSystem
+from mvc.transport import Replica
 
 if TYPE_CHECKING:
     from mvc.api import Repository
@@ -41,25 +39,23 @@ def warn_of_takeover(shown: str, commit: CommitId, target: str) -> None:
 class ServedOutput:
     """A place that holds the files of one version, or with ``as_folder`` a link to their folder.
 
-    Raises as ``refuse_unfit``.
+    Raises as ``Replica.check``.
     """
 
     def __init__(self, fs: FileSystem, place: Path, *, as_folder: bool) -> None:
         self._fs, self._place, self._as_folder = fs, place, as_folder
         self._shown = printable(str(place))
         self._written: tuple[object, CommitId] | None = None
-        refuse_unfit(fs, place)
-        if not as_folder:
-            refuse_folder_name(fs, place)
+        Replica.check(fs, place, with_suffix=not as_folder)
 
     def follow(self, repo: Repository, live: Deployed, path: str | None) -> None:
         """Makes it the file ``path`` of a version, durably and in one step, if it is another."""
         there = self._seen()
         if self._written == (there, live.commit):
             return
-        refuse_unfit(self._fs, self._place)
+        Replica.check(self._fs, self._place)
         if not self._as_folder:
-            path = one_entry(repo.manifest(live), path).path
+            path = repo.manifest(live).file(path).path
         if there is not None and self._holds(repo, live, path):
             self._written = there, live.commit  # whoever wrote it
             return
@@ -112,10 +108,14 @@ class ServedOutput:
             if target is None or not target.startswith(f"{self._ours}{live.commit.short}-"):
                 return False
         with suppress(MvcError):  # what cannot be read is written
+            manifest = repo.manifest(live)
             if not self._as_folder:
-                return self._is_entry(self._place, repo.manifest(live).by_path[path or ""])
-            entries, _ = chosen(repo.context, live.commit, () if path is None else (path,))
-            return all(self._is_entry(self._place / e.path, e) for e in entries)
+                return self._is_entry(self._place, manifest.by_path[path or ""])
+            if path is None:
+                inside = [e for e in manifest.entries if e.path not in manifest.training_states]
+            else:
+                inside = [e for e in manifest.entries if f"{e.path}/".startswith(f"{path}/")]
+            return all(self._is_entry(self._place / each.path, each) for each in inside)
         return False
 
     def _is_entry(self, file: Path, entry: FileEntry) -> bool:
@@ -161,13 +161,13 @@ class FileSink:
     else what the umask leaves. Every reader of safetensors takes the file;
     ``mvc.serving.sources.FileReader`` knows its version as well.
 
-    Raises as ``refuse_unfit``.
+    Raises as ``Replica.check``.
     """
 
     def __init__(self, path: str | PathLike[str], *, fs: FileSystem | None = None) -> None:
         self._path = Path(path)
         self._fs = fs or FileSystem()
-        refuse_unfit(self._fs, self._path)
+        Replica.check(self._fs, self._path)
 
     def __call__(self, version: ServedVersion) -> None:
         """Writes a version, durable when the call returns. Raises IoFailed."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import mvc as api
+from mvc.api.node_status import nodes
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.serving.follower import Following
-from mvc.serving.nodes import nodes
 from tests.cli.program import Mvc
 from tests.recipes import by_hand
 from tests.remote.kit.mixed import made, model

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.node_status import nodes as states_of_nodes
 from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.remote.slices import NodeReport, Sent, encode_entries
 from mvc.remote.transport import Slice
-from mvc.serving.nodes import Reports
-from mvc.serving.nodes import nodes as states_of_nodes
+from mvc.serving.reports import Reports
 from tests.fleet.test_reports import START
 from tests.remote.kit.serving import token, transport
 from tests.server.moving import answering, record, served_folder

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api.node_status import SILENT_NS
 from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.errors import InvalidName, UnknownTarget
 from mvc.ids import CommitId
 from mvc.remote.transports.opening import open_transport
-from mvc.serving.nodes import SILENT_NS, Reports
+from mvc.serving.reports import Reports
 from mvc.testing.process import FixedClock
 from tests.fleet.following import follow
 from tests.remote.kit.places import Place, place

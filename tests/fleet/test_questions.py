@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.remote.transport import Received, Slice
 from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.statements.live import Deployed
-from mvc.serving.nodes import QUEUE, Reports
+from mvc.serving.reports import QUEUE, Reports
 from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock
 from tests.counters import count

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from mvc.api.node_status import nodes
 from mvc.errors import HistoryMissing, InvalidName, RemoteRefused, UnknownTarget
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.remote.transport import Transport
 from mvc.remote.transports.opening import open_transport
 from mvc.repo.statements.live import Deployed
-from mvc.serving.nodes import QUEUE, Reports, nodes
+from mvc.serving.reports import QUEUE, Reports
 from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock, killed, open_repository
 
@@ -170,7 +171,7 @@ def test_however_many_are_refused_the_others_go(
     server: Server, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each call is a process of its own, and some are accepted only later."""
-    monkeypatch.setattr("mvc.serving.nodes._AT_ONCE", 16)
+    monkeypatch.setattr("mvc.serving.reports._AT_ONCE", 16)
     missing = [CommitId(number.to_bytes(32)) for number in range(1, 101)]
     later = Server(tmp_path / "later", 4).versions[-1]
     for number, version in enumerate([*missing, later, server.versions[0]]):
@@ -194,7 +195,7 @@ def test_however_many_are_refused_the_others_go(
 def test_the_oldest_go_for_newer_ones(
     server: Server, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.serving.nodes.MOST", 2)
+    monkeypatch.setattr("mvc.serving.reports.MOST", 2)
     for number, version in enumerate(server.versions):
         reports.served(version, "prod", START + number)
     with server.transport() as transport:

@@ -29,7 +29,7 @@ from mvc.remote.slices import Absent, NodeReport, Sent, encode_entries
 from mvc.remote.transport import Move, Slice
 from mvc.remote.transports.http import HttpTransport
 from mvc.remote.transports.opening import open_transport
-from mvc.serving.nodes import Reports
+from mvc.serving.reports import Reports
 from mvc.testing import open_quietly
 from tests.remote.kit.places import Place, connect, place
 from tests.remote.kit.same import answers, known, refs_of, states

@@ -20,8 +20,7 @@ from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
 from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
 from mvc.repo import attached
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
+from mvc.repo.commit.committing import commit_states
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.context import Context
 from mvc.state import StateFile
@@ -64,10 +63,10 @@ def trained(
         "environment.json": b"{}",
         "service/optimizer.safetensors": OPTIMIZER,
     }
-    request = CommitRequest(
-        [of_state(state, PATH)], attachments=carried, needs=recipe.needs, **options
-    )
-    return commit(context, request).id
+    request = CommitRequest((), attachments=carried, needs=recipe.needs, **options)
+    return commit_states(
+        context, {PATH: StateFile.of(state)}, PATH, request=request, whole=False
+    ).id
 
 
 def prove(context: Context, version: CommitId, path: str, taken: int = 5) -> None:

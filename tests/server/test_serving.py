@@ -38,7 +38,7 @@ from mvc.remote.transports.http import HttpTransport
 from mvc.remote.transports.opening import open_transport
 from mvc.server import app, listening
 from mvc.server.app import SENDS, UPLOADS, WATCHES
-from mvc.serving.nodes import Reports
+from mvc.serving.reports import Reports
 from mvc.testing.files import FailingFS
 from tests.remote.kit.serving import Serving, serving, token, transport
 from tests.server.moving import answering, content, move, record, served_folder

@@ -16,7 +16,6 @@ from mvc.remote.sending.closure import NOTHING, Closure, Needed
 from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
 from mvc.remote.transport import Slice, Wanted
-from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.statements.live import Deployed, live_at, same_until
@@ -42,9 +41,15 @@ class LiveMark:
         self._journal = context.store.folder / JOURNAL
         self._seen: FileIdentity | None = None
         self._mark, self._valid_ns = "", range(0)
+        snapshot = context.fresh()
+        self._read = self._lost = snapshot.generation, snapshot.position
 
-    def now(self) -> str:
-        """The mark of what is live now. Raises DamagedData, IoFailed."""
+    def now(self) -> tuple[str, object]:
+        """The mark of what is live now, and when states were last lost, or came back.
+
+        While both are the same, so is what is sent to one who asks for the live version. Raises
+        DamagedData, IoFailed.
+        """
         store = self._context.store
         seen, now = store.fs.stat(self._journal), store.clock.now_ns()
         if seen is None or seen != self._seen or now not in self._valid_ns:
@@ -54,7 +59,15 @@ class LiveMark:
                 live = self.live = live_at(self._context, None, self._target)
             self._mark = NOTHING_LIVE if live is None else f"{live.sequence}-{live.commit.hex()}"
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
-        return self._mark
+            (generation, position), self._read = (
+                self._read,
+                (snapshot.generation, snapshot.position),
+            )
+            if snapshot.generation != generation or any(
+                each.entry.states or each.entry.forgets for each in snapshot.entries(position)
+            ):
+                self._lost = self._read
+        return self._mark, self._lost
 
 
 def live_slice(context: Context, wanted: Wanted) -> Slice:
@@ -75,7 +88,7 @@ def live_slice(context: Context, wanted: Wanted) -> Slice:
                 f"{printable(wanted.live)}, was forgotten by name",
                 hint="its owner deploys another version",
             )
-        entry = one_entry(manifests.load(context, commit.manifest), wanted.path or None)
+        entry = manifests.load(context, commit.manifest).file(wanted.path or None)
         availability.check_available(context, commit.id, [entry])
         held, known = _in_file(context, wanted, commit.time_ns)
         closure = Closure(context, lambda _: False, buried.hold, file=held, manifest=known)
@@ -102,7 +115,7 @@ def _in_file(
         # A version that was forgotten here is no loss: another way leads to what is wanted.
         with suppress(MvcError):
             manifest = manifests.of_commit(context, id_)
-            found.update(objects_of(one_entry(manifest, wanted.path or None)))
+            found.update(objects_of(manifest.file(wanted.path or None)))
             commit = commits.get(context, id_)
             found.add(commit.manifest)
             known.append((abs(commit.time_ns - time_ns), commit.manifest))

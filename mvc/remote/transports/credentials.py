@@ -20,11 +20,9 @@ from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners
 from mvc.names import printable
 from mvc.remote.remotes import DEFAULT, Remote
+from mvc.remote.scopes import TOKEN_FORM
 from mvc.repo.config import TOKEN
 
-FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
-"""256 bits in base64url."""
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 _OTHER = re.compile(r"[^A-Z0-9_]")
 _LABEL = r"[a-z0-9](?:(?:-+|_)?[a-z0-9])*"
 _USUAL = re.compile(
@@ -42,7 +40,7 @@ def variable_of(remote: Remote) -> str:
     No two hosts share one: ``.`` and ``:`` are ``_``, ``-`` is ``__``, ``_`` is ``___``. A host for
     which this would be ambiguous has a variable with a hash.
     """
-    if is_here(remote.url):
+    if remote.is_on_this_machine:
         name = _OTHER.sub("_", (remote.name or DEFAULT).upper())
         return TOKEN + re.sub("^AT_", "AT", name)  # AT_ is of hosts
     host = urlsplit(remote.url).netloc
@@ -51,14 +49,9 @@ def variable_of(remote: Remote) -> str:
     return f"{TOKEN}AT_{_OTHER.sub('_', host.upper().replace('_', '___').replace('-', '__'))}"
 
 
-def is_here(url: str) -> bool:
-    """Whether a server is on this machine: at a socket, or the loopback interface."""
-    return url.startswith("unix:") or _LOOPBACK.fullmatch(urlsplit(url).hostname or "") is not None
-
-
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
     """The token for a remote, if there is one. Raises InvalidConfig, without a word of it."""
-    where, is_named = variable_of(remote), bool(remote.name) or not is_here(remote.url)
+    where, is_named = variable_of(remote), bool(remote.name) or not remote.is_on_this_machine
     text = (os.environ.get(where, "").strip() or None) if is_named else None
     if text is None and remote.token_file:
         path = Path(remote.token_file).expanduser()
@@ -74,7 +67,7 @@ def read_token(fs: FileSystem, remote: Remote) -> str | None:
         text = fs.read_bytes(path, _LONGEST).decode("ascii", "replace")
     if text is None:
         return None
-    if FORM.fullmatch(text.strip()) is None:
+    if TOKEN_FORM.fullmatch(text.strip()) is None:
         raise InvalidConfig(
             f"what {where} holds is no token",
             hint="a token is the line that 'mvc serve token add' prints",

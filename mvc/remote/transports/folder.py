@@ -5,12 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
-from mvc.errors import DamagedData
+from msgspec.structs import replace
+
+from mvc.errors import DamagedData, NotARepository
 from mvc.ids import CommitId
+from mvc.io.files import FileIdentity
 from mvc.io.process import user_name
+from mvc.names import printable
 from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
 from mvc.remote.transport import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
@@ -19,7 +26,10 @@ from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
 from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protecting
+from mvc.store.format import FORMAT
 from mvc.store.journal.entries import RefValue
+from mvc.store.snapshot import JOURNAL
+from mvc.store.store import CONFIG
 
 if TYPE_CHECKING:
     from mvc.remote.sending.live import LiveMark
@@ -28,9 +38,12 @@ if TYPE_CHECKING:
 _LOOK = 0.5  # seconds between two looks at what is live
 
 
+_MARKS = 256  # targets whose live version is remembered
+
+
 class FolderTransport:
-    """``scopes``: what a caller may do; ``sender``: the token or account that is recorded with
-    what it sends, by default the account of this process.
+    """Safe across threads. ``scopes``: what a caller may do; ``sender``: the token or account that
+    is recorded with what it sends, by default the account of this process.
     """
 
     def __init__(
@@ -38,11 +51,46 @@ class FolderTransport:
     ) -> None:
         self.url = url
         self.context = context
+        self.fs, self.clock = context.store.fs, context.store.clock
         self._scopes = scopes
         self._sender = account() if sender is None else sender
-        self._marks: dict[str, LiveMark] = {}
+        self._lock = Lock()
+        self._head: tuple[FileIdentity | None, RemoteHead] | None = None
+        self._mark = lru_cache(_MARKS)(partial(_live_mark, context))
+        self._opened_as = self._identity()
+
+    def is_in_place(self) -> bool:
+        """Whether its folder is still the one that was opened, and has the settings of then.
+
+        Raises NotARepository while there is none in its place.
+        """
+        return self._identity() == self._opened_as
+
+    def _identity(self) -> tuple[object, ...]:
+        folder = self.context.store.folder
+        there = self.fs.stat(folder)
+        lacking = [name for name in (FORMAT, JOURNAL) if self.fs.stat(folder / name) is None]
+        if there is None or lacking:
+            without = "" if there is None else f": its folder has no {lacking[0]}"
+            raise NotARepository(
+                f"the repository {printable(str(folder.parent))} is away{without}",
+                hint="what is served stays as it is; its record is followed once it is back",
+            )
+        identity = self.context.store.snapshot.identity
+        return there.device, there.inode, identity, self.fs.stat(folder / CONFIG)
 
     def head(self, after: Place | None = None) -> RemoteHead:
+        """As of the last change of the journal."""
+        store = self.context.store
+        journal = store.fs.stat(store.folder / JOURNAL)
+        with self._lock:
+            if self._head is None or self._head[0] != journal:
+                self._head = journal, self._read_head()
+            head = self._head[1]
+        is_led_on = after is not None and leads_on(self.context.fresh(), after)
+        return replace(head, time_ns=store.now_ns(), leads_on=is_led_on)
+
+    def _read_head(self) -> RemoteHead:
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
@@ -54,7 +102,6 @@ class FolderTransport:
             scopes=self._scopes,
             unnamed=_unnamed(self.context),
             protected=protecting(self.context),
-            leads_on=leads_on(snapshot, after),
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
@@ -63,11 +110,12 @@ class FolderTransport:
         return send(self.context, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        from mvc.remote.sending.live import LiveMark  # as above
+        return once_other(lambda: self.mark(target)[0], mark, seconds, pause=_LOOK)
 
-        if target not in self._marks:
-            self._marks = {target: LiveMark(self.context, target)}
-        return once_other(self._marks[target].now, mark, seconds, pause=_LOOK)
+    def mark(self, target: str) -> tuple[str, object]:
+        """As ``LiveMark.now``. Raises InvalidName."""
+        with self._lock:
+            return self._mark(target).now()
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
@@ -90,6 +138,18 @@ def once_other(
             return None
         time.sleep(min(pause, left))
     return now
+
+
+def _live_mark(context: Context, target: str) -> LiveMark:
+    from mvc.remote.sending.live import LiveMark  # more than a head needs
+
+    return LiveMark(context, target)
+
+
+def load_transfers() -> None:
+    """Imports what slices need and a question does not, before the first slice comes."""
+    import_module("mvc.remote.sending.sender")
+    import_module("mvc.remote.receiving.receiver")
 
 
 def account() -> str:

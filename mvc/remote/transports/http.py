@@ -33,7 +33,7 @@ from mvc.remote import slices, wire
 from mvc.remote.remotes import Remote
 from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.transports import waiting
-from mvc.remote.transports.credentials import is_here, read_token, variable_of
+from mvc.remote.transports.credentials import read_token, variable_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
@@ -379,7 +379,7 @@ def open_transport(remote: Remote, context: Context | None) -> HttpTransport:
         if not host:
             raise WrongUsage(f"{shown} names no host", hint="https://HOST/NAME")
         prefix = quote(unquote(parts.path.rstrip("/")))
-        secure = parts.scheme == "https" or is_here(remote.url)
+        secure = parts.scheme == "https" or remote.is_on_this_machine
         if parts.scheme == "https":
             pool = _tls_pool(host, port, _tls(remote))
         else:
@@ -398,7 +398,7 @@ def open_transport(remote: Remote, context: Context | None) -> HttpTransport:
 
 def _login(remote: Remote) -> str:
     ask = "ask who runs it for one ('mvc serve token add')"
-    if is_here(remote.url) and not remote.name:
+    if remote.is_on_this_machine and not remote.name:
         return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
     return f"{ask}, and set {variable_of(remote)}, or '-o token_file=FILE'"
 

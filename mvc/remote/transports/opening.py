@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,18 +25,23 @@ _TRANSPORTS: dict[str, str] = {
 """By scheme the module whose ``open_transport(remote, context)`` opens it."""
 
 
-def open_transport(remote: Remote | str, context: Context | None = None) -> Transport:
+def open_transport(
+    remote: Remote | str, context: Context | None = None, *, folder: Path | None = None
+) -> Transport:
     """An open transport to a remote, or to the repository at a URL. The caller closes it.
 
-    ``context``: the repository that has the remote, if there is one. Raises WrongUsage for a bad
-    URL, RemoteUnreachable, RemoteRefused, NotARepository.
+    ``context``: the repository that has the remote, if there is one. ``folder``: where what is
+    known of a bucket is kept, by default with the remote. Raises WrongUsage for a bad URL,
+    RemoteUnreachable, RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.scheme == "file":
         check_folder(remote)
-    opened: Callable[[Remote, Context | None], Transport] = transport_module(remote).open_transport
-    return opened(remote, context)
+    open_: Callable[..., Transport] = transport_module(remote).open_transport
+    if remote.is_bucket:
+        open_ = partial(open_, place=folder)
+    return open_(remote, context)
 
 
 def transport_module(remote: Remote) -> ModuleType:

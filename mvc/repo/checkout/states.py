@@ -7,7 +7,6 @@ tensor lies in which file, as Hugging Face writes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,49 +35,13 @@ def load_state(context: Context, commit: CommitId, path: str | None = None) -> A
     index = _index(manifest, path)
     if index is not None:
         return _joined(context, commit, manifest, index)
-    entry = one_entry(manifest, path)
+    entry = manifest.file(path)
     check_available(context, commit, [entry])
     return state_of(context.store.recovery, entry)
 
 
-def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
-    """The entry at ``path``, a file. Without a path, or if it is a folder, the only file in it.
-
-    Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a training state
-    beside its model, or a file without tensors, only if there is nothing else. Raises UnknownPath.
-    """
-    if path is not None and path in manifest.by_path:
-        return manifest.by_path[path]
-    inside = manifest.entries if path is None else _directly_in(manifest, path)
-    if path is not None and not inside:
-        raise UnknownPath(
-            f"the version has no path {path}",
-            hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
-        )
-    states = [e for e in inside if e.tensors and e.path not in manifest.training_states]
-    states = states or list(inside)
-    if len(states) == 1:
-        return states[0]
-    if not states:
-        raise UnknownPath("the version has no files")
-    default = _within(path, DEFAULT_STATE)
-    if default in manifest.by_path:
-        return manifest.by_path[default]
-    names = ", ".join(e.path for e in states[:10])
-    where = "the version" if path is None else path
-    raise UnknownPath(
-        f"{where} has several states: {names}",
-        hint="name one of them, or the folder of a sharded model",
-    )
-
-
 def _within(folder: str | None, name: str) -> str:
     return str(PurePosixPath(folder or ".", name))
-
-
-def _directly_in(manifest: Manifest, folder: str) -> Sequence[FileEntry]:
-    parent = PurePosixPath(folder)
-    return [e for e in manifest.entries if PurePosixPath(e.path).parent == parent]
 
 
 def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
@@ -87,7 +50,7 @@ def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
         return manifest.by_path[path] if path.endswith(_INDEX) else None
     if path is None and sum(bool(e.tensors) for e in manifest.entries) < 2:
         return None
-    inside = _directly_in(manifest, path or ".")
+    inside = manifest.directly_in(path or ".")
     found = {e.path: e for e in inside if e.path.endswith(_INDEX)}
     whole = _within(path, DEFAULT_STATE)
     if not found or whole in manifest.by_path:

@@ -17,7 +17,6 @@ from mvc.adapters.python.state import to_state, values
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
-from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.history import log as history_log
@@ -121,7 +120,7 @@ class _Decoder:
         try:
             commit = commits.get(self._context, id_)
             availability.check_kept(self._context, id_)
-            entry = one_entry(self._manifests.load(commit.manifest), self._path)
+            entry = self._manifests.load(commit.manifest).file(self._path)
             availability.check_available(self._context, id_, [entry])
             return self._state(entry)
         except StateForgotten:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mvc.api import Live
+from mvc.api import Live, NodeStatus, nodes
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
-from mvc.serving.nodes import NodeStatus, nodes
 from mvc.text import count, format_age, format_time, measured, one_line
 
 

@@ -1,6 +1,6 @@
-"""Which version each node of a fleet serves, by its reports, beside what is live on its target.
+"""What a node reports: which version it serves since when.
 
-A node's reports wait beside its file until a remote has them, which records each as a deployment on
+Reports wait beside the node's file until a remote has them, which records each as a deployment on
 ``nodes/NAME/TARGET`` at the node's own time. One whose answer was lost is sent again, and counts
 once. The queue is a text file: a line for each report that waits, and for the newest one of each
 target.
@@ -10,144 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
-from functools import cache
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from blake3 import blake3
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mvc.errors import (
-    HistoryMissing,
-    InvalidName,
-    InvalidTime,
-    MvcError,
-    RemoteRefused,
-)
+from mvc.errors import HistoryMissing, InvalidName, InvalidTime, MvcError, RemoteRefused
 from mvc.ids import DIGEST_SIZE, CommitId
-from mvc.limits import MIB
+from mvc.limits import MAX_AHEAD_NS, MIB
 from mvc.names import NODES, check_node, check_ref, is_report
-from mvc.remote.slices import NodeReport, Sent, encode_entries
-from mvc.remote.statements import AHEAD_NS
-from mvc.remote.transport import Slice, Transport
-from mvc.repo.statements.live import check_target, deployment_with, live_among, succession
 from mvc.system import Clock, FileSystem
-from mvc.times import datetime_of, nearest
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
-
-CLOCK_MS = 10_000
-"""A clock that differs by more is off: a report is on its way for some seconds."""
-SILENT_NS = 600 * 10**9
-"""After this time without a report a node that does not serve the live version is silent."""
-_FARTHEST = 1000  # deployments back in which a version is looked for
-
-
-class NodeStatus(Struct, frozen=True):
-    """``commit`` is what ``node`` serves for ``target`` since ``since_ns``, by its own clock.
-
-    ``reported_ns``: when the report came, by the clock of the remote that took it; ``ahead_ms``:
-    how far the node's clock was ahead then, None where that is not known. ``live`` is what is live
-    on the target since ``live_ns``; None if nothing is. ``behind``: how many deployments the node
-    is behind that, None for a version that is not among the last ones that count. All as of
-    ``now_ns``.
-    """
-
-    node: str
-    target: str
-    commit: CommitId
-    since_ns: int
-    reported_ns: int
-    ahead_ms: int | None
-    live: CommitId | None
-    live_ns: int | None
-    behind: int | None
-    now_ns: int
-
-    @property
-    def since(self) -> datetime:
-        return datetime_of(self.since_ns)
-
-    @property
-    def is_behind(self) -> bool:
-        return self.live is not None and self.commit != self.live
-
-    @property
-    def behind_seconds(self) -> float:
-        """For how long another version is live than the one that it serves."""
-        if not self.is_behind or self.live_ns is None:
-            return 0.0
-        return max(0, self.now_ns - self.live_ns) / 1e9
-
-    @property
-    def is_clock_off(self) -> bool:
-        return self.ahead_ms is not None and abs(self.ahead_ms) > CLOCK_MS
-
-    @property
-    def silent_since_ns(self) -> int | None:
-        """When it reported last, if by now it should have reported the version that is live."""
-        if not self.is_behind or self.live_ns is None:
-            return None
-        due = max(self.live_ns, self.reported_ns)
-        return self.reported_ns if self.now_ns - due > SILENT_NS else None
-
-
-def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]:
-    """What each node serves, by its last report, and how far it is behind what is live.
-
-    By target and name, or of the nodes that follow one target.
-
-    A few look-ups for each. Raises UnknownTarget for one of which nothing is on record, DamagedData
-    where lost entries may have said more.
-    """
-    context = repo.context
-    snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
-    snapshot.check_gaps(-1, "what nodes serve")
-
-    @cache
-    def behind(follows: str, commit: CommitId) -> int | None:
-        recent = islice(succession(snapshot, follows, now_ns), _FARTHEST)
-        return next((back for back, each in enumerate(recent) if each.commit == commit), None)
-
-    found = []
-    for name in snapshot.targets(reports=True):
-        _, node, follows = name.split("/", 2)
-        if target not in (None, follows):
-            continue
-        newest, live = (live_among(snapshot, each, now_ns) for each in (name, follows))
-        if newest is None:
-            continue
-        report = deployment_with(snapshot, newest.id)
-        found.append(
-            NodeStatus(
-                node,
-                follows,
-                newest.commit,
-                newest.time_ns,
-                reported_ns=newest.recorded_ns,
-                ahead_ms=None if report is None else report[1].ahead_ms,
-                live=None if live is None else live.commit,
-                live_ns=None if live is None else live.time_ns,
-                behind=behind(follows, newest.commit),
-                now_ns=now_ns,
-            )
-        )
-    if target is not None and not found:
-        check_target(context, target)
-    return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
-
-
-def _natural(name: str) -> tuple[int, str]:
-    """Numbers in their order: node 9 stands before node 10."""
-    return int(name) if name.isascii() and name.isdecimal() else -1, name
-
-
-# -- what a node says of itself ------------------------------------------------------------------
+from mvc.transport import NodeReport, Sent, Slice, Transport, encode_entries
 
 QUEUE = "reports"
 """The file in the folder beside what a node serves."""
@@ -203,9 +79,9 @@ class Reports:
         target = f"{NODES}{self.name}/{target}"
         rows = self._read()
         before = next((each for each in reversed(rows) if each.target == target), None)
-        if before is not None and before.time_ns > when_ns + AHEAD_NS:
+        if before is not None and before.time_ns > when_ns + MAX_AHEAD_NS:
             # The clock was far ahead: no remote takes what was noted then.
-            rows = [each for each in rows if each.time_ns <= when_ns + AHEAD_NS]
+            rows = [each for each in rows if each.time_ns <= when_ns + MAX_AHEAD_NS]
             before = next((each for each in reversed(rows) if each.target == target), None)
         if before is not None:
             if before.commit == commit:

@@ -1,0 +1,71 @@
+"""Ways to other repositories: what a transport is, opens one, and serves a repository (only names).
+
+A name is imported when it is asked for, so that a command loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
+
+if TYPE_CHECKING:
+    from mvc.api.given import serve
+    from mvc.remote import scopes, slices, wire
+    from mvc.remote.remotes import Remote, remote_at
+    from mvc.remote.replica import Replica
+    from mvc.remote.sending.live import LiveMark
+    from mvc.remote.slices import NodeReport, Sent, decode_entries, encode_entries
+    from mvc.remote.transport import Place, Received, Slice, Transport, Wanted
+    from mvc.remote.transports.folder import FolderTransport, account, load_transfers
+    from mvc.remote.transports.opening import open_transport
+
+__all__ = [
+    "FolderTransport",
+    "LiveMark",
+    "NodeReport",
+    "Place",
+    "Received",
+    "Remote",
+    "Replica",
+    "Sent",
+    "Slice",
+    "Transport",
+    "Wanted",
+    "account",
+    "decode_entries",
+    "encode_entries",
+    "load_transfers",
+    "open_transport",
+    "remote_at",
+    "scopes",
+    "serve",
+    "slices",
+    "wire",
+]
+
+_IN = {
+    "FolderTransport": "mvc.remote.transports.folder",
+    "LiveMark": "mvc.remote.sending.live",
+    "NodeReport": "mvc.remote.slices",
+    "Place": "mvc.remote.transport",
+    "Received": "mvc.remote.transport",
+    "Remote": "mvc.remote.remotes",
+    "Replica": "mvc.remote.replica",
+    "Sent": "mvc.remote.slices",
+    "Slice": "mvc.remote.transport",
+    "Transport": "mvc.remote.transport",
+    "Wanted": "mvc.remote.transport",
+    "account": "mvc.remote.transports.folder",
+    "decode_entries": "mvc.remote.slices",
+    "encode_entries": "mvc.remote.slices",
+    "load_transfers": "mvc.remote.transports.folder",
+    "open_transport": "mvc.remote.transports.opening",
+    "remote_at": "mvc.remote.remotes",
+    "scopes": "mvc.remote.scopes",
+    "serve": "mvc.api.given",
+    "slices": "mvc.remote.slices",
+    "wire": "mvc.remote.wire",
+}
+
+__getattr__ = face(__name__, _IN)
