@@ -249,38 +249,65 @@ def codec_named(text: str) -> DriftCodec:
     return made()
 
 
-class Wire(Struct, frozen=True):
-    """How one direction travels. The first ``measured`` of ``length`` numbers are parameters and
-    go through the codec; the rest are statistics (of BatchNorm, say) and go as they are.
+class VectorLayout(Struct, frozen=True):
+    """What the flat vector of a model holds: parameters first, then statistics of its layers.
+
+    ``measured``: how many numbers are parameters. The statistics (running means and variances of
+    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
+    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
+    the optimizer are not part of the vector: they stay where they are.
     """
 
-    codec: DriftCodec
-    measured: int
     length: int
+    measured: int
     dtype: np.dtype[Any]
+    digest: bytes = bytes(16)
+
+    @staticmethod
+    def of(
+        model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)
+    ) -> VectorLayout:
+        """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
+        if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
+            shape = "x".join(map(str, model.shape)) or "()"
+            raise WrongUsage(
+                f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
+            )
+        if not np.isfinite(model).all():
+            raise WrongUsage("the model holds numbers that are not finite")
+        return VectorLayout(len(model), measured or len(model), model.dtype, digest)
+
+
+class Wire(Struct, frozen=True):
+    """How one direction travels: parameters go through the codec, statistics go as they are."""
+
+    codec: DriftCodec
+    layout: VectorLayout
 
     def encode(self, values: Vector) -> tuple[bytes, Vector]:
         """The bytes of a vector, and what the other side will decode."""
-        data = self.codec.encode(values[: self.measured], self.dtype)
-        data += values[self.measured :].astype(self.dtype).tobytes()
+        measured, dtype = self.layout.measured, self.layout.dtype
+        data = (
+            self.codec.encode(values[:measured], dtype) + values[measured:].astype(dtype).tobytes()
+        )
         return data, self.decode(data)
 
     def decode(self, data: bytes) -> Vector:
         """The vector. Raises BadMessage for other lengths and for numbers that are not finite."""
-        tail = (self.length - self.measured) * self.dtype.itemsize
-        if len(data) < tail:
-            raise BadMessage(f"{len(data)} bytes are no vector of {self.length} numbers")
-        cut = len(data) - tail
+        layout = self.layout
+        cut = len(data) - (layout.length - layout.measured) * layout.dtype.itemsize
         try:
-            head = self.codec.decode(data[:cut], self.measured, self.dtype)
+            head = self.codec.decode(data[: max(0, cut)], layout.measured, layout.dtype)
+            vector = np.concatenate(
+                (head, np.frombuffer(data[cut:], layout.dtype)), dtype=np.float64
+            )
         except (ValueError, OverflowError) as error:
-            raise BadMessage(f"no vector of {self.length} numbers: {error}") from None
-        vector = np.concatenate((head, np.frombuffer(data[cut:], self.dtype)), dtype=np.float64)
+            raise BadMessage(f"no vector of {layout.length} numbers: {error}") from None
         if not np.isfinite(vector).all():
             raise BadMessage("the vector holds numbers that are not finite")
         return vector
 
     def rounded(self, drift: Vector) -> Vector:
         """The parameters of a drift as the other side will decode them."""
-        head = drift[: self.measured]
-        return head if self.codec.exact else self.codec.rounded(head, self.dtype)
+        head = drift[: self.layout.measured]
+        return head if self.codec.exact else self.codec.rounded(head, self.layout.dtype)

@@ -8,25 +8,18 @@ runner sends exactly the bytes of ``to_bytes``; ``size`` counts them without mak
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from mvc.errors import BadMessage
 
-_HEADER = struct.Struct("<BHII")
 _LENGTH = struct.Struct("<I")
 
 
 class Message(Struct, frozen=True):
     """The header that every message has."""
-
-    kind: ClassVar[int] = 0
-    up: ClassVar[bool] = False
-    numbers: ClassVar[struct.Struct] = struct.Struct("<")
-    has_data: ClassVar[bool] = False
 
     worker: int
     round: int
@@ -35,13 +28,13 @@ class Message(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of this message: the length of ``to_bytes()``."""
-        return _HEADER.size + self.numbers.size + len(getattr(self, "data", b""))
+        return _KINDS[type(self)][1].size + len(getattr(self, "data", b""))
 
     def to_bytes(self) -> bytes:
+        kind, numbers = _KINDS[type(self)]
         values = list(astuple(self))
-        data = values.pop() if self.has_data else b""
-        header = _HEADER.pack(self.kind, *values[:3])
-        return b"".join((header, self.numbers.pack(*values[3:]), data))
+        data: bytes = values.pop() if kind in _WITH_DATA else b""
+        return numbers.pack(kind, *values) + data
 
 
 class Join(Message, frozen=True):
@@ -49,7 +42,6 @@ class Join(Message, frozen=True):
     of names, shapes and types. The coordinator answers with Begin.
     """
 
-    kind, up, numbers = 1, True, struct.Struct("<Q16s")
     length: int
     layout: bytes
 
@@ -57,21 +49,18 @@ class Join(Message, frozen=True):
 class Increment(Message, frozen=True):
     """Up: the counter of a worker has risen by ``amount`` in this sub-round."""
 
-    kind, up, numbers = 2, True, struct.Struct("<I")
     amount: int
 
 
 class Value(Message, frozen=True):
     """Up: the value of the safe function, the answer to Collect."""
 
-    kind, up, numbers = 3, True, struct.Struct("<d")
     value: float
 
 
 class LocalState(Message, frozen=True):
     """Up: the squared norm of the drift, and its length along the last change, as float32."""
 
-    kind, up, numbers = 4, True, struct.Struct("<df")
     square: float
     along: float
 
@@ -79,7 +68,6 @@ class LocalState(Message, frozen=True):
 class Drift(Message, frozen=True):
     """Up: the encoded drift. ``alarm`` is 1 if nobody asked for it. The worker then waits."""
 
-    kind, up, numbers, has_data = 5, True, struct.Struct("<B"), True
     alarm: int
     data: bytes
 
@@ -89,14 +77,12 @@ class Done(Message, frozen=True):
     since the round began.
     """
 
-    kind, up, numbers = 6, True, struct.Struct("<B")
     pending: int
 
 
 class Begin(Message, frozen=True):
     """Down: a round begins. With ``full`` the data are the model, else its encoded change."""
 
-    kind, numbers, has_data = 16, struct.Struct("<Bd"), True
     full: int
     quantum: float
     data: bytes
@@ -105,72 +91,69 @@ class Begin(Message, frozen=True):
 class Quantum(Message, frozen=True):
     """Down: a sub-round begins."""
 
-    kind, numbers = 17, struct.Struct("<d")
     quantum: float
 
 
 class Collect(Message, frozen=True):
     """Down: say the value of your safe function."""
 
-    kind = 18
-
 
 class Fetch(Message, frozen=True):
     """Down: send your drift, and wait."""
 
-    kind = 19
-
 
 class Balance(Message, frozen=True):
-    """Down: your model is now the reference plus the encoded change; the round goes on."""
+    """Down: a sub-round begins; your model is now the reference plus the encoded change."""
 
-    kind, has_data = 20, True
     data: bytes
 
 
 class Continue(Message, frozen=True):
-    """Down: train on, nothing is to be synchronised."""
-
-    kind = 21
+    """Down: a sub-round begins, and nothing is to be synchronised."""
 
 
 class Stop(Message, frozen=True):
     """Down: training has ended, and the last model is made."""
 
-    kind = 22
-
 
 class Radius(Message, frozen=True):
     """Down: the radius that the training has found, before the round that begins with it."""
 
-    kind, numbers = 24, struct.Struct("<d")
     radius: float
 
 
-_KINDS: dict[int, type[Message]] = {
-    each.kind: each
-    for each in (
-        *(Join, Increment, Value, LocalState, Drift, Done),
-        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Radius),
-    )
+_WITH_DATA = {5, 16, 20}
+_NUMBERS: dict[int, tuple[Callable[..., Message], str]] = {
+    1: (Join, "Q16s"),
+    2: (Increment, "I"),
+    3: (Value, "d"),
+    4: (LocalState, "df"),
+    5: (Drift, "B"),
+    6: (Done, "B"),
+    16: (Begin, "Bd"),
+    17: (Quantum, "d"),
+    18: (Collect, ""),
+    19: (Fetch, ""),
+    20: (Balance, ""),
+    21: (Continue, ""),
+    22: (Stop, ""),
+    24: (Radius, "d"),
+}
+_KINDS = {
+    made: (kind, struct.Struct(f"<BHII{numbers}")) for kind, (made, numbers) in _NUMBERS.items()
 }
 
 
 def from_bytes(raw: bytes) -> Message:
     """The message of these bytes. Raises BadMessage; data are not decoded here."""
-    if len(raw) < _HEADER.size:
-        raise BadMessage(f"a message has {len(raw)} bytes: its header alone has {_HEADER.size}")
-    kind, *header = _HEADER.unpack_from(raw)
-    made = _KINDS.get(kind)
-    if made is None:
-        raise BadMessage(f"a message is of kind {kind}, which this version does not know")
-    least = _HEADER.size + made.numbers.size
-    if len(raw) < least or (len(raw) > least and not made.has_data):
-        raise BadMessage(f"a message {made.__name__} has {len(raw)} bytes instead of {least}")
-    values: list[Any] = [*header, *made.numbers.unpack_from(raw, _HEADER.size)]
-    if made.has_data:
-        values.append(bytes(raw[least:]))
-    return made(*values)
+    try:
+        made, _ = _NUMBERS[raw[0]]
+        numbers = _KINDS[made][1]
+        if raw[0] in _WITH_DATA:
+            return made(*numbers.unpack_from(raw)[1:], raw[numbers.size :])
+        return made(*numbers.unpack(raw)[1:])
+    except (IndexError, KeyError, struct.error):
+        raise BadMessage(f"{len(raw)} bytes are not a message that this version knows") from None
 
 
 def pack(messages: Iterable[Message]) -> bytes:
@@ -184,8 +167,8 @@ def unpack(data: bytes) -> list[Message]:
     found, at = [], 0
     while at < len(data):
         start = at + _LENGTH.size
-        at = start + (_LENGTH.unpack_from(data, at)[0] if start <= len(data) else 0)
-        if not start <= at <= len(data):
+        at = start + int.from_bytes(data[at:start], "little")
+        if at > len(data):
             raise BadMessage("a message is longer than what was sent")
         found.append(from_bytes(data[start:at]))
     return found

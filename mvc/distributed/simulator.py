@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import Coordinator, VectorLayout
+from mvc.distributed.codecs import VectorLayout
+from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.protocols.named import NamedProtocol
 
 Model = NDArray[Any]
@@ -43,20 +44,12 @@ class Simulation:
         ]
         self._on_round = on_round
         self.ticks = 0
-        self._ended: set[int] = set()
-        joining: list[m.Message] = []
-        for worker in self.workers:
-            joining += worker.join()
-        self._deliver(joining)
+        self._deliver([each for worker in self.workers for each in worker.join()])
 
     @property
     def active(self) -> list[int]:
         """Workers that may train now."""
-        return [
-            each.number
-            for each in self.workers
-            if not each.waiting and each.number not in self._ended and not each.finished
-        ]
+        return [each.number for each in self.workers if not (each.waiting or each.done)]
 
     def tick(self, train: Train) -> bool:
         """One update of each worker; False if all have ended."""
@@ -70,7 +63,6 @@ class Simulation:
                 sent += self.workers[number].end()
             else:
                 sent += self.workers[number].on_update()
-        self._ended |= ended
         self._deliver(sent)
         self.ticks += 1
         return True
@@ -83,23 +75,18 @@ class Simulation:
 
     def finish(self) -> Coordinator:
         """Ends all workers, so that the last average is made."""
-        sent: list[m.Message] = []
-        for worker in self.workers:
-            if worker.number not in self._ended and not worker.finished:
-                sent += worker.end()
-        self._deliver(sent)
+        left = [worker for worker in self.workers if not worker.done]
+        self._deliver([each for worker in left for each in worker.end()])
         return self.coordinator
 
     def _deliver(self, sent: Sequence[m.Message]) -> None:
         while sent:
-            up = [message for message in sent if message.up]
-            down = [message for message in sent if not message.up]
-            answers: list[m.Message] = []
-            for message in down:
-                answers += self.workers[message.worker].on_message(message)
-            if up:
-                rounds = self.coordinator.counts.rounds
-                answers += self.coordinator.on_messages(up)
-                if self._on_round and self.coordinator.counts.rounds > rounds:
-                    self._on_round(self.coordinator)
-            sent = answers
+            rounds = self.coordinator.counts.rounds
+            answers = self.coordinator.on_messages(sent)
+            if self._on_round and self.coordinator.counts.rounds > rounds:
+                self._on_round(self.coordinator)
+            sent = [
+                said
+                for answer in answers
+                for said in self.workers[answer.worker].on_message(answer)
+            ]

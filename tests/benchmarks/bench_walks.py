@@ -13,7 +13,6 @@ import argparse
 import numpy as np
 
 from mvc.distributed.protocols.named import protocol_named
-from mvc.distributed.safe import Threshold
 from mvc.distributed.simulator import Simulation
 from tests.benchmarks.measuring import head, row
 
@@ -50,7 +49,7 @@ def _bytes(
         models[active] += (RATE * step).astype(np.float32)
         return ()
 
-    protocol = protocol_named(name, threshold=Threshold(rho=10, rate=RATE), **more)
+    protocol = protocol_named(name, rho=10, rate=RATE, **more)
     model = np.ones(options.parameters, np.float32)
     counts = Simulation(protocol, model, workers=workers).run(train, ticks=options.ticks).counts
     return counts.up + counts.down

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import VectorLayout
+from mvc.distributed.codecs import VectorLayout
 from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
-from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Threshold, Variance
+from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Variance
 from mvc.distributed.simulator import Simulation
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 E = np.array([3.0, 4.0])
-CAP = Threshold(relative=0.5)
 
 
 class Net:
@@ -31,15 +30,9 @@ class Net:
 
     def pass_on(self, sent):
         while sent:
-            self.seen += sent
-            up = [each for each in sent if each.up]
-            answers = [
-                answer
-                for each in sent
-                if not each.up
-                for answer in self.workers[each.worker].on_message(each)
-            ]
-            sent = answers + (self.hub.on_messages(up) if up else [])
+            answers = self.hub.on_messages(sent)
+            self.seen += sent + answers
+            sent = [said for each in answers for said in self.workers[each.worker].on_message(each)]
 
     def update(self, worker, model):
         """The messages that follow; the model is given from the start of the trace, as a drift."""
@@ -75,7 +68,7 @@ def test_the_spherical_cap_has_the_values_worked_out_by_hand(drift, value):
 
 
 def test_fgm_follows_the_trace_made_by_hand():
-    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    net = Net(protocol_named("fgm", relative=0.5, safe="cap"), E, 2)
     assert [each.quantum for each in net.begun] == [1.25, 1.25]
     assert net.update(0, E + np.array([0.6, 0.8])) == []
     assert amounts(net.update(0, E + np.array([1.2, 1.6]))) == [1]
@@ -94,15 +87,15 @@ def test_fgm_follows_the_trace_made_by_hand():
 
 
 def test_a_single_jump_ends_the_round():
-    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    net = Net(protocol_named("fgm", relative=0.5, safe="cap"), E, 2)
     assert amounts(net.update(0, E * 2)) == [4]
     assert net.hub.reference.tolist() == [4.5, 6.0]
 
 
 def test_gm_balances_two_of_three_and_keeps_the_sum_and_the_reference():
-    protocol = protocol_named("gm", threshold=Threshold(radius=1), seed=0)
+    protocol = protocol_named("gm", radius=1, seed=0)
     for seed in range(20):  # the partner is drawn: take the seed that draws worker 1
-        protocol = protocol_named("gm", threshold=Threshold(radius=1), seed=seed)
+        protocol = protocol_named("gm", radius=1, seed=seed)
         net = Net(protocol, [0, 0], 3)
         net.update(1, (0, 0.3))
         net.update(2, (-0.1, 0))
@@ -117,7 +110,7 @@ def test_gm_balances_two_of_three_and_keeps_the_sum_and_the_reference():
 
 
 def test_gm_grows_to_all_and_only_then_moves_the_reference():
-    net = Net(protocol_named("gm", threshold=Threshold(radius=1)), [0, 0], 3)
+    net = Net(protocol_named("gm", radius=1), [0, 0], 3)
     for each in net.workers[1:]:  # their models count, though they have not spoken yet
         each.model[:] = (3 - each.number, 0)
     net.update(0, (3, 0))
@@ -126,7 +119,7 @@ def test_gm_grows_to_all_and_only_then_moves_the_reference():
 
 
 def test_gm_with_full_synchronisation_asks_all_at_the_first_violation():
-    net = Net(protocol_named("gm-full", threshold=Threshold(radius=1)), [0, 0], 4)
+    net = Net(protocol_named("gm-full", radius=1), [0, 0], 4)
     seen = net.update(2, (1.2, 0))
     assert kinds(seen) == ["Drift", *["Fetch"] * 3, *["Drift"] * 3, *["Begin"] * 4]
     assert net.hub.reference.tolist() == [0.3, 0]
@@ -134,7 +127,7 @@ def test_gm_with_full_synchronisation_asks_all_at_the_first_violation():
 
 def test_the_hedge_asks_for_twice_as_many_and_for_all_at_half():
     def asked(workers, drift):
-        net = Net(protocol_named("gm-hedge", threshold=Threshold(radius=1)), [0, 0], workers)
+        net = Net(protocol_named("gm-hedge", radius=1), [0, 0], workers)
         return [type(each).__name__ for each in net.update(0, drift)].count("Fetch")
 
     assert asked(8, (1.2, 0)) == 2  # three of eight are less than half
@@ -142,7 +135,7 @@ def test_the_hedge_asks_for_twice_as_many_and_for_all_at_half():
 
 
 def test_k_violations_synchronise_all():
-    net = Net(protocol_named("gm", threshold=Threshold(radius=1)), [0, 0], 3)
+    net = Net(protocol_named("gm", radius=1), [0, 0], 3)
     sent = []
     for number, worker in enumerate(net.workers):
         worker.model[:] = np.array([(1.2, 0), (-1.2, 0), (0, 1.2)])[number]
@@ -160,7 +153,7 @@ def test_while_the_counters_are_at_most_k_the_mean_is_safe(rebalance):
         count, length = int(random.integers(2, 6)), int(random.integers(1, 4))
         safe = ("norm", "variance", "cap")[trial % 3]
         model = random.normal(size=length) + 2
-        options = {"threshold": Threshold(relative=0.4), "safe": safe, "rebalance": rebalance}
+        options = {"relative": 0.4, "safe": safe, "rebalance": rebalance}
         name = "fgm" if rebalance is None else "fgm-rebalancing"
         simulation = Simulation(protocol_named(name, **options), model, count)
         hub, common = simulation.coordinator, random.normal(size=length)
@@ -181,7 +174,7 @@ def test_while_the_counters_are_at_most_k_the_mean_is_safe(rebalance):
 def test_with_a_codec_the_mean_of_what_will_be_decoded_is_safe(codec):
     for trial in range(30):
         random = np.random.default_rng(trial)
-        protocol = protocol_named("fgm", threshold=Threshold(radius=1.0), up=codec, down=codec)
+        protocol = protocol_named("fgm", radius=1.0, up=codec, down=codec)
         simulation = Simulation(protocol, np.ones(40), 4)
         common = random.normal(size=40) * 0.02
 
@@ -221,7 +214,7 @@ def test_a_model_that_would_not_be_finite_is_not_made(codec):
 @pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3", "lc:x=3"])
 @pytest.mark.parametrize("balancing", ["gm", "gm-hedge"])
 def test_balancing_preserves_the_sum_of_models(codec, balancing):
-    protocol = protocol_named(balancing, threshold=Threshold(radius=1.0), up=codec, down=codec)
+    protocol = protocol_named(balancing, radius=1.0, up=codec, down=codec)
     random = np.random.default_rng(0)
     simulation = Simulation(protocol, np.zeros(300), 12)
     hub, sums, balanced = simulation.coordinator, [], 0
@@ -262,7 +255,7 @@ def test_the_mean_is_that_of_the_drifts_and_outer_momentum_is_nesterovs():
 
 
 def test_fda_synchronises_when_the_variance_is_above_the_square_of_the_radius():
-    protocol = protocol_named("fda", threshold=Threshold(radius=1))
+    protocol = protocol_named("fda", radius=1)
     simulation = Simulation(protocol, np.zeros(40), 4)
     ticks = 0
     while simulation.coordinator.counts.rounds == 0:
@@ -280,7 +273,7 @@ def test_fda_synchronises_when_the_variance_is_above_the_square_of_the_radius():
 
 def test_statistics_are_averaged_but_not_measured():
     layout = VectorLayout.of(np.zeros(4), measured=2)
-    protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
+    protocol = protocol_named("fgm", radius=1.0)
     simulation = Simulation(protocol, np.zeros(4), 2, layout=layout)
 
     def statistics(models, active):
@@ -302,10 +295,11 @@ def test_statistics_are_averaged_but_not_measured():
 
 
 def test_late_and_repeated_messages_change_nothing():
-    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    net = Net(protocol_named("fgm", relative=0.5, safe="cap"), E, 2)
     net.update(0, E * 1.5)
     first = net.update(1, E * 1.4)
-    old = [each for each in first if each.up]
+    up = m.Increment | m.Value | m.Drift
+    old = [each for each in first if isinstance(each, up)]
     assert net.hub.counts.rounds == 0
     assert net.hub.counts.subrounds == 1
     assert net.hub.on_messages(old) == []
@@ -313,19 +307,17 @@ def test_late_and_repeated_messages_change_nothing():
     seen = net.update(0, E * 2)
     assert net.hub.counts.rounds == 1
     reference = net.hub.reference.tolist()
-    assert net.hub.on_messages([each for each in seen if each.up]) == []
+    assert net.hub.on_messages([each for each in seen if isinstance(each, up)]) == []
     assert net.hub.reference.tolist() == reference
     for each in seen:
-        if not each.up:  # a worker does not take them twice either
+        if not isinstance(each, up):  # a worker does not take them twice either
             assert net.workers[each.worker].on_message(each) == []
     assert (net.models == net.hub.reference).all()
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_model_with_nan_is_not_averaged(name):
-    options = (
-        {"threshold": Threshold(radius=0.1)} if name[:3] in {"fgm", "gm", "gm-", "fda"} else {}
-    )
+    options = {"radius": 0.1} if name[:3] in {"fgm", "gm", "gm-", "fda"} else {}
     if name in {"local-sgd", "diloco"}:
         options["every"] = 2
     simulation = Simulation(protocol_named(name, **options), np.ones(50), 3)
@@ -355,7 +347,7 @@ def test_a_drift_that_is_not_finite_or_of_another_length_is_refused_by_the_coord
 @pytest.mark.parametrize(
     ("length", "digest", "said"),
     [
-        (3, bytes(16), "worker 1 has a model of 3 numbers, not 2"),
+        (3, bytes(16), "worker 1 has a model with other names, shapes or types"),
         (2, b"x" * 16, "worker 1 has a model with other names, shapes or types"),
     ],
 )
@@ -372,16 +364,20 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
     [
         ("fmg", {}, "there is no protocol fmg: it must be one of gm, gm-hedge"),
         ("sync", {"every": 3}, "the protocol sync takes no every"),
-        ("local-sgd", {"every": 0}, "every is 0"),
-        ("gm", {"threshold": CAP, "safe": "cup"}, "there is no safe function cup"),
+        ("local-sgd", {"every": 0}, "every cannot be 0: it must be int >= 1"),
+        (
+            "gm",
+            {"relative": 0.5, "safe": "cup"},
+            "safe cannot be cup: it must be one of norm, var",
+        ),
         ("sync", {"up": "int9"}, "there is no codec int9: it must be one of none, int8"),
         ("sync", {"up": "topk:2"}, "topk keeps a share"),
         ("sync", {"up": "lc:y=2"}, "lc does not know 'y=2'"),
         ("sync", {"up": "lc:x=2,budget=0.1"}, "does not say one bound"),
         ("sync", {"down": "int8:2"}, "the codec int8 takes no parameter"),
-        ("sync", {"whatever": 1}, "there is no option whatever"),
-        ("diloco", {"outer_momentum": 1.0}, "outer_momentum is 1.0"),
-        ("fgm-rebalancing", {"threshold": CAP, "rebalance": 1.5}, "rebalance is 1.5"),
+        ("sync", {"whatever": 1}, "the protocol sync takes no whatever"),
+        ("diloco", {"outer_momentum": 1.0}, "outer_momentum cannot be 1.0: it must be float < 1"),
+        ("fgm-rebalancing", {"relative": 0.5, "rebalance": 1.5}, "rebalance cannot be 1.5"),
     ],
 )
 def test_options_that_make_no_protocol(name, options, said):
@@ -409,31 +405,30 @@ def test_models_that_cannot_be_trained(model, said):
 
 def test_the_cap_is_refused_where_the_reference_is_zero():
     with pytest.raises(WrongUsage, match="not defined around a model that is zero"):
-        protocol_named("fgm", threshold=Threshold(radius=1), safe="cap").coordinator(
-            np.zeros(3), range(2)
-        )
+        protocol_named("fgm", radius=1, safe="cap").coordinator(np.zeros(3), range(2))
 
 
 def test_thresholds_name_all_three_units():
     reference = np.full(100, 0.5)  # of norm 5
     for given in (
-        Threshold(radius=1.5, rate=0.01),
-        Threshold(relative=0.3, rate=0.01),
-        Threshold(rho=15, rate=0.01),
+        {"radius": 1.5},
+        {"relative": 0.3},
+        {"rho": 15.0},
     ):
-        assert given.radius_at(reference) == pytest.approx(1.5)
-        assert given.describe(reference) == "r = 1.5, T = 0.3, rho = 15"
-    said = Threshold(radius=1.0).describe(np.zeros(4))
+        protocol = protocol_named("fgm", rate=0.01, **given)
+        assert protocol.radius_at(reference) == pytest.approx(1.5)
+        assert protocol.describe(reference) == "r = 1.5, T = 0.3, rho = 15"
+    said = protocol_named("fgm", radius=1.0).describe(np.zeros(4))
     assert said == "r = 1, T = not defined (the model is zero), rho = unknown (no learning rate)"
     twice = ({"radius": 1, "rho": 1, "rate": 1}, {"radius": 1, "period": 4})
     for wrong in (*twice, {"rho": 1}, {"radius": -1}, {"period": 0}):
         with pytest.raises(WrongUsage):
-            Threshold(**wrong)
+            protocol_named("fgm", **wrong)
 
 
 def test_a_threshold_that_nobody_gives_is_described_once_it_is_found():
-    assert Threshold().describe(E) == "r is found in the first 40 updates"
-    found = Threshold(period=8, rate=0.5)
+    assert protocol_named("fgm").describe(E) == "r is found in the first 40 updates"
+    found = protocol_named("fgm", period=8, rate=0.5)
     assert found.describe(E) == "r is found in the first 8 updates"
     assert found.describe(E, 1.0).startswith("r = 1, T = 0.2, rho = 1.4")
 
@@ -447,13 +442,13 @@ def test_a_threshold_that_nobody_gives_is_described_once_it_is_found():
     ],
 )
 def test_a_threshold_is_found_in_the_first_updates(name, options, radius):
-    protocol = protocol_named(name, threshold=Threshold(period=3), **options)
+    protocol = protocol_named(name, period=3, **options)
     net = Net(protocol, [0.0, 0.0], 2)
     for step in (1, 2):
         assert net.update(0, (0, step)) == net.update(1, (step, 0)) == []
     assert kinds(net.update(0, (0, 3))) == ["Drift"]
     seen = kinds(net.update(1, (4, 0)))
-    assert seen == ["Drift", "Radius", "Begin", "Radius", "Begin"]
+    assert seen == ["Drift", "Radius", "Radius", "Begin", "Begin"]
     assert net.hub.radius == pytest.approx(radius)
     assert {worker.radius for worker in net.workers} == {net.hub.radius}
     reference = net.hub.reference
@@ -463,19 +458,19 @@ def test_a_threshold_is_found_in_the_first_updates(name, options, radius):
 
 
 def test_another_coordinator_gets_the_radius_that_was_found():
-    protocol = protocol_named("fgm", threshold=Threshold(period=1))
+    protocol = protocol_named("fgm", period=1)
     net = Net(protocol, [0.0, 0.0], 2)
     net.update(0, (0, 3))
     net.update(1, (4, 0))
     memory = net.hub.memory()
     again = Net(protocol, net.hub.reference, 2, protocol.coordinator(E, range(2), memory=memory))
     assert [worker.radius for worker in again.workers] == [3.5, 3.5]
-    given = protocol_named("fgm", threshold=Threshold(radius=1.0))
+    given = protocol_named("fgm", radius=1.0)
     assert given.coordinator(E, range(2), memory=memory).radius is None
 
 
 def test_a_radius_is_that_of_those_who_have_trained_the_whole_period():
-    protocol = protocol_named("fgm", threshold=Threshold(period=2))
+    protocol = protocol_named("fgm", period=2)
     net = Net(protocol, [0.0, 0.0], 3)
     for worker in range(3):  # nobody moves: nothing is found
         net.update(worker, (0, 0))
@@ -582,7 +577,7 @@ class Crowd:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_training_ends_for_all_in_any_order_of_events(name):
     monitors = name.startswith(("gm", "fgm", "fda"))
-    options = {"threshold": Threshold(radius=0.3)} if monitors else {}
+    options = {"radius": 0.3} if monitors else {}
     if name in {"local-sgd", "diloco"}:
         options["every"] = 4
     if name == "fgm-rebalancing":
@@ -601,7 +596,7 @@ def test_a_training_ends_for_all_in_any_order_of_events(name):
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith(("gm", "f"))])
 def test_a_training_that_finds_its_threshold_ends_for_all(name):
-    protocol, found = protocol_named(name, threshold=Threshold(period=4)), 0
+    protocol, found = protocol_named(name, period=4), 0
     for seed in range(15):
         crowd = Crowd(protocol, 2 + seed % 7, seed)
         crowd.run()
@@ -612,7 +607,7 @@ def test_a_training_that_finds_its_threshold_ends_for_all(name):
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():
-    options = {"threshold": Threshold(radius=1.0), "up": "none", "down": "int8"}
+    options = {"radius": 1.0, "up": "none", "down": "int8"}
     protocol = protocol_named("fgm-nesterov", **options)
     random = np.random.default_rng(3)
     straight = Simulation(protocol, np.zeros(20), 3)

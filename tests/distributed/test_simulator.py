@@ -9,7 +9,6 @@ import pytest
 from mvc.distributed import messages as m
 from mvc.distributed.codecs import codec_named
 from mvc.distributed.protocols.named import protocol_named
-from mvc.distributed.safe import Threshold
 from mvc.distributed.simulator import Simulation
 from mvc.errors import BadMessage
 
@@ -18,7 +17,7 @@ CODECS = ("none", "int8", "exponent", "topk", "topk:0.5")
 
 
 def made(name, **more):
-    options = {"threshold": Threshold(radius=0.5)} if name.startswith(("gm", "fgm", "fda")) else {}
+    options = {"radius": 0.5} if name.startswith(("gm", "fgm", "fda")) else {}
     if name in {"local-sgd", "diloco"}:
         options["every"] = 8
     return protocol_named(name, **{**options, **more})
@@ -142,7 +141,7 @@ def test_lc_refuses_other_deltas_and_numbers_without_an_end():
 
 def _ticks_and_bytes(workers, rho=20.0, ticks=400, length=200, rate=0.01):
     """Noisy steps down a bowl whose centre moves: about as directed as a training."""
-    protocol = protocol_named("fgm", threshold=Threshold(rho=rho, rate=rate))
+    protocol = protocol_named("fgm", rho=rho, rate=rate)
     simulation = Simulation(protocol, np.ones(length, np.float32), workers)
     random = np.random.default_rng(5)
     centre = random.normal(size=length) * 10
@@ -187,7 +186,7 @@ def test_protocols_and_simulator_import_neither_torch_nor_the_repository():
 @pytest.mark.parametrize(("common", "wins"), [(0.0, True), (0.3, False)])
 def test_rebalancing_saves_bytes_only_where_drifts_have_no_common_direction(common, wins):
     def sent(name, **options):
-        protocol = protocol_named(name, threshold=Threshold(rho=10, rate=0.01), **options)
+        protocol = protocol_named(name, rho=10, rate=0.01, **options)
         simulation = Simulation(protocol, np.ones(200, np.float32), 32)
         random = np.random.default_rng(0)
         towards = random.choice([-1, 1], 200) * common

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.protocols.named import NamedProtocol, protocol_named
-from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
+from mvc.distributed.safe import SAFE_FUNCTIONS
 from mvc.distributed.simulator import Simulation
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
@@ -56,7 +56,7 @@ class Setting:
         name, detail, number, up = (parts[each] for each in ("name", "detail", "number", "up"))
         if name == CENTRAL:
             return None
-        options: dict[str, Any] = {"up": up, "down": up, "seed": seed}
+        options: dict[str, Any] = {"up": up, "down": up, "seed": seed, "rate": rate}
         if detail in SAFE_FUNCTIONS:
             options["safe"] = detail
         elif detail is not None:
@@ -65,11 +65,11 @@ class Setting:
             if name in {"local-sgd", "diloco"}:
                 options["every"] = int(_number(number))
             elif number.startswith("T"):
-                options["threshold"] = Threshold(relative=_number(number[1:]), rate=rate)
+                options["relative"] = _number(number[1:])
             elif number.startswith("P"):
-                options["threshold"] = Threshold(period=int(_number(number[1:])), rate=rate)
+                options["period"] = int(_number(number[1:]))
             else:
-                options["threshold"] = Threshold(rho=_number(number), rate=rate)
+                options["rho"] = _number(number)
         return protocol_named(name, **options)
 
 

@@ -1,88 +1,79 @@
-"""What every protocol shares: who takes part, rounds, the average, and guards against the unfit.
+"""What every protocol shares: rounds, the average, and guards against the unfit.
 
-Both sides are pure state machines: messages in, messages out, no I/O, no clock. A channel from one
-to the other keeps the order of its messages and loses none; nothing else is assumed of the network.
+Both sides are pure: messages in, messages out, no I/O, no clock. A channel from one to the other
+keeps the order of its messages and loses none; nothing else is assumed of the network.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.codecs import Wire, codec_named
-from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold, Vector
+from mvc.distributed.codecs import VectorLayout, Wire, codec_named
+from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Vector, norm_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 __all__ = ["Coordinator", "Counts", "Protocol", "Vector", "VectorLayout", "Worker"]
 
+PERIOD = 40
+"""Updates in which a radius is found where none is given."""
 
-class VectorLayout(Struct, frozen=True):
-    """What the flat vector of a model holds: parameters first, then statistics of its layers.
+_Positive = Annotated[float, Meta(gt=0, le=1e300)]
+_Share = Annotated[float, Meta(gt=0, lt=1)]
+_Number = Annotated[int, Meta(ge=1)]
 
-    ``measured``: how many numbers are parameters. The statistics (running means and variances of
-    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
-    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
-    the optimizer are not part of the vector: they stay where they are.
-    """
-
-    length: int
-    measured: int
-    dtype: np.dtype[Any]
-    digest: bytes
-
-    @staticmethod
-    def of(
-        model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)
-    ) -> VectorLayout:
-        """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
-        if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
-            shape = "x".join(map(str, model.shape)) or "()"
-            raise WrongUsage(
-                f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
-            )
-        if not np.isfinite(model).all():
-            raise WrongUsage("the model holds numbers that are not finite")
-        measured = len(model) if measured is None else measured
-        if not 0 < measured <= len(model) or len(digest) != 16:
-            raise WrongUsage(f"{measured} of {len(model)} numbers cannot be parameters")
-        return VectorLayout(len(model), measured, model.dtype, digest)
+_M = TypeVar("_M", bound=m.Message)
+_T = TypeVar("_T")
+Listening = Generator[None, Sequence[m.Message], _T]
 
 
 class Protocol(Struct, frozen=True):
-    """The options of a protocol.
+    """The options of a protocol. ``protocol_named`` makes one and checks them.
 
-    ``threshold``, ``safe``: of gm, fgm and fda (which takes no safe function). ``every``: updates
-    between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
-    a round ends when psi has come that near to zero, as a share of its first value (fgm).
-    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
-    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
-    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
+    How far a model may move (gm, fgm, fda) has one of four units. ``radius``: the distance r.
+    ``relative``: T, with ``r = T|E|`` anew for each round. ``rho``: ``r = rho * rate * sqrt(n)``
+    with the learning rate and the number of parameters: about the number of steps straight ahead,
+    so that it holds for other rates and networks. ``period``: r is found in the training, as how
+    far the workers' models go in so many updates; ``PERIOD`` if nothing is given.
+
+    ``safe``: of gm and fgm. ``every``: updates between averages, of the periodic ones; None of all
+    others. ``balancing``: of gm. ``barrier``: a round ends when psi has come that near to zero, as
+    a share of its first value (fgm). ``rebalance``: c_r, or None for no rebalancing (fgm): the
+    round goes on after a flush if psi is below that share of its first value. ``outer_rate``,
+    ``outer_momentum``: of the coordinator's step; 1 and 0 are plain averaging. ``up``, ``down``:
+    codecs of drifts and of the model's change.
     """
 
     name: str
-    threshold: Threshold | None = None
-    safe: str = "norm"
-    every: int = 16
-    balancing: str = "random"
-    barrier: float = 0.01
-    rebalance: float | None = None
-    outer_rate: float = 1.0
-    outer_momentum: float = 0.0
+    radius: _Positive | None = None
+    relative: _Positive | None = None
+    rho: _Positive | None = None
+    rate: _Positive | None = None
+    period: _Number | None = None
+    safe: Literal["norm", "variance", "cap"] = "norm"
+    every: _Number | None = None
+    balancing: Literal["random", "hedge", "none"] = "random"
+    barrier: _Share = 0.01
+    rebalance: _Share | None = None
+    outer_rate: Annotated[float, Meta(gt=0, lt=10)] = 1.0
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     up: str = "none"
     down: str = "none"
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
 
     @property
     def measured_in(self) -> int | None:
         """In how many updates the radius is found; None if there is none, or it is given."""
-        return None if self.threshold is None else self.threshold.steps
+        given = (self.every, self.radius, self.relative, self.rho)
+        return self.period or PERIOD if given == (None,) * 4 else None
 
     @property
     def alarms(self) -> bool:
@@ -91,28 +82,33 @@ class Protocol(Struct, frozen=True):
         """
         return self.name.startswith("gm")
 
-    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
-        """The threshold in all units at this model, or the period."""
-        if self.threshold is None:
-            return f"every {self.every} updates"
-        return self.threshold.describe(model.astype(np.float64), found)
+    def radius_at(self, reference: Vector, found: float | None = None) -> float | None:
+        """The radius r of a round that begins with these parameters; None while it is unknown.
 
-    def safe_function(self, reference: Vector, found: float | None = None) -> SafeFunction:
-        """The safe function of a round that begins with these parameters.
-
-        ``found``: the radius, if the training finds it.
+        ``found``: what the training has found.
         """
-        assert self.threshold is not None
-        radius = self.threshold.radius_at(reference, found)
-        assert radius is not None
-        return SAFE_FUNCTIONS[self.safe](reference, radius)
+        if self.relative is not None:
+            return self.relative * norm_of(reference)
+        if self.rho is not None and self.rate is not None:
+            return self.rho * self.rate * math.sqrt(len(reference))
+        return self.radius or found
+
+    def describe(self, model: NDArray[Any], found: float | None = None) -> str:
+        """The radius in all units, as far as they are known, or the period."""
+        if self.every is not None:
+            return f"every {self.every} updates"
+        reference = model.astype(np.float64)
+        radius, norm = self.radius_at(reference, found), norm_of(reference)
+        if radius is None:
+            return f"r is found in the first {self.measured_in} updates"
+        relative = f"{radius / norm:.4g}" if norm else "not defined (the model is zero)"
+        rho = "unknown (no learning rate)"
+        if self.rate is not None:
+            rho = f"{radius / (self.rate * math.sqrt(len(reference))):.4g}"
+        return f"r = {radius:.4g}, T = {relative}, rho = {rho}"
 
     def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
-        up, down = (
-            Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
-            for name in (self.up, self.down)
-        )
-        return up, down
+        return Wire(codec_named(self.up), layout), Wire(codec_named(self.down), layout)
 
 
 class Counts(Struct):
@@ -131,15 +127,47 @@ class Counts(Struct):
         return self.up + self.down
 
 
-class Coordinator(ABC):
+class Side:
+    """What coordinator and worker have in common. ``reference``: the last global model."""
+
+    safe: SafeFunction
+
+    def __init__(
+        self, protocol: Protocol, model: NDArray[Any], layout: VectorLayout | None
+    ) -> None:
+        self.protocol = protocol
+        self.layout = layout or VectorLayout.of(model)
+        self.reference = model.copy()
+        self.finished = False
+        self.round = 0
+        self.radius: float | None = None
+        self._up, self._down = protocol.wires(self.layout)
+
+    @property
+    def measuring(self) -> bool:
+        """True as long as the training is to find the radius."""
+        return self.protocol.measured_in is not None and self.radius is None
+
+    def _safe_function(self, found: float | None) -> SafeFunction:
+        reference = self.reference[: self.layout.measured].astype(np.float64)
+        radius = self.protocol.radius_at(reference, found)
+        assert radius is not None
+        return SAFE_FUNCTIONS[self.protocol.safe](reference, radius)
+
+    def _renew(self) -> None:
+        """The safe function of a round that begins, if it has one."""
+        if self.protocol.every is None and not self.measuring:
+            self.safe = self._safe_function(self.radius)
+
+
+class Coordinator(Side):
     """Holds the global model, ``reference``: a vector in the model's element type.
 
     Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
     new global model; more than one new model never comes from one call. ``finished`` is true when
-    all workers are done and the last average is made. If the radius of the safe zone is to be
-    found, rounds end after a fixed number of updates until ``radius`` is known. Raises BadMessage,
-    which names the worker, for a message that does not fit; CannotDistribute if the next model
-    would not be finite. ``reference`` then is the last one.
+    all workers are done and the last average is made. Raises BadMessage, which names the worker,
+    for a message that does not fit; CannotDistribute if the next model would not be finite.
+    ``reference`` then is the last one. This one averages when all have sent their drifts.
     """
 
     def __init__(
@@ -153,158 +181,194 @@ class Coordinator(ABC):
         """``workers``: for whom the first round waits. ``memory``: of a coordinator before this
         one, to go on from its last model. Raises WrongUsage without a worker.
         """
-        self.protocol = protocol
-        self.layout = layout or VectorLayout.of(model)
-        self.reference = model.copy()
+        super().__init__(protocol, model, layout)
+        memory = memory or {}
         self.counts = Counts()
-        self.finished = False
-        self.expected = set(workers)
-        if not self.expected:
+        self.members = set(workers)
+        if not self.members:
             raise WrongUsage("averaging needs at least one worker")
-        self.round = 0
-        self.subround = 0
-        self.members: set[int] = set()
         self.done: set[int] = set()
         self.drifts: dict[int, Vector] = {}
+        self.subrounds: Counter[int] = Counter()
         self._asked: set[int] = set()
-        self._pending: set[int] = set()  # of those done: with a drift that is in no average
-        self._ending = False
         self._outbox: list[m.Message] = []
-        self._safe: SafeFunction | None = None
-        self._up, self._down = protocol.wires(self.layout)
-        self._velocity: Any = 0.0
-        self._residual = np.zeros(self.layout.length)
-        self.radius: float | None = None
-        self._told_radius: float | None = None
-        if memory is not None:
-            if protocol.measured_in is not None and "radius" in memory:
-                self.radius = float(memory["radius"])
-            self.round = int(memory["round"])
-            self._residual[:] = memory["residual"]
-            self._velocity = np.asarray(memory["velocity"], np.float64)
-        self._new_round()
-
-    # ---- the caller's side
+        self._ending = False  # the last drifts are asked for
+        self.round = int(memory.get("round", 0))
+        self._velocity: Any = memory.get("velocity", 0.0)
+        self._residual = np.zeros(self.layout.length) + memory.get("residual", 0.0)
+        if protocol.measured_in is not None and "radius" in memory:
+            self.radius = float(memory["radius"])
+        self._renew()
+        self._script = self._run()
+        next(self._script)
 
     def on_messages(self, batch: Sequence[m.Message]) -> list[m.Message]:
         """Takes messages that arrived together, in this order; gives the answers."""
-        for message in batch:
-            self.counts.up += message.size
-            self.counts.messages_up += 1
-            self._receive(message)
-        return self._answers()
+        self._outbox = []
+        with suppress(StopIteration):  # the training has ended
+            self._script.send(batch)
+        counts, answers = self.counts, self._outbox
+        counts.up += sum(message.size for message in batch)
+        counts.messages_up += len(batch)
+        counts.down += sum(message.size for message in answers)
+        counts.messages_down += len(answers)
+        return answers
 
     def memory(self) -> dict[str, Any]:
         """What, beside the reference, a coordinator needs to go on from here between rounds."""
-        found = {} if self.radius is None else {"radius": np.array(self.radius)}
+        found = {} if self.radius is None else {"radius": self.radius}
         return {
             "round": self.round,
-            "residual": self._residual.copy(),
-            "velocity": np.array(self._velocity),
+            "residual": self._residual,
+            "velocity": self._velocity,
             **found,
         }
 
     # ---- what a protocol defines
 
-    @abstractmethod
-    def _new_round(self) -> None:
-        """A round begins: what was counted is void."""
-
-    @abstractmethod
-    def _take(self, message: m.Message) -> None:
-        """A message of this sub-round that is no drift. Raises BadMessage if it cannot be one."""
-
-    @abstractmethod
-    def _decide(self) -> None:
-        """All that has arrived is taken: send what follows from it."""
-
-    def _on_drift(self, message: m.Drift) -> None:  # noqa: B027 - most need nothing
-        """A drift has been taken."""
-
-    def _idle(self) -> bool:
-        """True if no answer is awaited."""
-        return not self.drifts and not self._asked
-
-    def _unaveraged(self) -> bool:
-        """True if, all being done, there is something that is in no average."""
-        return bool(self._pending)
-
-    def _subround_of(self, worker: int) -> int:  # noqa: ARG002 - geometric monitoring needs it
-        """The sub-round in which this worker must be."""
-        return self.subround
+    def _round(self) -> Listening[Vector | None]:
+        """From the begin of a round to its mean drift; None if all are done and nothing is left."""
+        while not self.drifts.keys() >= self.members:
+            if self.drifts:
+                self._fetch(self.done)
+            elif self._ended:
+                return (yield from self._rest())
+            yield from self._listen(m.Drift)
+        return self._mean(self.drifts)
 
     def _quantum(self) -> float:
+        """Of the first sub-round."""
         return 0.0
-
-    # ---- what protocols use
-
-    @property
-    def measuring(self) -> bool:
-        """True as long as the radius is to be found."""
-        return self.protocol.measured_in is not None and self.radius is None
-
-    @property
-    def safe(self) -> SafeFunction:
-        if self._safe is None:
-            reference = self.reference[: self.layout.measured].astype(np.float64)
-            self._safe = self.protocol.safe_function(reference, self.radius)
-        return self._safe
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
         """The radius that these drifts of parameters reach."""
-        reference = self.reference[: self.layout.measured].astype(np.float64)
-        return self.protocol.safe_function(reference, found=1.0).radius_of(drifts)
+        return self._safe_function(1.0).radius_of(drifts)
 
-    def _average_all(self) -> None:
-        """Ends the round once all drifts are here; who is done is asked."""
-        if self.drifts.keys() >= self.members:
-            self._end_round(self._mean(self.drifts))
-        elif self.drifts:
-            self._fetch(self.done)
+    # ---- what protocols use
+
+    def _listen(self, kind: type[_M]) -> Listening[list[_M]]:
+        """Waits for messages. Keeps drifts, and who is done; gives the messages of this kind."""
+        found = []
+        for message in (yield):
+            worker = message.worker
+            if isinstance(message, m.Done):
+                self.done.add(worker)
+                self._pending |= message.pending > 0 and message.round == self.round
+            elif (message.round, message.subround) != (self.round, self.subrounds[worker]):
+                continue  # it is late
+            elif isinstance(message, m.Drift):
+                try:
+                    self.drifts[worker] = self._up.decode(message.data)
+                except BadMessage as error:
+                    raise BadMessage(f"the drift of worker {worker}: {error.message}") from None
+                self._alarms += message.alarm
+            if isinstance(message, kind):
+                found.append(message)
+        return found
+
+    @property
+    def _ended(self) -> bool:
+        return self.done >= self.members
+
+    def _send(self, kind: Callable[..., m.Message], workers: Iterable[int], *values: Any) -> None:
+        for worker in sorted(workers):
+            self._outbox.append(kind(worker, self.round, self.subrounds[worker], *values))
+
+    def _go_on(self, kind: Callable[..., m.Message], *values: Any) -> None:
+        """A sub-round begins for all."""
+        self._send(kind, self.members, *values)
+        self.subrounds.update(self.members)
+        self.counts.subrounds += 1
+
+    def _fetch(self, workers: Iterable[int]) -> None:
+        """Asks for the drifts that are neither here nor asked for."""
+        missing = set(workers) - self.drifts.keys() - self._asked
+        self._asked |= missing
+        self._send(m.Fetch, missing)
+
+    def _gather(self, workers: set[int]) -> Listening[Vector]:
+        """Asks for drifts and waits for them; the mean of all that are here."""
+        self._fetch(workers)
+        while not self.drifts.keys() >= workers:
+            yield from self._listen(m.Drift)
+        self._asked.clear()
+        return self._mean(self.drifts)
+
+    def _rest(self) -> Listening[Vector | None]:
+        """All are done: the mean of what is in no average yet, if there is any."""
+        if not self._pending:
+            return None
+        self._ending = True
+        return (yield from self._gather(self.members))
+
+    def _mean(self, drifts: Mapping[int, Vector]) -> Vector:
+        """Added in the order of the workers' numbers."""
+        total = sum((drifts[each] for each in sorted(drifts)), np.zeros(self.layout.length))
+        return total / len(drifts)
+
+    # ---- the rest
+
+    def _run(self) -> Listening[None]:
+        joined: set[int] = set()
+        while joined < self.members:
+            for message in (yield):
+                if isinstance(message, m.Join):
+                    self._join(message)
+                    joined.add(message.worker)
+        if self.radius is not None:
+            self._send(m.Radius, self.members, self.radius)
+        change = b""
+        while not self._ending:
+            self._begin(change)
+            measuring = self.measuring
+            mean = yield from Coordinator._round(self) if measuring else self._round()
+            if mean is None:
+                break
+            if measuring:
+                self._find_radius()
+            change = self._move(mean)
+        self._send(m.Stop, self.members)
+        self.finished = True
+
+    def _join(self, message: m.Join) -> None:
+        if (message.length, message.layout) != (self.layout.length, self.layout.digest):
+            raise BadMessage(
+                f"worker {message.worker} has a model with other names, shapes or types"
+            )
+
+    def _begin(self, change: bytes) -> None:
+        """A round begins, with the whole model or its encoded change."""
+        self.round += 1
+        self.subrounds.clear()
+        self.drifts.clear()
+        self._asked.clear()
+        self._pending, self._alarms = False, 0
+        self._renew()
+        data = change or self.reference.tobytes()
+        self._send(m.Begin, self.members, int(not change), self._quantum(), data)
 
     def _find_radius(self) -> None:
         """From the drifts of those that have trained to the end of the measured period."""
         drifts = [self.drifts[each] for each in sorted(self.drifts.keys() - self.done)]
-        if drifts and self.drifts.keys() >= self.members:
-            radius = self._measure([drift[: self.layout.measured] for drift in drifts])
-            if 0 < radius < math.inf:
-                self.radius = radius
+        radius = self._measure([each[: self.layout.measured] for each in drifts]) if drifts else 0
+        if 0 < radius < math.inf:
+            self.radius = radius
+            self._send(m.Radius, self.members, radius)
 
-    def _send(self, message: m.Message) -> None:
-        self._outbox.append(message)
-
-    def _fetch(self, workers: Iterable[int]) -> None:
-        """Asks for the drifts that are neither here nor asked for."""
-        for worker in sorted(set(workers) - set(self.drifts) - self._asked):
-            self._asked.add(worker)
-            self._send(m.Fetch(worker, self.round, self._subround_of(worker)))
-
-    def _mean(self, drifts: Mapping[int, Vector]) -> Vector:
-        """Added in the order of the workers' numbers."""
-        total = np.zeros(self.layout.length)
-        for worker in sorted(drifts):
-            total += drifts[worker]
-        return total / len(drifts)
-
-    def _end_round(self, mean: Vector) -> None:
-        """The reference moves by the mean drift, or as the outer step says; a round begins."""
-        measured = self.layout.measured
+    def _move(self, mean: Vector) -> bytes:
+        """The reference moves by the mean drift, or as the outer step says; its encoded change."""
+        measured, data = self.layout.measured, b""
         change = mean + self._residual
         change[:measured] = self._step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
-        data = b""
         reference = self._finite(before + change)
         if not self._down.codec.exact:
             data, decoded = self._down.encode(change)
             reference = self._finite(before + decoded)
+            self._residual = before + change - reference
         self.reference = reference
-        if data:
-            self._residual = before + change - self.reference
         self.counts.rounds += 1
-        if self._ending:
-            self._stop()
-            return
-        self._begin(data)
+        return data
 
     def _step(self, mean: Vector) -> Vector:
         """What is made of the mean drift: Nesterov's momentum, or the drift itself."""
@@ -325,102 +389,18 @@ class Coordinator(ABC):
             )
         return reference
 
-    def _stop(self) -> None:
-        self.finished = True
-        for worker in sorted(self.members):
-            self._send(m.Stop(worker, self.round, 0))
 
-    def _begin(self, change: bytes = b"") -> None:
-        """A round begins, with the whole model or its encoded change."""
-        self.round += 1
-        self.subround = 0
-        self.drifts.clear()
-        self._asked.clear()
-        self._pending.clear()
-        self._safe = None
-        self._new_round()
-        data, full = change or self.reference.tobytes(), 0 if change else 1
-        quantum, number = self._quantum(), self.round
-        for worker in sorted(self.members):
-            if self.radius is not None and self._told_radius is None:
-                self._send(m.Radius(worker, number, 0, self.radius))
-            self._send(m.Begin(worker, number, 0, full=full, quantum=quantum, data=data))
-        self._told_radius = self.radius
-
-    # ---- the rest
-
-    def _receive(self, message: m.Message) -> None:
-        worker = message.worker
-        if not message.up:
-            raise BadMessage(f"worker {worker} sends {type(message).__name__}, which only it gets")
-        if isinstance(message, m.Join):
-            self._join(message)
-        elif isinstance(message, m.Done):
-            self.done.add(worker)
-            if message.pending and message.round == self.round:
-                self._pending.add(worker)
-        elif (
-            worker in self.members
-            and message.round == self.round
-            and message.subround == self._subround_of(worker)
-            and not self.finished
-        ):  # or else it is late
-            if isinstance(message, m.Drift):
-                self._take_drift(message)
-            else:
-                self._take(message)
-
-    def _join(self, message: m.Join) -> None:
-        worker, layout = message.worker, self.layout
-        if message.length != layout.length:
-            raise BadMessage(
-                f"worker {worker} has a model of {message.length} numbers, not {layout.length}"
-            )
-        if message.layout != layout.digest:
-            raise BadMessage(f"worker {worker} has a model with other names, shapes or types")
-        self.members.add(worker)
-        if self.members == self.expected:
-            self._begin()
-
-    def _take_drift(self, message: m.Drift) -> None:
-        worker = message.worker
-        if worker in self.drifts:
-            return
-        try:
-            self.drifts[worker] = self._up.decode(message.data)
-        except BadMessage as error:
-            raise BadMessage(f"the drift of worker {worker}: {error.message}") from None
-        self._asked.discard(worker)
-        self._on_drift(message)
-
-    def _answers(self) -> list[m.Message]:
-        if self.members == self.expected and not self.finished:
-            if self.measuring:
-                self._find_radius()
-                self._average_all()
-            else:
-                self._decide()
-            if self.members == self.done and not self._ending and self._idle():
-                self._ending = True
-                if self._unaveraged():
-                    self._fetch(self.members)
-                else:
-                    self._stop()
-        answers, self._outbox = self._outbox, []
-        for message in answers:
-            self.counts.down += message.size
-            self.counts.messages_down += 1
-        return answers
-
-
-class Worker(ABC):
+class Worker(Side):
     """Trains ``model``, a flat vector that it shares with the caller.
 
     The caller sends ``join()``, and then, whenever ``waiting`` is false, trains, writes the new
     parameters into ``model`` and calls ``on_update``. It passes every message to ``on_message``; if
     ``changed`` is true afterwards, ``model`` has been overwritten: it sets ``changed`` to false and
-    loads the vector into its network. The optimizer's state stays as it is.
+    loads the vector into its network. The optimizer's state stays as it is. This one sends its
+    drift after a number of updates.
     """
+
+    _residual: Any = 0.0
 
     def __init__(
         self,
@@ -429,27 +409,19 @@ class Worker(ABC):
         model: NDArray[Any],
         layout: VectorLayout | None = None,
     ) -> None:
-        self.protocol = protocol
+        super().__init__(protocol, model, layout)
         self.number = number
         self.model = model
-        self.layout = layout or VectorLayout.of(model)
-        self.reference = model.copy()
         self.waiting = True
         self.changed = False
-        self.finished = False
-        self.round = -1
+        self.done = False
         self.subround = 0
         self.updates = 0
         self._steps = 0  # since the round began
-        self.radius: float | None = None
-        self._up, self._down = protocol.wires(self.layout)
-        self._residual: Vector | None = None
-
-    # ---- the caller's side
+        self._sent = False  # a drift, and no answer has come
 
     def join(self) -> list[m.Message]:
         """Asks to take part. What the model holds is lost: the coordinator's takes its place."""
-        self.round, self.waiting, self._residual, self.radius = -1, True, None, None
         return [m.Join(self.number, 0, 0, length=self.layout.length, layout=self.layout.digest)]
 
     def on_update(self) -> list[m.Message]:
@@ -457,13 +429,9 @@ class Worker(ABC):
 
         Raises BadMessage if the model holds numbers that are not finite; nothing is sent then.
         """
-        if self.waiting:
-            raise WrongUsage(f"worker {self.number} waits for an answer: it must not train now")
         self.updates += 1
         self._steps += 1
-        if self.measuring:
-            return self._after(self.protocol.measured_in or 0)
-        return self._watch()
+        return Worker._watch(self) if self.measuring else self._watch()
 
     def on_message(self, message: m.Message) -> list[m.Message]:
         """Takes one message; gives the answers. Raises BadMessage if it does not fit."""
@@ -471,31 +439,31 @@ class Worker(ABC):
             return self._begin(message)
         if isinstance(message, m.Radius):
             self.radius = message.radius
-            return []
-        if isinstance(message, m.Stop):
+        elif isinstance(message, m.Stop):
             self.finished = self.waiting = True
-            return []
-        if message.round != self.round or message.up:
-            return []
-        if isinstance(message, m.Fetch):
-            late = self.waiting_for_model or message.subround != self.subround
-            return [] if late else [self._drift(alarm=0)]
-        return [] if self.measuring else self._take(message)
+        elif (message.round, message.subround) != (self.round, self.subround):
+            return []  # it is late
+        elif not isinstance(message, m.Fetch):
+            return self._take(message)
+        elif not self._sent:
+            return self._drift(alarm=0)
+        return []
 
     def end(self) -> list[m.Message]:
         """There is nothing more to train on. The worker still answers until it is ``finished``."""
-        pending = int(self._steps > 0)
-        return [m.Done(self.number, max(self.round, 0), self.subround, pending)]
+        self.done = True
+        return [m.Done(self.number, self.round, self.subround, int(self._steps > 0))]
 
     # ---- what a protocol defines
 
-    @abstractmethod
     def _watch(self) -> list[m.Message]:
         """The model has changed."""
+        ready = self._steps >= (self.protocol.every or self.protocol.measured_in or 0)
+        return self._drift(alarm=1) if ready else []
 
-    @abstractmethod
-    def _take(self, message: m.Message) -> list[m.Message]:
-        """A message of this round that is neither Begin, Fetch nor Stop."""
+    def _take(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
+        """A message of this sub-round that is neither Begin, Fetch nor Stop."""
+        return []
 
     def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
         """A round has begun: the model is the reference."""
@@ -503,85 +471,47 @@ class Worker(ABC):
 
     # ---- what protocols use
 
-    waiting_for_model = False
-    """True between a drift and the model that answers it."""
-
     def drift(self) -> Vector:
-        """What is to be sent: the way from the reference, and what was lost when last sent.
+        """What is to be sent: the way from where the drift began, and what was lost when last sent.
 
         Raises BadMessage if it holds numbers that are not finite.
         """
-        drift: Vector = np.subtract(self.model, self.reference, dtype=np.float64)
-        if self._residual is not None:
-            drift += self._residual
+        drift: Vector = np.subtract(self.model, self._origin, dtype=np.float64) + self._residual
+        if not np.isfinite(drift).all():
+            raise BadMessage(
+                f"worker {self.number}: its model holds numbers that are not finite after update "
+                f"{self.updates}; nothing was sent"
+            )
         return drift
 
-    def value(self, safe: SafeFunction, share: float = 1.0) -> float:
-        """The safe function of what the coordinator will decode, as its perspective
-        ``share * phi(X / share)``. Raises BadMessage if it is not finite.
-        """
-        drift = self.drift()
-        if not self._up.codec.exact:
-            self._check(drift)
-        drift = self._up.rounded(drift)
-        value = safe.of(drift) if share == 1 else share * safe.of(drift / share)
-        beside = self.model[self.layout.measured :]
-        if not (np.isfinite(value) and np.isfinite(beside).all()):
-            raise self._not_finite()
-        return value
+    def _rounded(self) -> Vector:
+        """The parameters of the drift as the coordinator will decode them."""
+        return self._up.rounded(self.drift())
 
-    def safe_function(self) -> SafeFunction:
-        reference = self.reference[: self.layout.measured].astype(np.float64)
-        return self.protocol.safe_function(reference, self.radius)
-
-    @property
-    def measuring(self) -> bool:
-        """True as long as the training is to find the radius."""
-        return self.protocol.measured_in is not None and self.radius is None
-
-    def _after(self, updates: int) -> list[m.Message]:
-        """Sends the drift after so many updates in the round."""
-        return [self._drift(alarm=1)] if self._steps >= updates else []
-
-    def _drift(self, alarm: int) -> m.Drift:
+    def _drift(self, alarm: int) -> list[m.Message]:
         """The message with the drift. The worker waits from now on."""
         drift = self.drift()
-        self._check(drift)
         data, decoded = self._up.encode(drift)
         if not self._up.codec.exact:
             self._residual = drift - decoded
-        self.waiting = self.waiting_for_model = True
-        return m.Drift(self.number, self.round, self.subround, alarm=alarm, data=data)
-
-    def _check(self, drift: Vector) -> None:
-        if not np.isfinite(drift).all():
-            raise self._not_finite()
-
-    def _train_on(self) -> None:
-        self.waiting = self.waiting_for_model = False
+        self.waiting = self._sent = True
+        return [m.Drift(self.number, self.round, self.subround, alarm=alarm, data=data)]
 
     def _load(self, model: NDArray[Any]) -> None:
+        """Trains on from this model."""
         self.model[:] = model
         self.changed = True
+        self.waiting = self._sent = False
 
     def _begin(self, message: m.Begin) -> list[m.Message]:
-        if message.round <= self.round:
-            return []
+        dtype = self.layout.dtype
         if message.full:
-            if len(message.data) != self.layout.length * self.layout.dtype.itemsize:
-                raise BadMessage(f"worker {self.number} got a model of another length")
-            self.reference = np.frombuffer(message.data, self.layout.dtype)
+            self.reference = np.frombuffer(message.data, dtype)
         else:
-            change = self._down.decode(message.data)
-            self.reference = (self.reference + change).astype(self.layout.dtype)
+            self.reference = (self.reference + self._down.decode(message.data)).astype(dtype)
+        self._origin = self.reference
         self.round, self.subround = message.round, message.subround
-        self._load(self.reference)
         self._steps = 0
-        self._train_on()
+        self._load(self.reference)
+        self._renew()
         return [] if self.measuring else self._on_begin(message)
-
-    def _not_finite(self) -> BadMessage:
-        return BadMessage(
-            f"worker {self.number}: its model holds numbers that are not finite after update "
-            f"{self.updates}; nothing was sent"
-        )

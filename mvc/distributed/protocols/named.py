@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from msgspec.structs import fields
+from msgspec import ValidationError, convert
 from numpy.typing import NDArray
 
-from mvc.distributed.codecs import codec_named
-from mvc.distributed.protocols.base import Coordinator, Protocol, VectorLayout, Worker
+from mvc.distributed.codecs import VectorLayout, codec_named
+from mvc.distributed.protocols.base import Coordinator, Protocol, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
 from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
-from mvc.distributed.protocols.periodic import PeriodicCoordinator, PeriodicWorker
 from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
-from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
 from mvc.errors import WrongUsage
 
 
@@ -36,13 +35,17 @@ class NamedProtocol(Protocol, frozen=True):
         return _KINDS[self.name][1](self, number, model, layout)
 
 
-_MONITORS = {"threshold", "safe"}
+OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True)
+"""The options of protocols, each with its type."""
+
+_UNITS = {"radius", "relative", "rho", "period"}
+_MONITORS = {*_UNITS, "safe"}
 _OUTER = {"outer_rate", "outer_momentum"}
-_ALL = {"up", "down", "seed"}
+_ALL = {"rate", "up", "down", "seed"}
 _NESTEROV = {"outer_rate": 0.7, "outer_momentum": 0.9}
 _GM = (GeometricCoordinator, GeometricWorker)
 _FGM = (FunctionalCoordinator, FunctionalWorker)
-_PERIODIC = (PeriodicCoordinator, PeriodicWorker)
+_PERIODIC = (Coordinator, Worker)
 _FDA = (VarianceCoordinator, VarianceWorker)
 
 _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str]]] = {
@@ -52,10 +55,10 @@ _KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str
     "fgm": (*_FGM, {}, _MONITORS | {"barrier"}),
     "fgm-rebalancing": (*_FGM, {"rebalance": 0.7}, _MONITORS | {"barrier", "rebalance"}),
     "fgm-nesterov": (*_FGM, _NESTEROV, _MONITORS | {"barrier"} | _OUTER),
-    "fda": (*_FDA, {}, {"threshold"}),
+    "fda": (*_FDA, {}, _UNITS),
     "sync": (*_PERIODIC, {"every": 1}, set()),
-    "local-sgd": (*_PERIODIC, {}, {"every"}),
-    "diloco": (*_PERIODIC, _NESTEROV, {"every"} | _OUTER),
+    "local-sgd": (*_PERIODIC, {"every": 16}, {"every"}),
+    "diloco": (*_PERIODIC, {"every": 16, **_NESTEROV}, {"every"} | _OUTER),
 }
 """Of each: coordinator, worker, what it presets, and what else can be chosen."""
 
@@ -65,49 +68,38 @@ PROTOCOLS = tuple(_KINDS)
 def protocol_named(name: str, **options: Any) -> NamedProtocol:
     """The protocol of this name. Raises WrongUsage for names, options and values it does not take.
 
-    ``options``: as of ``Protocol``; None stands for the default. Without a threshold the training
-    finds one.
+    ``options``: as of ``Protocol``; None stands for the default. Without a unit of the radius the
+    training finds one.
     """
-    chosen = takes(name)
-    preset = _KINDS[name][2]
+    if name not in _KINDS:
+        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
+    *_, preset, chosen = _KINDS[name]
     given = {key: value for key, value in options.items() if value is not None}
-    known = {field.name for field in fields(Protocol)}
-    for key in given:
-        if key not in known:
-            raise WrongUsage(f"there is no option {key}")
-        if key not in chosen:
+    for key, value in given.items():
+        if key not in chosen | _ALL:
             raise WrongUsage(f"the protocol {name} takes no {key}")
-    if "threshold" in chosen:
-        given.setdefault("threshold", Threshold())
+        given[key] = valid(key, value, OPTIONS[key])
+    if len(given.keys() & _UNITS) > 1:
+        raise WrongUsage("give the threshold as one of radius, relative (T), rho and period")
+    if "rho" in given and "rate" not in given:
+        raise WrongUsage(
+            "a threshold in rho needs the learning rate",
+            hint="-O rate=0.01, or join(model, optimizer) in the script",
+        )
     made = NamedProtocol(name, **{**preset, **given})
-    check_values(made)
+    for codec in (made.up, made.down):
+        codec_named(codec)
     return made
 
 
-def takes(name: str) -> set[str]:
-    """The options that can be chosen for the protocol of this name. Raises WrongUsage."""
-    if name not in _KINDS:
-        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
-    return _KINDS[name][3] | _ALL
-
-
-def check_values(made: Protocol) -> None:
-    """Raises WrongUsage if an option has a value that no protocol takes."""
-    if made.safe not in SAFE_FUNCTIONS:
-        known = ", ".join(SAFE_FUNCTIONS)
-        raise WrongUsage(f"there is no safe function {made.safe}: it must be one of {known}")
-    if made.every < 1:
-        raise WrongUsage(f"every is {made.every}: it must be at least 1")
-    if made.seed < 0:
-        raise WrongUsage(f"seed is {made.seed}: it must be at least 0")
-    for name, value, most in (
-        ("barrier", made.barrier, 1.0),
-        ("rebalance", 0.5 if made.rebalance is None else made.rebalance, 1.0),
-        ("outer_rate", made.outer_rate, 10.0),
-    ):
-        if not 0 < value < most:
-            raise WrongUsage(f"{name} is {value}: it must be more than 0 and less than {most:g}")
-    if not 0 <= made.outer_momentum < 1:
-        raise WrongUsage(f"outer_momentum is {made.outer_momentum}: it must be in [0, 1)")
-    for codec in (made.up, made.down):
-        codec_named(codec)
+def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
+    """The value as one of this type. Raises WrongUsage if it is none. Unless ``strict``, it may be
+    a text.
+    """
+    try:
+        return convert(value, kind, strict=strict)
+    except ValidationError as error:
+        reason = re.sub(r"`(\w+)[^`]*`", r"\1", str(error)).replace("Expected", "it must be")
+        if get_origin(kind) is Literal:
+            reason = f"it must be one of {', '.join(get_args(kind))}"
+        raise WrongUsage(f"{name} cannot be {value}: {reason}") from None

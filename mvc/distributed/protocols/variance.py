@@ -15,37 +15,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import Coordinator, Vector, Worker
+from mvc.distributed.protocols.base import Coordinator, Listening, Vector, Worker
 from mvc.distributed.safe import norm_of
-from mvc.errors import BadMessage
 
 
 class VarianceCoordinator(Coordinator):
     """``counts.subrounds``: estimates made."""
 
-    def _new_round(self) -> None:
-        self._states: dict[int, tuple[float, float]] = {}
-        self._over = False
-
-    def _idle(self) -> bool:
-        return super()._idle() and not self._states
-
-    def _take(self, message: m.Message) -> None:
-        if not isinstance(message, m.LocalState):
-            raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
-        if not (math.isfinite(message.square) and math.isfinite(message.along)):
-            raise BadMessage(f"worker {message.worker} sends a summary that is not finite")
-        self._states.setdefault(message.worker, (message.square, message.along))
-
-    def _decide(self) -> None:
-        if self.drifts and self.drifts.keys() >= self.members:
-            self._end_round(self._mean(self.drifts))
-        elif self._states and not self._over and self._states.keys() >= self.members - self.done:
-            if self._estimate() > self.safe.radius**2:
-                self._over = True
-                self._fetch(self.members)
+    def _round(self) -> Listening[Vector | None]:
+        states: dict[int, m.LocalState] = {}
+        while states or not self._ended:
+            if not states or not states.keys() >= self.members - self.done:
+                heard = yield from self._listen(m.LocalState)
+                states |= {each.worker: each for each in heard}
+            elif _estimate([states[each] for each in sorted(states)]) <= self.safe.radius**2:
+                states.clear()
+                self._go_on(m.Continue)
             else:
-                self._go_on()
+                return (yield from self._gather(self.members))
+        return (yield from self._rest())
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
         """The root of the variance of these drifts."""
@@ -53,19 +41,12 @@ class VarianceCoordinator(Coordinator):
         norm = norm_of(np.mean(drifts, axis=0))
         return math.sqrt(max(0.0, sum(squares) / len(squares) - norm**2))
 
-    def _go_on(self) -> None:
-        senders = sorted(self._states)
-        self._states.clear()
-        self.subround += 1
-        self.counts.subrounds += 1
-        for worker in sorted(self.members):
-            if worker in senders or worker in self.done:
-                self._send(m.Continue(worker, self.round, self.subround))
 
-    def _estimate(self) -> float:
-        squares, along = zip(*(self._states[each] for each in sorted(self._states)), strict=True)
-        count = len(squares)
-        return float(sum(squares) / count - (sum(along) / count) ** 2)
+def _estimate(states: Sequence[m.LocalState]) -> float:
+    """The variance of the drifts."""
+    count = len(states)
+    along = sum(each.along for each in states)
+    return float(sum(each.square for each in states) / count - (along / count) ** 2)
 
 
 class VarianceWorker(Worker):
@@ -75,7 +56,7 @@ class VarianceWorker(Worker):
 
     def _begin(self, message: m.Begin) -> list[m.Message]:
         before = self.reference[: self.layout.measured].astype(np.float64)
-        known = self.round >= 0
+        known = self.round > 0
         answers = super()._begin(message)
         change = self.reference[: self.layout.measured] - before
         norm = norm_of(change)
@@ -83,9 +64,7 @@ class VarianceWorker(Worker):
         return answers
 
     def _watch(self) -> list[m.Message]:
-        drift = self.drift()
-        self._check(drift)
-        drift = self._up.rounded(drift)
+        drift = self._rounded()
         square = float(np.sum(np.square(drift)))
         along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
         self.waiting = True
@@ -93,8 +72,7 @@ class VarianceWorker(Worker):
         return [m.LocalState(self.number, self.round, self.subround, square=square, along=rounded)]
 
     def _take(self, message: m.Message) -> list[m.Message]:
-        if isinstance(message, m.Continue) and message.subround == self.subround + 1:
-            self.subround = message.subround
-            if not self.waiting_for_model:
-                self.waiting = False
+        if isinstance(message, m.Continue):
+            self.subround += 1
+            self.waiting = self._sent
         return []

@@ -20,7 +20,8 @@ from msgspec.structs import asdict
 
 from mvc.api import CommitOptions, Recording, Repository
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import Counts, VectorLayout
+from mvc.distributed.codecs import VectorLayout
+from mvc.distributed.protocols.base import Counts
 from mvc.distributed.protocols.named import NamedProtocol
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import (

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import VectorLayout, Worker
+from mvc.distributed.codecs import VectorLayout
+from mvc.distributed.protocols.base import Worker
 from mvc.distributed.runner.coordinator import Service
 from mvc.distributed.runner.layout import ModelLayout, write_tensors
 from mvc.distributed.runner.ranks import TRAINING, Ranks, TrainingFailed

@@ -160,12 +160,20 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (("-Oradius=-1", "--protocol=fgm"), 2, "the threshold is -1: it must be a positive number"),
-        (("-Oevery=0", "--protocol=local-sgd"), 2, "every is 0: it must be at least 1"),
+        (
+            ("-Oradius=-1", "--protocol=fgm"),
+            2,
+            "radius cannot be -1: it must be float > 0.0",
+        ),
+        (
+            ("-Oevery=0", "--protocol=local-sgd"),
+            2,
+            "every cannot be 0: it must be int >= 1",
+        ),
         (("--protocol", "gossip"), 2, "there is no protocol gossip: it must be one of gm"),
         (("-Oport=7000",), 2, "there is no setting port"),
-        (("-Orho=wide",), 2, "the setting rho cannot be 'wide'"),
-        (("-Otimeout=nan",), 2, "timeout is nan: it must be a number of seconds"),
+        (("-Orho=wide",), 2, "rho cannot be wide: it must be float"),
+        (("-Otimeout=nan",), 2, "timeout cannot be nan: it must be float > 0"),
         (("-Oradius=1", "--repo", "/nonexist"), 3, "/nonexist"),
         (("-Oradius=1", "--repo", ".", "-Opush=ori"), 3, "mvc: there is no remote ori"),
     ],

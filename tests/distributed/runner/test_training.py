@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 import mvc.distributed
 from mvc.api import Repository
-from mvc.distributed.protocols.base import Coordinator, VectorLayout
+from mvc.distributed.codecs import VectorLayout
+from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.ranks import Ranks
 from mvc.distributed.runner.settings import protocol_of
