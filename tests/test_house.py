@@ -27,7 +27,7 @@ BUDGET = {
     "api": 919,
     "cli": 3_900,
     "codecs": 1_489,
-    "distributed": 1_902,
+    "distributed": 1_655,
     "frameworks": 2_629,
     "importing": 413,
     "io": 1_406,

@@ -6,20 +6,13 @@ process, and the runner on ``torch.distributed``. Not here: how versions are sto
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.distributed.runner.participant import Participant, join
 
 __all__ = ["Participant", "join"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # torch is imported only then
-        from importlib import import_module
-
-        from mvc.errors import need_torch
-
-        need_torch("taking part in a training", "safetensors")
-        return getattr(import_module("mvc.distributed.runner.participant"), name)
-    raise AttributeError(f"module 'mvc.distributed' has no attribute {name!r}")
+__getattr__ = face(__name__, dict.fromkeys(__all__, "mvc.distributed.runner.participant"))

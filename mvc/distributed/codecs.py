@@ -10,13 +10,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import flushes
 from mvc.distributed.safe import Vector
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
-from mvc.lossy.lc.payload import decode_steps, encode_steps
-from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Addition
-from mvc.pipelines.pipeline import Pipeline
+from mvc.lossy import Addition, decode_steps, encode_steps, quantise
+from mvc.pipelines import Pipeline
 
 
 class DriftCodec(ABC):
@@ -204,9 +201,10 @@ class Lc(DriftCodec):
         before = bytes(len(after))
         (step,) = quantise(self._pipeline, [(before, dtype.name)], [(after, dtype.name)])
         if step is None:
-            if flushes():
-                raise BadMessage("call torch.set_flush_denormal(False): lc cannot code without it")
-            raise BadMessage("the vector holds numbers that are not finite")
+            raise BadMessage(
+                "the vector holds numbers that are not finite, or lc cannot code because "
+                "torch.set_flush_denormal(True) was called"
+            )
         return step
 
     @staticmethod

@@ -167,7 +167,8 @@ class Coordinator(Side):
     new global model; more than one new model never comes from one call. ``finished`` is true when
     all workers are done and the last average is made. Raises BadMessage, which names the worker,
     for a message that does not fit; CannotDistribute if the next model would not be finite.
-    ``reference`` then is the last one. This one averages when all have sent their drifts.
+    ``reference`` then is the last one. ``averaged``: the drifts of the last round. This one
+    averages when all have sent theirs.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class Coordinator(Side):
             raise WrongUsage("averaging needs at least one worker")
         self.done: set[int] = set()
         self.drifts: dict[int, Vector] = {}
+        self.averaged: Mapping[int, Vector] = {}
         self.subrounds: Counter[int] = Counter()
         self._asked: set[int] = set()
         self._outbox: list[m.Message] = []
@@ -270,13 +272,13 @@ class Coordinator(Side):
     def _ended(self) -> bool:
         return self.done >= self.members
 
-    def _send(self, kind: Callable[..., m.Message], workers: Iterable[int], *values: Any) -> None:
+    def _send(self, kind: Callable[..., m.Message], workers: Iterable[int], **values: Any) -> None:
         for worker in sorted(workers):
-            self._outbox.append(kind(worker, self.round, self.subrounds[worker], *values))
+            self._outbox.append(kind(worker, self.round, self.subrounds[worker], **values))
 
-    def _go_on(self, kind: Callable[..., m.Message], *values: Any) -> None:
+    def _go_on(self, kind: Callable[..., m.Message], **values: Any) -> None:
         """A sub-round begins for all."""
-        self._send(kind, self.members, *values)
+        self._send(kind, self.members, **values)
         self.subrounds.update(self.members)
         self.counts.subrounds += 1
 
@@ -316,7 +318,7 @@ class Coordinator(Side):
                     self._join(message)
                     joined.add(message.worker)
         if self.radius is not None:
-            self._send(m.Radius, self.members, self.radius)
+            self._send(m.Radius, self.members, radius=self.radius)
         change = b""
         while not self._ending:
             self._begin(change)
@@ -340,12 +342,12 @@ class Coordinator(Side):
         """A round begins, with the whole model or its encoded change."""
         self.round += 1
         self.subrounds.clear()
-        self.drifts.clear()
+        self.drifts = {}
         self._asked.clear()
         self._pending, self._alarms = False, 0
         self._renew()
-        data = change or self.reference.tobytes()
-        self._send(m.Begin, self.members, int(not change), self._quantum(), data)
+        data, full = change or self.reference.tobytes(), int(not change)
+        self._send(m.Begin, self.members, full=full, quantum=self._quantum(), data=data)
 
     def _find_radius(self) -> None:
         """From the drifts of those that have trained to the end of the measured period."""
@@ -353,7 +355,7 @@ class Coordinator(Side):
         radius = self._measure([each[: self.layout.measured] for each in drifts]) if drifts else 0
         if 0 < radius < math.inf:
             self.radius = radius
-            self._send(m.Radius, self.members, radius)
+            self._send(m.Radius, self.members, radius=radius)
 
     def _move(self, mean: Vector) -> bytes:
         """The reference moves by the mean drift, or as the outer step says; its encoded change."""
@@ -366,7 +368,7 @@ class Coordinator(Side):
             data, decoded = self._down.encode(change)
             reference = self._finite(before + decoded)
             self._residual = before + change - reference
-        self.reference = reference
+        self.reference, self.averaged = reference, self.drifts
         self.counts.rounds += 1
         return data
 

@@ -69,7 +69,7 @@ class FunctionalCoordinator(Coordinator):
 
     def _next_subround(self, psi: float) -> int:
         """Its counter."""
-        self._go_on(m.Quantum, -psi / (2 * len(self.members)))
+        self._go_on(m.Quantum, quantum=-psi / (2 * len(self.members)))
         return 0
 
 

@@ -45,7 +45,7 @@ class GeometricCoordinator(Coordinator):
         data, decoded = self._down.encode(mean)
         if not self._down.codec.exact:  # what is lost here comes back with the next reference
             self._residual += (mean - decoded) * (len(self.drifts) / len(self.members))
-        self._send(m.Balance, self.drifts, data)
+        self._send(m.Balance, self.drifts, data=data)
         self.subrounds.update(self.drifts.keys())
         self.drifts.clear()
         self.counts.balances += 1

@@ -74,7 +74,6 @@ class Service:
         self._protocol, self._layout, self._workers = protocol, layout, workers
         self._worker_models = settings.get("worker_models", False)
         self._target, self._branch = settings.get("target", "global"), settings.get("branch")
-        self._drifts: dict[int, m.Drift] = {}
         self._counts, self._memory = Counts(), dict[str, Any]()
         self._steps = [0] * workers
         self._pusher: Pusher | None = None
@@ -123,7 +122,7 @@ class Service:
         number, (up, down) = int(own["round"]), own["bytes"].tolist()
         self._counts = Counts(number, int(metrics["subrounds"]), up=up, down=down)
         self._steps = [*own["steps"].tolist(), *self._steps][: self._workers]
-        self._memory = {"round": number, "residual": 0.0, "velocity": 0.0} | {
+        self._memory = {"round": number} | {
             name.removeprefix(_MEMORY): value.numpy()
             for name, value in own.items()
             if name.startswith(_MEMORY)
@@ -136,13 +135,11 @@ class Service:
         """Begins with this model, on which worker 0 trained so many steps, unless the training goes
         on; gives how far each worker has trained.
         """
-        layout = self._layout
         VectorLayout.of(vector)  # refuses numbers that are not finite
         if not self.goes_on:
             self.vector, self.carried, self._steps[:1] = vector, carried, [steps]
-        kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
         self.machine = self._protocol.coordinator(
-            self.vector, range(self._workers), kind, self._memory or None
+            self.vector, range(self._workers), self._layout.flat, self._memory
         )
         self.machine.counts, self._radius = self._counts, self.machine.radius
         if not self.goes_on:
@@ -162,7 +159,6 @@ class Service:
             if any(message.worker != worker for message in said):
                 raise BadMessage(f"worker {worker} speaks for another")
             messages += said
-        self._drifts |= {each.worker: each for each in messages if isinstance(each, m.Drift)}
         machine = self.machine
         before, rounds = machine.reference, machine.counts.rounds
         answers = machine.on_messages(messages) if messages else []
@@ -179,7 +175,7 @@ class Service:
         ]
 
     def _described(self) -> str:
-        parameters = self.machine.reference[: self._layout.measured]
+        parameters = self.machine.reference[: self._layout.flat.measured]
         return self._protocol.describe(parameters, self._radius)
 
     def _commit(self) -> None:
@@ -216,20 +212,16 @@ class Service:
     def _commit_workers(self, before: Vector) -> None:
         """Commits the workers' models at the end of a round, and deploys them to ``worker-I``."""
         machine, number = self.machine, self.machine.counts.rounds
-        ended = machine.round if machine.finished else machine.round - 1
-        wire, _ = self._protocol.wires(machine.layout)
-        for worker, drift in sorted(self._drifts.items()):
-            if drift.round == ended:
-                local = (before.astype(np.float64) + wire.decode(drift.data)).astype(np.float32)
-                name = f"worker-{worker}"
-                self._repo.commit(
-                    self._layout.state(local, self.carried),
-                    message=f"round {number}, {name}",
-                    metrics={"round": number, "worker": worker},
-                    params={"run": self._run, "protocol": self._protocol.name},
-                    deploy=name,
-                    options=self._options(name, name),
-                )
+        for worker, drift in sorted(machine.averaged.items()):
+            local, name = (before + drift).astype(np.float32), f"worker-{worker}"
+            self._repo.commit(
+                self._layout.state(local, self.carried),
+                message=f"round {number}, {name}",
+                metrics={"round": number, "worker": worker},
+                params={"run": self._run, "protocol": self._protocol.name},
+                deploy=name,
+                options=self._options(name, name),
+            )
 
     def _options(self, branch: str | None, target: str) -> CommitOptions:
         new = branch is not None and branch not in {ref.name for ref in self._repo.refs()}

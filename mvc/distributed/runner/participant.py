@@ -18,12 +18,11 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from mvc.distributed import messages as m
-from mvc.distributed.codecs import VectorLayout
 from mvc.distributed.protocols.base import Worker
 from mvc.distributed.runner.coordinator import Service
-from mvc.distributed.runner.layout import ModelLayout, write_tensors
+from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.ranks import TRAINING, Ranks, TrainingFailed
-from mvc.distributed.runner.settings import TIMEOUT, checked, protocol_of
+from mvc.distributed.settings import TIMEOUT, checked, protocol_of
 from mvc.errors import CannotDistribute, MvcError, WrongUsage
 
 _Batch = TypeVar("_Batch")
@@ -155,9 +154,8 @@ class Participant:
             while not self._finished:
                 self._exchange()
             last = [] if service is None else [service.machine.reference.tobytes()] * link.size
-            data, _ = link.spread(last, 4 * self._layout.length)
-            self._layout.write(self._model, np.frombuffer(data, np.float32))
-            write_tensors(self._model, self._carried)
+            data, _ = link.spread(last, 4 * self._layout.flat.length)
+            self._layout.write(self._model, np.frombuffer(data, np.float32), self._carried)
             if service is not None:
                 report = service.report()
             link.part()
@@ -222,13 +220,11 @@ class Participant:
             parts = [_STEPS.pack(each) + state for each in steps[-link.size :]]
         data, _ = link.spread(parts, _STEPS.size + len(state))
         vector, self._carried = layout.split(load(data[_STEPS.size :]))
-        layout.write(self._model, vector)
-        write_tensors(self._model, self._carried)
+        layout.write(self._model, vector, self._carried)
         (done,) = _STEPS.unpack_from(data)
         self._skip, self.steps = done - self.steps, done
         if self.rank >= 0:
-            kind = VectorLayout(layout.length, layout.measured, vector.dtype, layout.digest)
-            self._machine = self._protocol.worker(self.rank, vector, kind)
+            self._machine = self._protocol.worker(self.rank, vector, layout.flat)
             self._say(self._machine.join())
         self._exchange()
 
@@ -254,7 +250,7 @@ class Participant:
     def _exchange(self) -> None:
         """All processes meet, and pass messages on until nobody has anything to say."""
         link, machine, more = self._link, self._machine, True
-        most, idle = _MESSAGES + 16 * self._layout.length, [b""] * (link.size - self.workers)
+        most, idle = _MESSAGES + 16 * self._layout.flat.length, [b""] * (link.size - self.workers)
         link.meet()
         while more:
             batch = link.collect(m.pack(self._outbox), most, self.steps)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mvc.distributed.runner.layout import ModelLayout, write_tensors
+from mvc.distributed.runner.layout import ModelLayout
 from mvc.errors import CannotDistribute
 from tests.cli.program import ROOT
 
@@ -30,12 +30,13 @@ class Net(nn.Module):
 
 def test_what_is_in_the_vector() -> None:
     layout = ModelLayout.of(Net())
-    assert [name for name, _ in layout.trained] == ["words.weight", "norm.weight", "norm.bias"]
-    assert [name for name, _ in layout.statistics] == ["norm.running_mean", "norm.running_var"]
-    assert {name for name, *_ in layout.carried} == {
+    assert [*layout.vector] == [
+        "words.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
+    ]  # fmt: skip
+    assert {*layout.carried} == {
         *("frozen.weight", "frozen.bias", "norm.num_batches_tracked", "mask")
     }
-    assert (layout.measured, layout.length) == (21, 27)
+    assert (layout.flat.measured, layout.flat.length) == (21, 27)
 
 
 def test_there_and_back() -> None:
@@ -50,8 +51,7 @@ def test_there_and_back() -> None:
     again, rest = layout.split(other.state_dict())
     assert (again == vector).all()
     assert all(torch.equal(rest[name], value) for name, value in carried.items())
-    layout.write(other, vector + 1)
-    write_tensors(other, {**carried, "mask": torch.zeros(3, dtype=torch.bool)})
+    layout.write(other, vector + 1, {**carried, "mask": torch.zeros(3, dtype=torch.bool)})
     assert torch.equal(other.words.weight, one.words.weight + 1)
     assert other.out.weight is other.words.weight
     assert not other.mask.any()

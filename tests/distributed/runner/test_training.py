@@ -12,11 +12,10 @@ import torch.distributed as dist
 
 import mvc.distributed
 from mvc.api import Repository
-from mvc.distributed.codecs import VectorLayout
 from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.ranks import Ranks
-from mvc.distributed.runner.settings import protocol_of
+from mvc.distributed.settings import protocol_of
 from mvc.distributed.simulator import Simulation
 from tests.distributed.runner import small
 from tests.distributed.runner.processes import Outcome, global_models, in_processes, ordinary, train
@@ -54,7 +53,6 @@ def simulated(count: int, batches: int, **settings: Any) -> tuple[Coordinator, l
     """The same training in the simulator: its coordinator, and the global models in order."""
     trainers = [Trainer(worker, count=batches) for worker in range(count)]
     layout = ModelLayout.of(trainers[0].model)
-    kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
     first, carried = layout.read(trainers[0].model), layout.carried_of(trainers[0].model)
     streams, models = [iter(trainer.stream) for trainer in trainers], [first]
 
@@ -71,7 +69,7 @@ def simulated(count: int, batches: int, **settings: Any) -> tuple[Coordinator, l
         return ended
 
     simulation = Simulation(
-        protocol_of(settings), first, count, layout=kind,
+        protocol_of(settings), first, count, layout=layout.flat,
         on_round=lambda hub: models.append(hub.reference.copy()),
     )  # fmt: skip
     return simulation.run(learn), [layout.state(vector, carried) for vector in models]

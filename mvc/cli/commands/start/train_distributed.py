@@ -16,8 +16,7 @@ import click
 from mvc.api import Repository
 from mvc.cli.verb import CommandOptions, Session, argument, option, verb
 from mvc.distributed.protocols.named import PROTOCOLS
-from mvc.distributed.runner.settings import checked, protocol_of
-from mvc.errors import need_torch
+from mvc.distributed.settings import checked, protocol_of
 from mvc.text import count, size
 
 
@@ -57,7 +56,6 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
         with Repository.open(given["repo"]) as repo:
             if "push" in given:
                 repo.remotes.find(given["push"])
-    need_torch("mvc train-distributed", "safetensors")
     from mvc.distributed.runner.launch import launch  # imports torch
 
     level = logging.INFO - 10 * session.verbosity
