@@ -134,7 +134,7 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     ("arguments", "said"),
     [
         (("--protocols", "fmg@3"), "there is no protocol fmg"),
-        (("--protocols", "fgm@P0"), "the threshold is 0: it must be a positive number"),
+        (("--protocols", "fgm@P0"), "period cannot be 0: it must be int >= 1"),
         (("--protocols", "FGM@3"), "FGM@3 is no protocol such as"),
         (("--workers", "1"), "workers is 1: it must be at least 2"),
         (("--rates", "quick"), "rates is 'quick'"),
