@@ -732,6 +732,12 @@ class Repository(Unpicklable):
 
         return identify.identify(self.context, Path(path))
 
+    def version_with(self, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
+        """The newest stored version that introduced this state at this path; None without one."""
+        from mvc.repo.worktree import identify
+
+        return identify.earlier(self.context, entry, besides=besides)
+
     def nearest(self, path: PathName) -> Nearest | None:
         """The version with most tensors of this file, for a file that no version has.
 

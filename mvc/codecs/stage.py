@@ -76,6 +76,12 @@ class Stage(Struct, frozen=True):
             raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
         return cls(name)
 
+    @property
+    def acts_on(self) -> str:
+        """What it looks at or changes at once, in words."""
+        of_tensors = "all tensors" if self.scope == "group" else "each tensor"
+        return "the version" if self.decides else of_tensors
+
     def full(self) -> Stage | None:
         """What stands in its place for records without a base, if anything."""
         return None if self.delta else self

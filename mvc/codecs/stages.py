@@ -271,6 +271,10 @@ class Compressor(Stage, frozen=True):
     levels: ClassVar[tuple[int, int]]
     default: ClassVar[str] = ""
 
+    @property
+    def acts_on(self) -> str:
+        return "the bytes"
+
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         low, high = cls.levels

@@ -39,7 +39,6 @@ from mvc.cli.verb import (
 )
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.repo.worktree.identify import earlier
 from mvc.text import count, format_time, one_line, printable, stored_for
 
 if TYPE_CHECKING:
@@ -269,8 +268,8 @@ def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repo.manifest(done.id).by_path if changed else {}
-    context = session.repo.context
-    found = {path: earlier(context, entries[path], besides=done.id) for path in changed}
+    find = session.repo.version_with
+    found = {path: find(entries[path], besides=done.id) for path in changed}
     return {path: version for path, version in found.items() if version is not None}
 
 

@@ -12,8 +12,6 @@ from msgspec.structs import asdict
 
 from mvc.api import set_value
 from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
-from mvc.codecs.stage import Stage
-from mvc.codecs.stages import Compressor
 from mvc.pipelines import (
     ACCURACY_DROPS,
     PRESETS,
@@ -110,7 +108,7 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     session.line()
     session.table(
         "stage, acts on, what it does",
-        [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)],
+        [(s.text, s.acts_on, s.about) for s in read_stages(pipeline.text)],
     )
     session.line()
     if pipeline.operator == "none":
@@ -125,14 +123,6 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     if pipeline.decisions:
         facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"
     session.lines(f"{name + ':':12}{value}" for name, value in facts.items())
-
-
-def _reach(stage: Stage) -> str:
-    if stage.decides:
-        return "the version"
-    if isinstance(stage, Compressor):
-        return "the bytes"
-    return "all tensors" if stage.scope == "group" else "each tensor"
 
 
 def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import click
 
 from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, nbytes, option, verb
 from mvc.names import printable
-from mvc.remote.scopes import parse_scopes, within
 from mvc.server.repositories import names_in
 from mvc.server.tokens import DAYS, Token, Tokens
+from mvc.transport import scopes
 
 
 class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
@@ -92,8 +92,8 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
             check_alone("words", takes="scope days")
             text = tokens.add(name, args.scope, args.days)
             here, names = printable(str(session.fs.cwd())), list(names_in(session.fs, Path()))
-            for scope in parse_scopes(args.scope) if names else ():
-                if not any(within([scope], name) for name in names):
+            for scope in scopes.parse_scopes(args.scope) if names else ():
+                if not any(scopes.within([scope], name) for name in names):
                     session.warn(
                         f"no repository in {here} has the name that the scope {scope} gives"
                     )
