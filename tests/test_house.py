@@ -45,7 +45,7 @@ BUDGET = {
     "serving": 574,
     "store": 5_856,
     "testing": 406,
-    "training": 1_441,
+    "training": 1_443,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mvc.repo.scratch import Scratch
     from mvc.repo.statements.annotations import Annotation
     from mvc.repo.statements.live import Deployed, Live
-    from mvc.repo.statements.protection import Recording
+    from mvc.repo.statements.protection import RecordingNotice
     from mvc.repo.statements.signatures import Vouched
     from mvc.repo.values import check_values, metrics_from, params_from
     from mvc.repo.version_stats import VersionStats
@@ -101,7 +101,7 @@ __all__ = [
     "Problem",
     "Pushed",
     "Receipt",
-    "Recording",
+    "RecordingNotice",
     "Ref",
     "RefUpdate",
     "Relation",
@@ -184,7 +184,7 @@ _IN = {
     "Problem": "mvc.maintenance.report",
     "Pushed": "mvc.remote.push",
     "Receipt": "mvc.maintenance.receipts",
-    "Recording": "mvc.repo.statements.protection",
+    "RecordingNotice": "mvc.repo.statements.protection",
     "Ref": "mvc.repo.lookup.refs",
     "RefUpdate": "mvc.remote.transfer",
     "Relation": "mvc.repo.content.relation",

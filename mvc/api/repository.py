@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
-    from mvc.repo.statements.protection import Recording
+    from mvc.repo.statements.protection import RecordingNotice
     from mvc.repo.statements.record import Send
     from mvc.repo.statements.rollback import RolledBack
     from mvc.repo.statements.signatures import Vouched
@@ -280,7 +280,7 @@ class Repository(Unpicklable):
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         pipeline: str | Requirements | None = None,
-        attachments: Mapping[str, bytes | Mapping[str, Any]] | None = None,
+        attachments: Mapping[str, bytes | Mapping[str, object]] | None = None,
         files: FileOptions | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
@@ -968,7 +968,7 @@ class Repository(Unpicklable):
         target: str | None = None,
         alone: bool = False,
         new_branch: bool = False,
-    ) -> Recording:
+    ) -> RecordingNotice:
         """A block in which a training records on a branch (default: the current one).
 
         Others see that. Commits that name it (``CommitOptions.recording``) are deployed to
@@ -976,10 +976,10 @@ class Repository(Unpicklable):
         may. The branch must have a version or be the current one, unless ``new_branch``. Raises
         UnknownRevision, TargetProtected, and Busy if another training is there.
         """
-        from mvc.repo.statements.protection import Recording
+        from mvc.repo.statements.protection import RecordingNotice
 
         at = lookup_refs.tip(self.context, branch, new=new_branch)
-        return Recording(self.context, at.branch, target, alone=alone)
+        return RecordingNotice(self.context, at.branch, target, alone=alone)
 
     def is_recording(self, branch: str | None) -> bool:
         """Whether a training records on this branch now, in any process of this machine.

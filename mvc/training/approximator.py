@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownRevision
@@ -73,8 +74,9 @@ class Approximator:
             made = file.reduced(reducer, lambda _: {}, {})
         else:
             ids = {tensor.key: tensor.id for tensor in entry.tensors}
+            before = partial(stored, self._repo, at, entry, held=held)
             try:
-                made = file.reduced(reducer, lambda s: stored(self._repo, at, entry, s, held), ids)
+                made = file.reduced(reducer, before, ids)
             except (DamagedData, StateForgotten):
                 made = file.reduced(reducer, lambda _: {}, {})
         arrays = made.arrays().arrays
@@ -97,6 +99,7 @@ def stored(
     version: CommitId,
     entry: FileEntry,
     specs: Mapping[str, TensorSpec],
+    *,
     held: Mapping[BlobId, Any],
 ) -> Arrays:
     """The tensors of a file of a version that have these names and specs; do not modify them.

@@ -111,7 +111,7 @@ class StateReducer:
         there = {t.key: t.spec for t in entry.tensors}
         if any(there.get(name) != spec for name, spec in specs.items()):
             return None
-        found = stored(self._repo, at, entry, specs, {})
+        found = stored(self._repo, at, entry, specs, held={})
         return found if len(found) == len(specs) else None
 
     def remember(self) -> None:

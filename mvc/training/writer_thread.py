@@ -27,7 +27,7 @@ from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource
 
 if TYPE_CHECKING:
-    from mvc.api import FileEntry, GitCode, Recording, Repository
+    from mvc.api import FileEntry, GitCode, RecordingNotice, Repository
 
 
 class WriterThread(threading.Thread):
@@ -45,7 +45,7 @@ class WriterThread(threading.Thread):
         source: StateSource,
         options: RecorderOptions,
         *,
-        recording: Recording,
+        recording: RecordingNotice,
         pusher: Pusher | None = None,
     ) -> None:
         """Raises WrongUsage where options and pipeline do not fit together."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from msgspec.structs import asdict
 
-from mvc.api import CommitOptions, Recording, Repository
+from mvc.api import CommitOptions, RecordingNotice, Repository
 from mvc.distributed import messages as m
 from mvc.distributed.codecs import VectorLayout
 from mvc.distributed.protocols.base import Counts
@@ -229,7 +229,7 @@ class Service:
             branch=branch, new_branch=new, recording=self._recording(branch, target)
         )
 
-    def _recording(self, branch: str | None, target: str) -> Recording:
+    def _recording(self, branch: str | None, target: str) -> RecordingNotice:
         if target not in self._recordings:
             made = self._repo.recording(branch, target=target, new_branch=True)
             self._recordings[target] = self._stack.enter_context(made)

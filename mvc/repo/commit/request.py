@@ -19,7 +19,7 @@ from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NEEDS
 from mvc.model.manifest import FileEntry
 from mvc.names import check_author, check_place, check_ref, check_run, encode_text, printable
-from mvc.repo.statements.protection import Recording
+from mvc.repo.statements.protection import RecordingNotice
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
 from mvc.types import PathName, Progress
@@ -90,7 +90,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     sign: bool | None = None
     needs: Collection[CommitId] = ()
     tag: str | None = None
-    recording: Recording | None = None
+    recording: RecordingNotice | None = None
     detached: bool = False
     parent: CommitId | None = None
 
@@ -182,7 +182,7 @@ class CommitRequest(Struct, frozen=True):
     options: CommitOptions = field(default_factory=CommitOptions)
 
     @property
-    def guard(self) -> Recording | None:
+    def guard(self) -> RecordingNotice | None:
         """What decides whether the version is deployed as well."""
         recording = self.options.recording
         return recording if recording and recording.target == self.deploy is not None else None

@@ -71,7 +71,7 @@ class NotDeployed(MvcWarning):
     """A training commits its versions, and has stopped deploying them."""
 
 
-class Recording:
+class RecordingNotice:
     """A training that records on ``branch``, which is known to others until the block ends.
 
     With a ``target`` its versions are deployed there while the live deployment is its own last one,
