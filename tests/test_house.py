@@ -22,9 +22,9 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 913,
+    ".": 915,
     "adapters": 2_166,
-    "api": 922,
+    "api": 924,
     "cli": 3_889,
     "codecs": 1_494,
     "distributed": 1_655,
@@ -39,12 +39,12 @@ BUDGET = {
     "probing": 835,
     "recipes": 1_804,
     "remote": 5_768,
-    "repo": 6_309,
+    "repo": 6_313,
     "report": 665,
     "server": 1_236,
     "serving": 574,
     "store": 5_856,
-    "testing": 406,
+    "testing": 395,
     "training": 1_443,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""

@@ -48,8 +48,10 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import LogEntry, LogOptions
+    from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
     from mvc.repo.lookup.revisions import Rev
+    from mvc.repo.opening import Tuning
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
@@ -121,12 +123,14 @@ __all__ = [
     "TensorSpec",
     "Tracking",
     "Transferred",
+    "Tuning",
     "Undoing",
     "Unsent",
     "VersionFile",
     "VersionStats",
     "Vouched",
     "check_values",
+    "clear_caches",
     "clone",
     "clone_into",
     "entered",
@@ -204,12 +208,14 @@ _IN = {
     "TensorSpec": "mvc.model.tensor",
     "Tracking": "mvc.api.remotes",
     "Transferred": "mvc.remote.transfer",
+    "Tuning": "mvc.repo.opening",
     "Undoing": "mvc.repo.oplog.undo",
     "Unsent": "mvc.remote.unsent",
     "VersionFile": "mvc.repo.checkout.reader",
     "VersionStats": "mvc.repo.version_stats",
     "Vouched": "mvc.repo.statements.signatures",
     "check_values": "mvc.repo.values",
+    "clear_caches": "mvc.repo.lookup.manifests",
     "clone": "mvc.api.clone",
     "clone_into": "mvc.remote.clone",
     "entered": "mvc.api.absent",

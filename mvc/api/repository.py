@@ -34,7 +34,7 @@ from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.refs import RefKind
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.opening import Configure, check_absent, open_context
+from mvc.repo.opening import Configure, Tuning, check_absent, open_context
 from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
 from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
@@ -145,6 +145,7 @@ class Repository(Unpicklable):
         config: Configure | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        tuning: Tuning | None = None,
     ) -> Self:
         """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
 
@@ -155,7 +156,9 @@ class Repository(Unpicklable):
         if isinstance(path, Repository):
             of, discover = path.context, False
             path, config, fs, clock = of.root, lambda _: of.config, of.store.fs, of.store.clock
-        return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
+        return cls(
+            open_context(path, discover=discover, config=config, fs=fs, clock=clock, tuning=tuning)
+        )
 
     @classmethod
     def open_or_init(

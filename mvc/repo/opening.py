@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -56,6 +58,13 @@ _RESTORE = {
 }
 
 
+class Tuning(Struct, frozen=True, kw_only=True):
+    """When an index is made, and which threads work (``pool``); for tests and measurements."""
+
+    thresholds: IndexThresholds | None = None
+    pool: Executor | None = None
+
+
 def open_context(
     path: str | PathLike[str] = ".",
     *,
@@ -63,17 +72,15 @@ def open_context(
     config: Configure | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
-    thresholds: IndexThresholds | None = None,
-    pool: Executor | None = None,
+    tuning: Tuning | None = None,
 ) -> Context:
     """Opens the repository of a folder or, with ``discover``, of its nearest ancestor.
 
-    ``config`` makes the configuration from the path of the repository's own file;
-    ``thresholds`` and ``pool`` are those of ``Store``.
+    ``config`` makes the configuration from the path of the repository's own file.
     Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, IoFailed,
     InvalidConfig.
     """
-    files = fs or FileSystem()
+    files, chosen = fs or FileSystem(), tuning or Tuning()
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
@@ -82,7 +89,13 @@ def open_context(
             _check_folder(files, folder)
             files = files.shared_by(folder)
             try:
-                store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)
+                store = Store(
+                    files,
+                    clock or Clock(),
+                    folder,
+                    thresholds=chosen.thresholds,
+                    pool=chosen.pool,
+                )
             except DamagedData as error:
                 raise DamagedData(error.message, hint=_hint(error.hint)) from error
             file = folder / CONFIG

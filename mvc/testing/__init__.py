@@ -17,10 +17,8 @@ from mvc.testing.files import (
 from mvc.testing.history import CheckedHistory
 from mvc.testing.process import (
     FixedClock,
-    environment,
     fresh_process,
     killed,
-    open_index,
     open_quietly,
     open_repository,
 )
@@ -35,10 +33,8 @@ __all__ = [
     "RecordingFS",
     "UnsyncedFS",
     "WrappedFS",
-    "environment",
     "fresh_process",
     "killed",
-    "open_index",
     "open_quietly",
     "open_repository",
 ]

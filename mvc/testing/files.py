@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mvc.io.flushes import Flushes
-from mvc.io.os_errors import failure, sync_failure
-from mvc.system import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.system import FileIdentity, FileSystem, Flushes, ReadFile, WriteFile, failure, sync_failure
 
 T = TypeVar("T")
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mvc.api import CommitOptions, FileOptions, Repository
+from mvc.api import CommitOptions, FileOptions, Repository, set_value
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
-from mvc.repo.config import set_value
-from mvc.repo.lookup import manifests
 from mvc.system import FileSystem
 from mvc.testing.process import fresh_process, open_repository
 
@@ -59,7 +57,7 @@ class CheckedHistory:
 
     ``ids`` are the versions in order; ``states``, ``files`` and ``objects`` (content ids) what
     each one holds. ``settings`` are written to the repository's file; ``options`` are those of
-    every opening (``fs``, ``clock``, ``thresholds``, ``pool``).
+    every opening (``fs``, ``clock``, ``tuning``).
     """
 
     def __init__(
@@ -179,7 +177,10 @@ class CheckedHistory:
 
     def _noted(self, id_: CommitId, repo: Repository) -> CommitId:
         manifest = repo.manifest(id_)
-        self.objects[id_] = {*manifests.objects(manifest), manifest.id}
+        entries = manifest.all_entries
+        contents = {content.id for entry in entries for content in entry.contents}
+        skeletons = {entry.skeleton for entry in entries if entry.skeleton is not None}
+        self.objects[id_] = {*contents, *skeletons, manifest.id}
         self.ids.append(id_)
         return id_
 

@@ -9,12 +9,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import lmdb
-
-from mvc.api import Repository
-from mvc.repo.lookup import manifests
-from mvc.repo.opening import open_context
-from mvc.store.index.index import Index
+from mvc.api import Repository, Tuning, clear_caches
 from mvc.system import Clock, FileSystem
 from mvc.testing.files import Hook, HookedFS
 
@@ -73,26 +68,14 @@ def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
 
 def fresh_process() -> None:
     """Drops what the process has cached, as if it had just been started."""
-    manifests.clear()
+    clear_caches()
 
 
-def open_repository(root: Path, **options: Any) -> Repository:
-    """The repository of exactly this folder; ``options`` as of ``open_context``."""
-    return Repository(open_context(root, discover=False, **options))
+def open_repository(root: Path, *, tuning: Tuning | None = None, **options: Any) -> Repository:
+    """The repository of exactly this folder; ``options`` as of ``Repository.open``."""
+    return Repository.open(root, discover=False, tuning=tuning, **options)
 
 
 def open_quietly(root: Path, **options: Any) -> Repository:
     """The repository of exactly this folder, without threads."""
-    return open_repository(root, pool=InThisThread(), **options)
-
-
-def open_index(repo: Repository) -> Index | None:
-    """The index that an open repository reads; None where it reads the journal alone."""
-    lent = repo.context.store.snapshot._index.lent
-    return None if lent is None else lent.index
-
-
-def environment(index: Index | None) -> lmdb.Environment:
-    """LMDB's environment below an index, to look at it or to write what no mvc writes."""
-    assert index is not None
-    return index._env
+    return open_repository(root, tuning=Tuning(pool=InThisThread()), **options)

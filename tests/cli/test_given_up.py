@@ -168,8 +168,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     from mvc.names import RECIPE
     from mvc.repo import attached
     from mvc.repo.commit.commit import commit
-    from mvc.repo.commit.inputs import of_state
-    from mvc.repo.commit.request import CommitOptions, CommitRequest
+    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 
     with library.Repository.open(gone.folder) as repo:
         head = repo.find()
@@ -179,7 +178,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
         made = commit(
             repo.context,
             CommitRequest(
-                [of_state(state, "model.safetensors")],
+                [Change.of("model.safetensors", state, cached=False)],
                 options=CommitOptions(allow_empty=True),
                 message="forged",
                 attachments=carried,

@@ -17,7 +17,6 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.store.index.index import Index
 from mvc.store.journal.frames import Position
-from mvc.testing import environment
 from tests import children
 from tests.counters import count
 from tests.crash import mutations
@@ -25,6 +24,7 @@ from tests.crash.forks import run
 from tests.crash.images import folder_in_memory
 from tests.crash.ledger import Wrong
 from tests.crash.workers import Worker, warm_up_all
+from tests.lent_index import environment
 from tests.seeds import draw
 
 Patch = pytest.MonkeyPatch

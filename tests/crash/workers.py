@@ -29,7 +29,7 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.index import Index, Meta
-from mvc.testing import environment, open_index, open_quietly
+from mvc.testing import open_quietly
 from tests.crash import maintenance
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
@@ -40,6 +40,7 @@ from tests.crash.ledger import (
     check_claims,
     check_version,
 )
+from tests.lent_index import environment, open_index
 
 __all__ = ["Worker", "prepare", "warm_up_all"]
 

@@ -32,9 +32,10 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index
 from mvc.store.index import keys
-from mvc.testing import FixedClock, open_index
+from mvc.testing import FixedClock
 from tests.crash.story import state_of
 from tests.index_files import index_file
+from tests.lent_index import open_index
 
 __all__ = ["KINDS", "MODES", "case", "outcome_of", "prepare"]
 

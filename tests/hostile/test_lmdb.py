@@ -17,9 +17,9 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.store.index import keys
-from mvc.testing import environment, open_index
 from tests.counters import count
 from tests.hostile.bounded import ROOT
+from tests.lent_index import environment, open_index
 from tests.store.repositories import CheckedHistory
 
 FS = FileSystem()
@@ -63,7 +63,7 @@ CHILD = """
 import os, sys
 from mvc.api.repository import Repository
 from mvc.store.index import keys
-from mvc.testing import environment, open_index
+from tests.lent_index import environment, open_index
 repo = Repository.open(sys.argv[1])
 index = open_index(repo)
 meta = index.meta(repo.context.store.snapshot.identity)
@@ -101,7 +101,7 @@ def test_another_process_makes_the_map_larger(
 READER = """
 import sys, time
 from mvc.api.repository import Repository
-from mvc.testing import environment, open_index
+from tests.lent_index import environment, open_index
 repo = Repository.open(sys.argv[1])
 txn = environment(open_index(repo)).begin()
 txn.get(b"meta")

@@ -15,8 +15,7 @@ from mvc.names import RECIPE
 from mvc.recipes.recipe import recipe_base
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from tests.recipes.by_hand import PATH, trained
 
 
@@ -31,7 +30,7 @@ def test_the_base_is_what_a_sound_recipe_says(
     forged = commit(
         repo.context,
         CommitRequest(
-            [of_state(repo.checkout(made), PATH)],
+            [Change.of(PATH, repo.checkout(made), cached=False)],
             attachments={RECIPE: json.dumps(text | {"unknown": 1}).encode()},
             needs=[base],
             options=CommitOptions(allow_empty=True),

@@ -33,8 +33,7 @@ from mvc.models.environment import variables
 from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from tests.cli.program import Mvc
 from tests.recipes.recorded import recorded
 from tests.recipes.trainings import (
@@ -82,7 +81,7 @@ def altered(
             carried[name] = changes.get(key) or attached.read(repo.context, rev, name)
         except UnknownPath:
             carried[name] = attached.state(repo.context, rev, name)
-    change = of_state(repo.checkout(rev), "model.safetensors")
+    change = Change.of("model.safetensors", repo.checkout(rev), cached=False)
     needs = repo.version(rev).needs if needs is None else needs
     request = CommitRequest(
         [change], attachments=carried, needs=needs, options=CommitOptions(allow_empty=True)

@@ -22,8 +22,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from tests.oracle import reader
 
@@ -37,7 +36,7 @@ def state(seed: int = 0) -> dict[str, np.ndarray]:
 def keep(
     repo: mvc.Repository, seed: int, attachments: dict[str, Any], needs: tuple[CommitId, ...] = ()
 ) -> CommitResult:
-    changes = (of_state(state(seed), "model.safetensors"),)
+    changes = (Change.of("model.safetensors", state(seed), cached=False),)
     request = CommitRequest(
         changes, attachments=attachments, needs=needs, options=CommitOptions(allow_empty=True)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mvc import testing
-from mvc.api.repository import Repository
+from mvc.api import Repository, Tuning
 from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.testing.history import weights
 from tests.index_files import index_file
@@ -27,7 +27,7 @@ class CheckedHistory(testing.CheckedHistory):
         self.thresholds = thresholds
 
     def open(self) -> Repository:
-        self.options["thresholds"] = self.thresholds
+        self.options["tuning"] = Tuning(thresholds=self.thresholds)
         return super().open()
 
     def add(self, repo: Repository) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.api.repository import Repository
+from mvc.api import Repository
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH

@@ -21,9 +21,9 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
-from mvc.testing import open_index
 from tests.crash.story import state_of
 from tests.index_files import open_files, unindexed
+from tests.lent_index import open_index
 from tests.store.repositories import CheckedHistory, state, view_of
 
 PROJECT = Path(__file__).parents[2]

@@ -41,7 +41,7 @@ def remember(id_: ManifestId, manifest: Manifest) -> None:
             _kept.popitem(last=False)
 
 
-def clear() -> None:
+def clear_caches() -> None:
     """Empties the cache."""
     with _lock:
         _kept.clear()

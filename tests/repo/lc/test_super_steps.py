@@ -9,8 +9,7 @@ import torch
 
 import mvc
 from mvc.maintenance.repack.super_steps import join
-from mvc.testing import fresh_process, open_quietly, open_repository
-from mvc.testing.process import InThisThread
+from mvc.testing import fresh_process, open_quietly
 from tests.repo.lc.histories import check, grow, packed_bytes, start
 
 CHAIN = "lc:x=2,huffman"
@@ -38,7 +37,7 @@ def seconds(repo: mvc.Repository) -> float:
     """Processor time of reading the newest version: the best of several."""
     best = float("inf")
     for _ in range(3):
-        with open_repository(repo.root, pool=InThisThread()) as other:
+        with open_quietly(repo.root) as other:
             other.checkout("HEAD~64")  # what is read once is read
             begun = time.process_time()
             other.checkout()
