@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 835,
     "recipes": 1_804,
     "remote": 5_768,
-    "repo": 6_313,
+    "repo": 6_319,
     "report": 665,
     "server": 1_236,
     "serving": 574,

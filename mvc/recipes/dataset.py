@@ -33,7 +33,7 @@ from mvc.ids import CommitId
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
-from mvc.repo.checkout.checkout import write_files
+from mvc.repo.checkout.checkout import Changes, apply
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import in_memory
@@ -258,7 +258,7 @@ def place(context: Context, data: Data, folder: Path) -> Path:
         fs.make_dirs(folder)
     if reference is None:
         entries = {e.path: e for e in manifests.of_commit(context, data.version).entries}
-        write_files(context, None, folder, entries, progress=None, planned=False)
+        apply(context, Changes(None, folder, entries), planned=False)
     elif reference.url:
         _download(fs, data.name, reference, folder)
     else:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -25,9 +25,10 @@ from mvc.errors import (
     UnknownPath,
     UnknownRevision,
     WouldOverwrite,
+    WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.files import WriteFile
+from mvc.io.files import FileSystem, WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
@@ -68,6 +69,26 @@ class Restored(Struct, frozen=True):
     left_out: tuple[str, ...] = ()
 
 
+class Changes(Struct, frozen=True):
+    """Files to write into ``folder``, by name, files to delete there, and those that stay.
+
+    ``commit`` is the version that has the files, if it can have given them up.
+    """
+
+    commit: CommitId | None
+    folder: Path
+    writes: Mapping[str, FileEntry]
+    deletes: Sequence[str] = ()
+    unchanged: tuple[str, ...] = ()
+
+
+class Move(NamedTuple):
+    """A move of HEAD or a branch that is part of a checkout, and what its plan says of that."""
+
+    said: Mapping[str, str]
+    make: Callable[[], object]
+
+
 def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
     """The entries that ``paths`` (files or folders) name; all if no path is named.
 
@@ -86,6 +107,20 @@ def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
             raise UnknownPath(f"the version has no path {path}")
         chosen |= found
     return list(chosen.values())
+
+
+def chosen(
+    manifest: Manifest, paths: Sequence[str], everything: bool = False
+) -> tuple[list[FileEntry], tuple[str, ...]]:
+    """The entries to write elsewhere, and the paths of training states that are left out.
+
+    These stay unless ``paths`` or ``everything`` ask for them.
+    """
+    if paths and everything:
+        raise WrongUsage("name paths or ask for everything, not both")
+    states = frozenset() if paths or everything else manifest.training_states
+    entries = [e for e in select(manifest, paths) if e.path not in states]
+    return entries, tuple(sorted(states))
 
 
 def restore_all(
@@ -107,14 +142,14 @@ def restore_all(
         if create and isinstance(to, str):
             branch_change(context, to, commit)  # refuses a name before any file is written
         made = commit if create else None
+        move = Move(planned_move(here, to, made=made), partial(move_head, context, to, made))
         done = _restore(
             context,
             before.commit,
             commit,
             force=force,
             progress=progress,
-            then=planned_move(here, to, made=made) if here != to else None,
-            move=lambda: move_head(context, to, made),
+            move=None if here == to else move,
         )
         left = None
         if before.branch is None and before.commit is not None:
@@ -140,8 +175,10 @@ def fast_forward(
             commit,
             force=False,
             progress=progress,
-            then=planned_move(old, commit, branch=branch),
-            move=lambda: advance(context, {branch: (old, commit)}, "pull", note=branch),
+            move=Move(
+                planned_move(old, commit, branch=branch),
+                partial(advance, context, {branch: (old, commit)}, "pull", note=branch),
+            ),
         )
         return replace(done, branch=branch)
 
@@ -150,31 +187,24 @@ def _restore(
     context: Context,
     before: CommitId | None,
     commit: CommitId,
+    paths: Sequence[str] = (),
     *,
     force: bool,
     progress: Progress | None,
-    then: Mapping[str, str] | None,
-    move: Callable[[], object],
+    move: Move | None = None,
 ) -> Restored:
-    """Writes all files of ``commit`` over those of ``before``.
-
-    ``then`` says what ``move`` does, which is part of it; None for nothing.
-    """
+    """Writes files of ``commit`` over those of ``before``, all or ``paths``, then moves."""
     context.check_worktree()
-    if then is not None:
+    if move is not None:
         context.store.require()
         context.store.now_ns()
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before, force)
-    gone = [e for e in old.entries if e.path not in new.by_path]
-    writes, same = _to_write(context, old, new.entries, force)
-    deletes = _to_delete(context, old, gone, force)
-    named = {e.path: e for e in writes}
-    deleted = write_files(
-        context, commit, context.root, named, progress=progress,
-        deletes=_paths(deletes), then=then, move=move,
-    )  # fmt: skip
-    return Restored(commit, _paths(writes), deleted, _paths(same), branch=None, moved_head=False)
+    gone = [e for e in old.entries if e.path not in new.by_path and not paths]
+    changes = plan(context, commit, select(new, paths), old=old, gone=gone, force=force)
+    deleted = apply(context, changes, progress=progress, move=move)
+    written = tuple(changes.writes)
+    return Restored(commit, written, deleted, changes.unchanged, branch=None, moved_head=False)
 
 
 def restore_paths(
@@ -186,16 +216,10 @@ def restore_paths(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
-    context.check_worktree()
     with checking_out(context, context.root):
         at = head(context)
-        new = manifests.of_commit(context, commit)
-        old = manifests.of_commit(context, at.commit)
-        writes, same = _to_write(context, old, select(new, paths), force)
-        write_files(context, commit, context.root, {e.path: e for e in writes}, progress=progress)
-        return Restored(
-            commit, _paths(writes), (), _paths(same), branch=at.branch, moved_head=False
-        )
+        done = _restore(context, at.commit, commit, paths, force=force, progress=progress)
+        return replace(done, branch=at.branch)
 
 
 def switch(
@@ -270,10 +294,6 @@ def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownR
     )
 
 
-def _paths(entries: Sequence[FileEntry]) -> tuple[str, ...]:
-    return tuple(entry.path for entry in entries)
-
-
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
     """The manifest the working tree was written from.
 
@@ -291,36 +311,39 @@ def _present_version(context: Context, commit: CommitId | None, force: bool) -> 
 # -- what may be overwritten or deleted: only files that a named version holds -----------
 
 
-def _to_write(
-    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
-) -> tuple[list[FileEntry], list[FileEntry]]:
-    """(entries to write, unchanged entries). Raises WouldOverwrite if work would be lost.
+def plan(
+    context: Context,
+    commit: CommitId,
+    entries: Sequence[FileEntry],
+    *,
+    old: Manifest,
+    gone: Sequence[FileEntry] = (),
+    force: bool,
+) -> Changes:
+    """Writes ``entries`` and deletes ``gone``, where these are on disk.
 
-    ``old`` is the version that the working tree was written from.
+    ``old`` is the version that the working folder was written from. Raises WouldOverwrite for a
+    file that no named version holds, unless ``force``.
     """
-    writes, same, lost = [], [], []
+    writes: dict[str, FileEntry] = {}
+    deletes, unchanged, lost = [], [], []
     for entry in entries:
         present = _present(context, entry.path)
         if isinstance(present, FileEntry) and present.content_id == entry.content_id:
-            same.append(entry)
+            unchanged.append(entry.path)
             continue
-        writes.append(entry)
+        writes[entry.path] = entry
         if present is not None and not (force or _is_kept(context, old, present)):
             lost.append(entry.path)
+    for entry in gone:
+        present = _present(context, entry.path)
+        if present is not None:
+            deletes.append(entry.path)
+            if not (force or _is_kept(context, old, present)):
+                lost.append(entry.path)
     _refuse(lost)
-    _refuse_links(context, writes)
-    return writes, same
-
-
-def _to_delete(
-    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
-) -> list[FileEntry]:
-    """Those of ``entries`` that have a file. Raises WouldOverwrite if work would be lost."""
-    found = [(e, p) for e in entries if (p := _present(context, e.path)) is not None]
-    _refuse([e.path for e, p in found if not (force or _is_kept(context, old, p))])
-    deletes = [entry for entry, _ in found]
-    _refuse_links(context, deletes)
-    return deletes
+    _refuse_links(context.store.fs, context.root, [*writes, *deletes])
+    return Changes(commit, context.root, writes, deletes, tuple(unchanged))
 
 
 def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
@@ -350,14 +373,14 @@ def _refuse(lost: Sequence[str]) -> None:
         )
 
 
-def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
-    """Raises WouldOverwrite if a folder on the way to an entry is a symbolic link.
+def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
+    """Raises WouldOverwrite if a folder on the way to a path is a symbolic link.
 
     Writing and deleting refuse links as well; this check comes before the first file.
     """
-    parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
+    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):
-        identity = context.store.fs.stat(context.root / parent, follow=False)
+        identity = fs.stat(root / parent, follow=False)
         if identity is not None and identity.is_symlink:
             raise WouldOverwrite(
                 f"{parent} is a symbolic link: nothing is written through it",
@@ -368,30 +391,25 @@ def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
 # -- writing -------------------------------------------------------------------------
 
 
-def write_files(
+def apply(
     context: Context,
-    commit: CommitId | None,
-    folder: Path,
-    entries: Mapping[str, FileEntry],
+    changes: Changes,
     *,
     progress: Progress | None = None,
-    deletes: Sequence[str] = (),
     planned: bool = True,
-    then: Mapping[str, str] | None = None,
-    move: Callable[[], object] | None = None,
+    move: Move | None = None,
 ) -> tuple[str, ...]:
-    """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
+    """Writes all files, then deletes; returns the names that are gone (``replacing``).
 
-    Returns those of them that are gone (``replacing``). ``commit`` is the version that
-    has the entries, if it can have given them up: then WeightsDropped is raised once the first
-    file could be made, so that nobody trains for a place that takes no file.
-    ``planned``: the next command completes what a killed process leaves, if the repository can be
-    written (``mvc.io.replacement``). ``then`` says what ``move`` does, which is part of it.
+    Raises WeightsDropped once the first file could be made, so that nobody trains for a place that
+    takes no file. ``planned``: the next command completes what a killed process leaves, if the
+    repository can be written (``mvc.io.replacement``).
     """
+    entries, commit = changes.writes, changes.commit
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
-    done, recovery = 0, context.store.recovery
+    done, store, recovery = 0, context.store, context.store.recovery
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
@@ -406,23 +424,22 @@ def write_files(
 
         fill_file(recovery, entry, file, advance)
 
-    plans = context.store.folder / PLANS if planned and context.store.writable else None
     with (
         recovery.by_products.keeping(),
         replacing(
-            context.store.fs,
-            folder,
+            store.fs,
+            changes.folder,
             {name: partial(fill, name) for name in entries},
-            [name for name in deletes if not is_foreign(name)],
-            plans=plans,
-            inside=folder == context.root,
+            [name for name in changes.deletes if not is_foreign(name)],
+            plans=store.folder / PLANS if planned and store.writable else None,
+            inside=changes.folder == context.root,
             checks={name: entry.content_id.hex() for name, entry in entries.items()},
-            then=then,
+            then=None if move is None else move.said,
             version="" if commit is None else commit.hex(),
         ) as deleted,
     ):
-        if then is not None and move is not None:
-            move()
+        if move is not None:
+            move.make()
         return tuple(deleted)
 
 

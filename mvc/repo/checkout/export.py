@@ -21,7 +21,7 @@ from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
-from mvc.repo.checkout.checkout import Restored, select, write_files
+from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context
 from mvc.repo.interrupted import checking_out
@@ -61,7 +61,7 @@ def export(
     fs = context.store.fs
     refuse_store(fs, output)
     with checking_out(context, output):
-        entries, left_out = chosen(context, commit, paths, options.everything)
+        entries, left_out = chosen(manifests.of_commit(context, commit), paths, options.everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
         branch = head_if_known(context).branch
@@ -85,7 +85,8 @@ def export(
         with removing_if_failed(fs) as made:
             make_folder(fs, folder, made=made)
             real = fs.realpath(folder)
-            deleted = write_files(context, commit, real, named, progress=progress, deletes=extra)
+            changes = Changes(commit, real, named, extra)
+            deleted = apply(context, changes, progress=progress)
         _remove_emptied(fs, real, deleted)
         return replace(
             done,
@@ -114,11 +115,12 @@ def export_to(
             f"the output takes no bytes: {error}",
             hint="pass a path, or a stream that is open for writing bytes",
         ) from None
-    entries, left_out = chosen(context, commit, paths)
+    entries, left_out = chosen(manifests.of_commit(context, commit), paths)
     entry = _only(entries, "a stream")
     fs = context.store.fs
     with fs.temporary_folder() as folder:
-        write_files(context, commit, folder, {"file": entry}, progress=progress, planned=False)
+        changes = Changes(commit, folder, {"file": entry})
+        apply(context, changes, progress=progress, planned=False)
         with fs.open_read(folder / "file") as file:
             for start in range(0, entry.size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entry.size - start)))
@@ -126,18 +128,6 @@ def export_to(
     return Restored(
         commit, (entry.path,), (), (), branch=branch, moved_head=False, left_out=left_out
     )
-
-
-def chosen(
-    context: Context, commit: CommitId, paths: Sequence[str], everything: bool = False
-) -> tuple[list[FileEntry], tuple[str, ...]]:
-    """The entries to write, and the paths of training states that are left out."""
-    manifest = manifests.of_commit(context, commit)
-    if paths and everything:
-        raise WrongUsage("name paths or ask for everything, not both")
-    states = frozenset() if paths or everything else manifest.training_states
-    chosen = [e for e in select(manifest, paths) if e.path not in states]
-    return chosen, tuple(sorted(states))
 
 
 def _only(entries: Sequence[FileEntry], output: str) -> FileEntry:
@@ -247,9 +237,8 @@ def _swap(
         link = parent / f"{SWAPPED}{name}.link"
         try:
             fs.make_dir(new)
-            write_files(
-                context, commit, new, {e.path: e for e in entries}, progress=progress, planned=False
-            )
+            changes = Changes(commit, new, {e.path: e for e in entries})
+            apply(context, changes, progress=progress, planned=False)
             fs.unlink(link, missing_ok=True)
             fs.symlink(new.name, link)
             fs.sync_dir(parent)

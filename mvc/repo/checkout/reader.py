@@ -21,7 +21,7 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.store.recovery.recover import Recovery
+from mvc.store.store import Store
 from mvc.types import Bytes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def open_file(context: Context, commit: CommitId, path: str) -> VersionFile:
             hint="'mvc ls REVISION' lists what a version holds",
         )
     check_available(context, commit, [entry])
-    return VersionFile(context.store.recovery, entry)
+    return VersionFile(context.store, entry)
 
 
 class _Part(NamedTuple):
@@ -60,12 +60,12 @@ class VersionFile(io.RawIOBase):
 
     mode = "rb"
 
-    def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
+    def __init__(self, store: Store, entry: FileEntry) -> None:
         super().__init__()
         self.entry = entry
         self.size = entry.size
         self.path = self.name = entry.path
-        self._recovery = recovery
+        self._store = store  # its recovery is another one once packs were rewritten
         self._at = 0
         self._parts = _parts(entry)
         self._lock = threading.RLock()
@@ -79,7 +79,7 @@ class VersionFile(io.RawIOBase):
         Raises UnknownPath for a key that it lacks.
         """
         wanted = {tensor.content for tensor in self.entry.tensors if tensor.key in keys}
-        contents = in_memory(self._recovery, self.entry, wanted)
+        contents = in_memory(self._store.recovery, self.entry, wanted)
         return values(self.entry, contents.__getitem__, keys, library)
 
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
@@ -94,7 +94,7 @@ class VersionFile(io.RawIOBase):
     def skeleton(self) -> bytes:
         """The bytes outside of contents; checksums are zero."""
         if self._skeleton is None:
-            self._skeleton = skeleton_of(self._recovery, self.entry)
+            self._skeleton = skeleton_of(self._store.recovery, self.entry)
         return self._skeleton
 
     def readable(self) -> bool:
@@ -161,7 +161,7 @@ class VersionFile(io.RawIOBase):
                     total += part.length
                 elif part.kind == "content":
                     break
-            self._recovered = in_memory(self._recovery, self.entry, chosen)
+            self._recovered = in_memory(self._store.recovery, self.entry, chosen)
         return self._recovered[wanted]
 
     def _sum(self, check: Check) -> bytes:
