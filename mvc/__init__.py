@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.export import export_model
-    from mvc.models.models import Architecture, load_model
+    from mvc.models.models import Architecture, describe_model, load_model
     from mvc.pipelines.requirements import Requirements
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import constructed
@@ -64,6 +64,7 @@ __all__ = [
     "__version__",
     "clone",
     "constructed",
+    "describe_model",
     "export_model",
     "first_change",
     "heal",
@@ -103,6 +104,7 @@ _LAZY = {
     "Requirements": "mvc.pipelines.requirements",
     "Resumed": "mvc.training.resume",
     "clone": "mvc.api.clone",
+    "describe_model": "mvc.models.models",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
     "heal": "mvc.api.healing",

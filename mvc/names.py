@@ -23,6 +23,9 @@ DEFAULT_STATE = "model.safetensors"
 ATTACHED = ".mvc/"
 """How the paths begin that a version carries beside its files; no file can have such a path."""
 
+SCRATCH = "retraining"
+"""The folder of ``.mvc`` with the scratch folders of processes."""
+
 PATCH = "code.patch"
 """What a version carries that its code differed by from its git commit."""
 

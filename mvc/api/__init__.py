@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
     from mvc.maintenance.retention import Best, Retention
     from mvc.maintenance.stats import Stats
+    from mvc.maintenance.weights import Alternative
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.model.tensor import TensorSpec
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import LogEntry, LogOptions
+    from mvc.repo.lookup.availability import Availability, Dropped, Stored
     from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
     from mvc.repo.lookup.revisions import Rev
@@ -67,7 +69,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS",
+    "Alternative",
     "Annotation",
+    "Availability",
     "Best",
     "Checked",
     "Chosen",
@@ -79,6 +83,7 @@ __all__ = [
     "Config",
     "Deployed",
     "Diff",
+    "Dropped",
     "FileChange",
     "FileDiff",
     "FileEntry",
@@ -119,6 +124,7 @@ __all__ = [
     "Stats",
     "Status",
     "Storage",
+    "Stored",
     "TensorDiff",
     "TensorSpec",
     "Tracking",
@@ -151,7 +157,9 @@ __all__ = [
 ]
 
 _IN = {
+    "Alternative": "mvc.maintenance.weights",
     "Annotation": "mvc.repo.statements.annotations",
+    "Availability": "mvc.repo.lookup.availability",
     "Best": "mvc.maintenance.retention",
     "Checked": "mvc.io.ssh_keygen",
     "Chosen": "mvc.maintenance.forget",
@@ -163,6 +171,7 @@ _IN = {
     "Config": "mvc.repo.config",
     "Deployed": "mvc.repo.statements.live",
     "Diff": "mvc.repo.diff.diff",
+    "Dropped": "mvc.repo.lookup.availability",
     "FileChange": "mvc.repo.worktree.status",
     "FileDiff": "mvc.repo.content.compare",
     "FileEntry": "mvc.model.manifest",
@@ -204,6 +213,7 @@ _IN = {
     "Stats": "mvc.maintenance.stats",
     "Status": "mvc.repo.worktree.status",
     "Storage": "mvc.api.storage",
+    "Stored": "mvc.repo.lookup.availability",
     "TensorDiff": "mvc.repo.content.compare",
     "TensorSpec": "mvc.model.tensor",
     "Tracking": "mvc.api.remotes",

@@ -6,7 +6,7 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -44,6 +44,7 @@ from mvc.times import Time, moment_of
 from mvc.types import PathName, Progress, Reason, Unpicklable
 
 if TYPE_CHECKING:
+    from mvc.adapters.state_file import StateFile
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.io.ssh_keygen import Checked
@@ -58,11 +59,12 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.request import CommitOptions, FileContent, FileOptions
+    from mvc.repo.commit.request import Attachment, CommitOptions, FileContent, FileOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import Log, LogOptions
+    from mvc.repo.lookup.availability import Availability
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
@@ -277,13 +279,12 @@ class Repository(Unpicklable):
         *,
         path: str = DEFAULT_STATE,
         states: Mapping[str, FileContent | None] | None = None,
-        model: Any = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         pipeline: str | Requirements | None = None,
-        attachments: Mapping[str, bytes | Mapping[str, object]] | None = None,
+        attachments: Mapping[str, Attachment] | None = None,
         files: FileOptions | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
@@ -295,14 +296,12 @@ class Repository(Unpicklable):
         the file that is there, None for one that leaves; they may also stand alone. Instead of a
         mapping there may be a ``mvc.state.StateFile``, which is stored as it is, or a ``FileEntry``
         of a manifest, whose content is stored already; ``state`` with such values is one of files
-        by path. ``model`` is the live module whose state is committed, or a ``mvc.Architecture``
-        that says how it is built: the version then carries its source code and the environment
-        (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain data
-        (hyper-parameters, the name of a data set), kept as texts. ``attachments`` are what the
-        version carries beside its files, by name. ``deploy`` names the target on which the version
-        goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery`` then bounds the
-        recovery of this version. ``files`` says how paths are read, ``options`` has the rarer
-        arguments. A mapping is committed even if nothing changed.
+        by path. ``metrics`` are numbers; ``params`` are texts or plain data (hyper-parameters, the
+        name of a data set), kept as texts. ``attachments`` are what the version carries beside its
+        files, by name, such as what ``mvc.describe_model`` returns. ``deploy`` names the target on
+        which the version goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery``
+        then bounds the recovery of this version. ``files`` says how paths are read, ``options`` has
+        the rarer arguments. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -319,18 +318,23 @@ class Repository(Unpicklable):
         from mvc.pipelines.requirements import pipeline_and_bound
         from mvc.repo.commit.committing import commit_files, commit_states
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import CommitOptions, CommitRequest, FileOptions, check_request
+        from mvc.repo.commit.request import (
+            CommitOptions,
+            CommitRequest,
+            FileOptions,
+            check_request,
+        )
         from mvc.repo.statements.protection import refuse_protected
 
         chosen = options or CommitOptions()
         text, bound = pipeline_and_bound(pipeline)
-        state, carried = self._carried(model, state, path, chosen)
         given = states_by_path(state, path, states)
         every = files is not None and files.all
         has_files = not isinstance(state, Mapping) and bool(
             state is not None or every or states is None
         )
-        if files is not None and not has_files:
+        on_disk = has_files or any(isinstance(each, Path) for each in given.values())
+        if files is not None and not on_disk:
             raise WrongUsage("files= is for paths", hint="pass the state in states= instead")
         if not has_files and not given:
             raise WrongUsage("states names no state")
@@ -353,9 +357,7 @@ class Repository(Unpicklable):
             deploy_time_ns=self._moment(chosen.at),
             pipeline=text,
             time_ns=self._moment(chosen.time),
-            attachments={**carried, **(attachments or {})},
-            needs=chosen.needs,
-            tag=chosen.tag,
+            attachments=attachments or {},
             options=chosen,
         )
         if chosen.push:
@@ -367,9 +369,9 @@ class Repository(Unpicklable):
             request = replace(request, deploy=None, deploy_time_ns=None)
         announce = announcing(self.context, None if chosen.detached else request.deploy)
         whole, context = deploy is not None and not chosen.anyway, self.context
-        act = partial(commit_states, context, given, path, request=request, whole=whole)
+        read = files or FileOptions()
+        act = partial(commit_states, context, given, path, request=request, read=read, whole=whole)
         if has_files:
-            read = files or FileOptions()
             act = partial(
                 commit_files, context, state, given, request=request, read=read, whole=whole
             )
@@ -389,29 +391,6 @@ class Repository(Unpicklable):
                 hint=error.hint,
             ) from error
         return replace(done, deployment=made)
-
-    def _carried(
-        self, model: Any, state: Any, path: str, options: CommitOptions
-    ) -> tuple[Any, dict[str, bytes]]:
-        if model is None and not options.environment:
-            return state, {}
-        from mvc.models import environment, models
-
-        carried: dict[str, bytes] = {}
-        fs = self.context.store.fs
-        if model is not None:
-            live = models.live_model(model)
-            if state is None and live is not None:
-                state = live.state_dict()
-            if not isinstance(state, Mapping):
-                raise WrongUsage(
-                    "model says how a state is built, and none is given",
-                    hint="pass model.state_dict() as the first argument, or the live model",
-                )
-            carried |= models.attachments(model, state, path, fs)
-        if options.environment is not False:
-            carried[environment.NAME] = environment.capture(fs, with_torch=False).encoded
-        return state, carried
 
     # -- getting versions back -------------------------------------------------------------
 
@@ -615,6 +594,28 @@ class Repository(Unpicklable):
         data = in_memory(self.context.store.recovery, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
+    def attachment(self, rev: Rev, name: str) -> Any:
+        """What a version carries beside its files under a name: bytes, or a state.
+
+        Raises UnknownPath if it carries nothing of this name, DamagedData.
+        """
+        from mvc.repo import attached
+
+        return attached.read(self.context, self.find(rev), name)
+
+    def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
+        """While the block runs, the file at ``path`` of a version is read from ``file``.
+
+        Raises DamagedData if that has another state.
+        """
+        from mvc.maintenance.weights import providing
+
+        return providing(self.context, self.find(rev), path, file)
+
+    def availability(self, rev: Rev = "HEAD") -> Availability:
+        """Whether the state of a version is here, was dropped for a recipe, or is gone."""
+        return availability.resolve(self.context, self.find(rev))
+
     def forgotten_ns(self, rev: Rev) -> int | None:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
         return availability.forgotten_ns(self.context, self.find(rev))
@@ -729,11 +730,12 @@ class Repository(Unpicklable):
             self.context, lambda: diff.diff(self.context, a, b, paths, progress=progress)
         )
 
-    def identify(self, path: PathName) -> list[Identified]:
-        """Which versions have the state of this file; from hashes alone."""
+    def identify(self, file: PathName | FileEntry) -> list[Identified]:
+        """Which versions have the state of this file, newest first; from hashes alone."""
         from mvc.repo.worktree import identify
 
-        return identify.identify(self.context, Path(path))
+        given = Path(file) if isinstance(file, str | PathLike) else file
+        return identify.identify(self.context, given)
 
     def version_with(self, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
         """The newest stored version that introduced this state at this path; None without one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
+    from mvc.adapters.state_file import StateFile
     from mvc.maintenance.backup import BackedUp
     from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.fsck.fsck import FsckReport
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import Repaired
     from mvc.maintenance.stats import Stats
+    from mvc.maintenance.weights import Alternative, Cost
     from mvc.repo.queries import Queries
     from mvc.repo.version_stats import VersionStats
 
@@ -44,20 +47,18 @@ class Storage:
         cache. Stats and reports count with it; what is stored never depends on it.
         """
         from mvc.maintenance import stats
-        from mvc.recipes.recipe import recipe_base
 
         if calibrate:
             from mvc.store.recovery import rates
 
             rates.calibrate(self.context.store.fs)
-        return stats.stats(self.context, recipe_base)
+        return stats.stats(self.context)
 
     def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
         """As ``stats``, and how each version that is not forgotten is stored, and its price."""
         from mvc.maintenance import stats
-        from mvc.recipes.recipe import recipe_base
 
-        return stats.by_version(self.context, recipe_base)
+        return stats.by_version(self.context)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path the tensors of a version that are stored as an optimizer's step from another."""
@@ -179,6 +180,56 @@ class Storage:
 
         return receipts(self.context)
 
+    def work_folder(self) -> AbstractContextManager[Path]:
+        """A new folder in ``.mvc``, for the length of a block.
+
+        The next one, and ``gc``, delete what killed processes left.
+        """
+        from mvc.maintenance.leftovers import work_folder
+
+        return work_folder(self.context)
+
+    def proofs(self) -> dict[CommitId, ReplayProof]:
+        """The versions whose weights a replay on this repository has made again."""
+        return availability.proven_here(self.context)
+
+    def prove(self, rev: Rev, path: str, *, base: CommitId, seconds: float, where: str) -> None:
+        """Records that a replay here made the file ``path`` of a version, from version ``base``."""
+        from mvc.maintenance.weights import prove
+
+        commit = resolve(self.context, rev)
+        prove(self.context, commit, path, base=base, seconds=seconds, where=where)
+
+    def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
+        """What a version, or its file ``path``, costs as it is stored.
+
+        Bytes that the version ``besides`` has as well do not count.
+        """
+        from mvc.maintenance.weights import cost
+
+        return cost(self.context, resolve(self.context, rev), path, besides)
+
+    def drop_weights(
+        self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
+    ) -> None:
+        """Drops the weights of versions that can be made again; durable on return.
+
+        All that is needed for that is read and hashed before. Raises CannotRetrain where no replay
+        on this repository has proven it (``prove``), DamagedData; then nothing is dropped.
+        """
+        from mvc.maintenance.weights import drop
+
+        drop(self.context, alternatives, reason=reason)
+
+    def store_weights(self, rev: Rev, file: StateFile | None = None) -> None:
+        """Stores weights again that a version dropped: ``file``, or what other versions have.
+
+        Raises WeightsDropped if there is neither, DamagedData if the file has another state.
+        """
+        from mvc.maintenance.weights import store
+
+        store(self.context, resolve(self.context, rev), file)
+
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
         """The bytes of all packs that each recovery bound would take, and the stored layout."""
         from mvc.maintenance.repack.repack import draw_curve
@@ -214,6 +265,7 @@ class Storage:
         remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
+        alternatives: Mapping[CommitId, Alternative] | None = None,
         dry_run: bool = False,
         reason: Reason = "",
         progress: Progress | None = None,
@@ -224,8 +276,9 @@ class Storage:
         count. ``add_queried`` adds that many versions, those that were asked for most often. With
         ``dry_run`` only the plan is made.
 
-        Without an aim and with the setting ``store.storage_weight``, weights whose proven recipe is
-        cheaper are given up, too. Raises WeightsDropped for a version to ``add`` that has none.
+        Without an aim and with the setting ``store.storage_weight``, weights of versions with
+        ``alternatives`` (``mvc.recipes.alternatives``) are dropped where that is cheaper. Raises
+        WeightsDropped for a version to ``add`` that has none.
         """
         from mvc.maintenance.repack.goal import goal_of
         from mvc.maintenance.repack.repack import repack
@@ -241,18 +294,6 @@ class Storage:
             self.context, interval=interval, max_recovery=max_recovery, max_size=max_size,
             add=added, remove=removed, add_queried=add_queried, super_step=super_step,
         )  # fmt: skip
-        if goal.weight is not None and self.context.fresh().has_any(ReplayProof):
-            from mvc.recipes.weights import all_proven, drop
-
-            weighed = replace(goal, proven=all_proven(self.context))
-            if dry_run or not weighed.proven:
-                return repack(self.context, weighed, dry_run=dry_run, progress=progress)
-            # Weights that are given up go first: the layout of the rest does not rely on them.
-            plan = repack(self.context, weighed, dry_run=True, progress=progress).plan
-            if plan.given_up:
-                drop(self.context, plan.given_up, reason=reason)
-            done = repack(self.context, goal, reason=reason, progress=progress)
-            return replace(
-                done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices)
-            )
+        if goal.weight is not None:
+            goal = replace(goal, alternatives=alternatives or {})
         return repack(self.context, goal, dry_run=dry_run, reason=reason, progress=progress)

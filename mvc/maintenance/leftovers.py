@@ -15,9 +15,9 @@ from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileSystem
+from mvc.names import SCRATCH
 from mvc.repo.context import Context
 
-_FOLDER = "retraining"
 _LOCK = ".lock"
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -29,7 +29,7 @@ def work_folder(context: Context) -> Iterator[Path]:
 
     Raises DamagedData if something else than a folder, as a symbolic link, has the parent's name.
     """
-    fs, parent = context.store.fs, context.store.folder / _FOLDER
+    fs, parent = context.store.fs, context.store.folder / SCRATCH
     if not context.store.writable:
         with fs.temporary_folder() as folder:
             yield folder
@@ -53,7 +53,7 @@ def work_folder(context: Context) -> Iterator[Path]:
 
 def clear_leftovers(context: Context) -> None:
     """Deletes the folders that no living process works in."""
-    fs, parent = context.store.fs, context.store.folder / _FOLDER
+    fs, parent = context.store.fs, context.store.folder / SCRATCH
     there = fs.stat(parent, follow=False)
     if there is None or not there.is_dir:
         return

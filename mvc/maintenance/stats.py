@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -29,9 +28,6 @@ from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.text import html_table, size
-
-BaseOf: TypeAlias = Callable[[Context, CommitId], CommitId | None]
-"""The version that the recipe of a version trains; None where that is not known."""
 
 _KINDS = ("full", "delta", "metadata")
 _TRIED = 3  # predicted pieces of each kind that are coded as deltas, too, to see what that takes
@@ -105,18 +101,18 @@ class Stats(Struct, frozen=True):
         return html_table(("", ""), [row for row in rows if row[1]])
 
 
-def stats(context: Context, base_of: BaseOf) -> Stats:
+def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return retry_on_rewrite(context.store.snapshot, lambda: _look(context, base_of))[0]
+    return retry_on_rewrite(context.store.snapshot, lambda: _look(context))[0]
 
 
-def by_version(context: Context, base_of: BaseOf) -> tuple[Stats, dict[CommitId, VersionStats]]:
+def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context, base_of))
+    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context))
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
-def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
+def _look(context: Context) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
     found = read(context.store)
     contents = found.contents
@@ -129,10 +125,7 @@ def _look(context: Context, base_of: BaseOf) -> tuple[Stats, _Figures]:
     seconds = _seconds(found, contents, rates)
     found.price(seconds)
     groups = _SharedPayloads(found, seconds) if any(found.groups) or len(found.input_row) else None
-    recipes = {
-        commit: (gone.seconds, base_of(context, commit))
-        for commit, gone in all_dropped(context).items()
-    }
+    recipes = {id_: (gone.seconds, gone.base) for id_, gone in all_dropped(context).items()}
     held = _hold(found, contents, rates, groups=groups, recipes=recipes)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     packs, weight = sum(stored.values()), context.config.get("store.storage_weight")

@@ -191,19 +191,15 @@ def distribution_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def capture(fs: FileSystem | None = None, *, with_torch: bool = True) -> Environment:
-    """The environment of this process.
-
-    Torch is imported for it if ``with_torch``, and described if it is there or can be imported.
-    """
-    files = fs or FileSystem()
+def capture(*, with_torch: bool = True) -> Environment:
+    """The environment of this process; torch is imported for it if ``with_torch``."""
     sections: dict[str, Mapping[str, Value]] = {
         "python": _python(),
         "cpu": {"machine": platform.machine(), "model": _processor()},
         "gpu": _graphics(),
         "platform": _platform(),
         "variables": {k: v for k, v in os.environ.items() if chooses_kernels(k)},
-        "packages": dict(_packages(files)),
+        "packages": dict(_packages()),
     }
     if with_torch or "torch" in sys.modules:
         try:
@@ -278,12 +274,12 @@ _FOLDERS: dict[tuple[str, int], dict[str, str]] = {}
 """The packages of a folder, as long as its time of change is the same."""
 
 
-def _packages(fs: FileSystem) -> Iterator[tuple[str, str]]:
+def _packages() -> Iterator[tuple[str, str]]:
     """Installed packages and versions by the names of their metadata folders.
 
     Of a package that several folders of ``sys.path`` have, the first counts, as for ``import``.
     """
-    found: dict[str, str] = {}
+    fs, found = FileSystem(), dict[str, str]()
     for folder in sys.path:
         identity = fs.stat(Path(folder)) if folder.startswith("/") else None
         if identity is None or not identity.is_dir:

@@ -11,9 +11,7 @@ from msgspec.structs import replace
 from mvc.errors import WouldOverwrite
 from mvc.models import environment, models
 from mvc.names import printable
-from mvc.repo import attached
-from mvc.repo.checkout.outputs import refuse_store
-from mvc.system import WriteFile
+from mvc.system import FileSystem, WriteFile
 
 if TYPE_CHECKING:
     from mvc.api import Repository, Restored, Rev
@@ -92,14 +90,12 @@ def export_model(
 
     Raises UnknownPath if the version has no code, WouldOverwrite without ``force``, DamagedData.
     """
-    context, commit, output = repo.context, repo.find(rev), Path(folder)
-    fs = context.store.fs
-    refuse_store(fs, output)
-    model = models.read_model(context, commit)
-    files = dict(models.code_of(context, commit, model.files, model.packages).files)
+    fs, commit, output = FileSystem(), repo.find(rev), Path(folder)
+    model = models.read_model(repo, commit)
+    files = dict(models.code_of(repo, commit, model.files, model.packages).files)
     files |= {models.NAME: model.encoded, LOADER: _LOADER}
-    if environment.NAME in attached.names(context, commit):
-        files[environment.NAME] = attached.read(context, commit, environment.NAME)
+    if environment.NAME in repo.version(commit).attached:
+        files[environment.NAME] = models.attached_bytes(repo, commit, environment.NAME)
     own = sorted(files.keys() & repo.manifest(commit).by_path.keys())
     if own:
         raise WouldOverwrite(f"{printable(own[0])} is also a file of the version itself")

@@ -16,7 +16,6 @@ from blake3 import blake3
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.api import fetches
 from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import (
     CannotBuild,
@@ -31,14 +30,11 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.limits import MAX_ARGUMENTS
+from mvc.models import environment
 from mvc.models.sources import place_of, sources_of
 from mvc.models.stored_code import StoredCode, is_code
-from mvc.names import check_path, printable
-from mvc.repo import attached
-from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.names import DEFAULT_STATE, check_path, printable
 from mvc.structure import as_node, encode, of_node
-from mvc.system import FileSystem
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +51,7 @@ _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 
 
 class Architecture(Struct, frozen=True):
-    """What builds a model; given to ``Repository.commit`` as ``model``.
+    """What builds a model; given to ``describe_model``.
 
     ``model`` is the live module, its class, or a function that makes one like it. ``arguments``
     are what the class or function is called with, by name: plain data (texts, numbers, True,
@@ -126,46 +122,31 @@ class StoredModel(Struct, frozen=True):
 # -- recording -------------------------------------------------------------------------
 
 
-def live_model(model: object) -> torch.nn.Module | None:
-    """The module that a live model is, without wrappers; None for an Architecture of no live one.
-
-    Raises WrongUsage for any other object.
-    """
-    need_torch("recording how a model is built")
-    import torch
-
-    from mvc.training.state.parts import unwrap
-
-    found = model.model if isinstance(model, Architecture) else model
-    if isinstance(found, torch.nn.Module):
-        return unwrap(found)
-    if isinstance(model, Architecture):
-        return None
-    what = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
-    raise WrongUsage(
-        f"model is {what}: it must be a torch.nn.Module",
-        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
-    )
-
-
-def attachments(
-    model: object, state: Mapping[str, Any], path: str, fs: FileSystem
+def describe_model(
+    model: object, state: Mapping[str, Any] | None = None, *, path: str = DEFAULT_STATE
 ) -> dict[str, bytes]:
-    """As ``describe``, by the names under which a version carries it."""
-    stored, files = describe(model, state, path, fs)
-    return {NAME: stored.encoded, **files}
+    """The attachments by which a version's model can be built again (docs/models.md).
+
+    ``model`` is a live module, or an Architecture. ``state`` is what is committed at ``path``, by
+    default that of the live module. Raises CannotRecord for what could not be built again.
+    """
+    stored, files = describe(model, state, path)
+    return {NAME: stored.encoded, environment.NAME: environment.capture().encoded, **files}
 
 
 def describe(
-    model: object, state: Mapping[str, Any], path: str, fs: FileSystem
+    model: object, state: Mapping[str, Any] | None, path: str
 ) -> tuple[StoredModel, Mapping[str, bytes]]:
-    """How the model of ``state``, kept at ``path``, is built, and the files of its code.
-
-    ``model`` is a live module or an Architecture. Raises CannotRecord for what could not be
-    built again, WrongUsage for another object.
-    """
-    live = live_model(model)
+    """How the model of ``state``, kept at ``path``, is built, and the files of its code."""
+    live = _live(model)
     given = model if isinstance(model, Architecture) else Architecture(live)
+    if state is None and live is not None:
+        state = live.state_dict()
+    if not isinstance(state, Mapping):
+        raise WrongUsage(
+            "this says how a state is built, and none is given",
+            hint="pass model.state_dict() as the second argument, or the live model",
+        )
     if live is not None and given.arguments is None:
         given = _BUILT.get(live) or given
     target = given.model if live is None or given is _BUILT.get(live) else type(live)
@@ -175,7 +156,7 @@ def describe(
         raise CannotRecord(
             f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes"
         )
-    sources = sources_of([target], given.sources, fs)
+    sources = sources_of([target], given.sources)
     _check_fit(target, arguments, packed, state)
     module, name = place_of(target)
     hashes = {file: blake3(data).hexdigest() for file, data in sources.files.items()}
@@ -183,6 +164,30 @@ def describe(
         module, name, arguments, weights=path, files=hashes, packages=sources.packages
     )
     return stored, sources.files
+
+
+def _live(model: object) -> torch.nn.Module | None:
+    """The live module; None for an Architecture of none."""
+    need_torch("recording how a model is built")
+    import torch
+
+    from mvc.training.state.parts import unwrap
+
+    found = model.model if isinstance(model, Architecture) else model
+    if isinstance(found, torch.nn.Module):
+        if unwrap(found) is not found:
+            raise CannotRecord(
+                f"the model is wrapped ({type(found).__qualname__})",
+                hint="pass the module inside, and commit its state",
+            )
+        return found
+    if isinstance(model, Architecture):
+        return None
+    what = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
+    raise WrongUsage(
+        f"model is {what}: it must be a torch.nn.Module",
+        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
+    )
 
 
 def _arguments(
@@ -303,24 +308,33 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 # -- reading, which runs nothing -------------------------------------------------------
 
 
-def read_model(context: Context, commit: CommitId) -> StoredModel:
+def read_model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
     """How a version's model is built. Raises UnknownPath if it does not say so, DamagedData."""
-    if NAME not in commits.get(context, commit).attached:
+    commit = repo.find(rev)
+    if NAME not in repo.version(commit).attached:
         raise UnknownPath(
             f"{commit.short} has weights, but no code that builds a model",
             hint="mvc.load(repo, model, rev) puts them into a model of yours; "
-            "repo.commit(model=model) records its code, too",
+            "repo.commit(..., attachments=mvc.describe_model(model)) records its code, too",
         )
-    return StoredModel.decode(attached.read(context, commit, NAME))
+    return StoredModel.decode(attached_bytes(repo, commit, NAME))
+
+
+def attached_bytes(repo: Repository, commit: CommitId, name: str) -> bytes:
+    """An attachment that is no state. Raises DamagedData for one that is."""
+    data = repo.attachment(commit, name)
+    if not isinstance(data, bytes):
+        raise DamagedData(f"{printable(name)} of {commit.short} is a state, and should be bytes")
+    return data
 
 
 def code_of(
-    context: Context, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
+    repo: Repository, commit: CommitId, hashes: Mapping[str, str], packages: Mapping[str, str]
 ) -> StoredCode:
     """Source files that a version carries, compared with their BLAKE3; they are not run."""
     files = {}
     for name, expected in sorted(hashes.items()):
-        files[name] = attached.read(context, commit, name)
+        files[name] = attached_bytes(repo, commit, name)
         if blake3(files[name]).hexdigest() != expected:
             raise DamagedData(f"{name} of {commit.short} is not the code that it was made with")
     return StoredCode(files, packages)
@@ -416,7 +430,6 @@ def trusted_versions(
     return frozenset(named if trust is True else ())
 
 
-@fetches
 def load_model(
     repo: Repository,
     rev: Rev | None = None,
@@ -433,8 +446,8 @@ def load_model(
     DoesNotFit.
     """
     commit = repo.find(rev, at=at, target=target)
-    stored = read_model(repo.context, commit)
-    code = code_of(repo.context, commit, stored.files, stored.packages)
+    stored = read_model(repo, commit)
+    code = code_of(repo, commit, stored.files, stored.packages)
     return build(
         stored,
         code,

@@ -85,7 +85,6 @@ def place_of(target: Any) -> tuple[str, str]:
 def sources_of(
     targets: Sequence[Any],
     more: Collection[str] = (),
-    fs: FileSystem | None = None,
     *,
     values: bool = False,
 ) -> Sources:
@@ -101,7 +100,7 @@ def sources_of(
     known = _KNOWN.setdefault(targets[0], {}).get(key)
     if known is not None and known.is_current(values):
         return known.sources
-    search = _ImportSearch(fs or FileSystem(), values)
+    search = _ImportSearch(values)
     for target in targets:
         search.add(target.__module__)
     for name in more:
@@ -115,8 +114,8 @@ def sources_of(
 class _ImportSearch:
     """Follows imports from file to file."""
 
-    def __init__(self, fs: FileSystem, values: bool) -> None:
-        self._fs, self._values = fs, values
+    def __init__(self, values: bool) -> None:
+        self._values = values
         self._waiting: list[str] = []
         self._seen: set[str] = set()
         self._defined: dict[str, Definitions] = {}
@@ -181,7 +180,7 @@ class _ImportSearch:
                 f"{printable(own)} is compiled ({printable(path.name)}): its source cannot be kept",
                 hint="install it as a package: then its version is recorded",
             )
-        data = self._fs.read_bytes(path, MAX_CODE_BYTES)
+        data = FileSystem().read_bytes(path, MAX_CODE_BYTES)
         if not is_utf8(data):
             raise CannotRecord(
                 f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, and import it again"

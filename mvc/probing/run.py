@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from blake3 import blake3
 
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
-from mvc.model.hashing import digest
 from mvc.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
@@ -197,7 +197,7 @@ def _copy(tensor: torch.Tensor, _: str) -> torch.Tensor:
 
 def _id(tensor: torch.Tensor, name: str) -> BlobId:
     ids = [print_of(part, place, name).id for place, part in tensors_in(tensor)]
-    return ids[0] if len(ids) == 1 else BlobId(digest(_SPARSE, *ids))
+    return ids[0] if len(ids) == 1 else BlobId(blake3(b"".join([_SPARSE, *ids])).digest())
 
 
 def _prints(value: Any, of: str) -> tuple[TensorPrint, ...]:

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
         drop_weights,
         environment,
         model,
-        patch,
         record,
         retrain,
         retraining,
         store_weights,
     )
+    from mvc.recipes.weights import alternatives
 
 __all__ = [
     "add_data",
+    "alternatives",
     "calls",
     "code",
     "data_set",
@@ -36,11 +37,12 @@ __all__ = [
     "drop_weights",
     "environment",
     "model",
-    "patch",
     "record",
     "retrain",
     "retraining",
     "store_weights",
 ]
 
-__getattr__ = face(__name__, dict.fromkeys(__all__, "mvc.recipes.verbs"))
+__getattr__ = face(
+    __name__, {**dict.fromkeys(__all__, "mvc.recipes.verbs"), "alternatives": "mvc.recipes.weights"}
+)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -18,6 +17,7 @@ from typing import Annotated, Any, TypeAlias
 from blake3 import blake3
 from msgspec import Meta, Struct
 
+from mvc.api import CommitOptions, FileOptions, Repository
 from mvc.documents import decoded, encoded
 from mvc.errors import (
     CannotRecord,
@@ -28,19 +28,12 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
-from mvc.files import open_file
+from mvc.files import sound_files_in
 from mvc.ids import CommitId
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
-from mvc.repo.checkout.checkout import Changes, apply
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.content.contents import in_memory
-from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup.refs import TAG, tags
-from mvc.repo.worktree.worktree import sound_files_in
+from mvc.state import StateFile
 from mvc.system import FileIdentity, FileSystem, WriteFile
 from mvc.types import Progress
 
@@ -95,7 +88,7 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add(
-    context: Context,
+    repo: Repository,
     source: str | PathLike[str],
     name: str | None = None,
     *,
@@ -114,68 +107,66 @@ def add(
         )
     if url and not reference:
         raise WrongUsage("a URL can only be added by reference", hint="add --reference")
-    fs = context.store.fs
+    fs = FileSystem()
     if not reference:
-        return _publish(context, name, _files(fs, path), message=message, progress=progress)
+        return _publish(repo, name, _files(fs, path), message=message, progress=progress)
     if url:
         found = _Reference(url, {check_path(path.name or "data"): _digest(_downloaded(url))})
     else:
         place = fs.realpath(path)
         found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
-    with fs.temporary_folder() as folder:
-        fs.write_atomic(folder / _REFERENCE, encoded(found, _SCHEMA))
-        files = {_REFERENCE: folder / _REFERENCE}
-        return _publish(context, name, files, message=message, kind=BY_REFERENCE)
+    files = {_REFERENCE: StateFile.of_bytes(encoded(found, _SCHEMA))}
+    return _publish(repo, name, files, message=message, kind=BY_REFERENCE)
 
 
 def _publish(
-    context: Context,
+    repo: Repository,
     name: str,
-    files: Mapping[str, Path],
+    files: Mapping[str, Path | StateFile],
     *,
     message: str = "",
     kind: str = BY_VALUE,
     progress: Progress | None = None,
 ) -> DataSet:
-    fs = context.store.fs
-    request = CommitRequest(
-        [Change(n, partial(open_file, fs, path, n)) for n, path in files.items()],
-        message or f"data set {name}",
-        params={DATA_SET: kind},
-        tag=DATA + name,
-    )
     with suppress(NothingToCommit):
-        commit(context, request, progress)
-    return data_set(context, name)
+        repo.commit(
+            states=files,
+            message=message or f"data set {name}",
+            params={DATA_SET: kind},
+            files=FileOptions(opaque=True) if kind == BY_VALUE else None,
+            options=CommitOptions(tag=DATA + name, allow_empty=False, progress=progress),
+        )
+    return data_set(repo, name)
 
 
-def data_set(context: Context, name: str) -> DataSet:
+def data_set(repo: Repository, name: str) -> DataSet:
     """The newest version of a data set. Raises UnknownPath."""
-    context.fresh()
-    found = context.store.ref(TAG + DATA + name)
-    if not isinstance(found, CommitId):
-        names = ", ".join(each.name.removeprefix(DATA) for each in _tags(context)[:10])
+    known = _versions(repo)
+    if name not in known:
+        names = ", ".join(list(known)[:10])
         raise UnknownPath(
             f"there is no data set {printable(name)}",
             hint=f"there is: {names}" if names else "add one with 'mvc import --data'",
         )
-    return of_version(context, name, found)
+    return of_version(repo, name, known[name])
 
 
-def data_sets(context: Context) -> list[DataSet]:
+def data_sets(repo: Repository) -> list[DataSet]:
     """The newest version of every data set, by name."""
-    return [of_version(context, tag.name.removeprefix(DATA), tag.commit) for tag in _tags(context)]
+    return [of_version(repo, name, version) for name, version in _versions(repo).items()]
 
 
-def _tags(context: Context) -> list[Any]:
-    return [tag for tag in tags(context) if tag.name.startswith(DATA)]
+def _versions(repo: Repository) -> dict[str, CommitId]:
+    """The newest version of each data set, by name."""
+    tags = (tag for tag in repo.refs("tag") if tag.name.startswith(DATA))
+    return {tag.name.removeprefix(DATA): tag.commit for tag in tags}
 
 
-def of_version(context: Context, name: str, version: CommitId) -> DataSet:
+def of_version(repo: Repository, name: str, version: CommitId) -> DataSet:
     """What a version of a data set holds. Raises StateForgotten, DamagedData."""
-    found = _reference(context, version)
+    found = _reference(repo, version)
     if found is None:
-        entries = manifests.of_commit(context, version).entries
+        entries = repo.manifest(version).entries
         files, sizes = [e.path for e in entries], [e.size for e in entries]
     else:
         files, sizes = list(found.files), [f.size for f in found.files.values()]
@@ -209,7 +200,7 @@ class Used(Struct, frozen=True):
                 )
 
 
-def used(context: Context, given: Given) -> Used:
+def used(repo: Repository, given: Given) -> Used:
     """Stores what changed of the data sets ``given``, or compares it with its reference."""
     named: dict[str, Path] = {}
     if isinstance(given, Mapping):
@@ -221,8 +212,8 @@ def used(context: Context, given: Given) -> Used:
             f"a training has at most {MAX_NEEDS - 1} data sets",
             hint="put the files into one folder: its files are one data set",
         )
-    fs, data, seen = context.store.fs, [], dict[Path, FileIdentity]()
-    tagged = {tag.name for tag in _tags(context)}
+    fs, data, seen = FileSystem(), [], dict[Path, FileIdentity]()
+    known = _versions(repo)
     for name, path in named.items():
         if not is_data_name(name):
             raise CannotRecord(
@@ -231,10 +222,10 @@ def used(context: Context, given: Given) -> Used:
             )
         files = _files(fs, path)
         seen.update((file, before) for file in files.values() if (before := fs.stat(file)))
-        version = data_set(context, name).version if DATA + name in tagged else None
-        reference = None if version is None else _reference(context, version)
+        version = known.get(name)
+        reference = None if version is None else _reference(repo, version)
         if version is None or reference is None:
-            version = _publish(context, name, files).version
+            version = _publish(repo, name, files).version
         else:
             try:
                 _compare(fs, name, reference.files, files)
@@ -247,18 +238,17 @@ def used(context: Context, given: Given) -> Used:
     return Used(tuple(data), named, argument, seen=seen, fs=fs)
 
 
-def place(context: Context, data: Data, folder: Path) -> Path:
+def place(repo: Repository, data: Data, folder: Path) -> Path:
     """Where a recorded data set lies now: written into ``folder``, or where its reference leads.
 
     Everything is compared with its hash. Raises CannotRetrain, which names the file that is gone or
     has changed.
     """
-    fs, reference = context.store.fs, _reference(context, data.version)
+    fs, reference = FileSystem(), _reference(repo, data.version)
     if reference is None or reference.url:
         fs.make_dirs(folder)
     if reference is None:
-        entries = {e.path: e for e in manifests.of_commit(context, data.version).entries}
-        apply(context, Changes(None, folder, entries), planned=False)
+        repo.checkout(data.version, to=f"{folder}/", everything=True)
     elif reference.url:
         _download(fs, data.name, reference, folder)
     else:
@@ -365,23 +355,21 @@ def _downloaded(url: str) -> Iterator[bytes]:
         raise CannotRetrain(f"{url} cannot be read: {error}") from error
 
 
-def outside(context: Context, data: Iterable[Data]) -> list[str]:
+def outside(repo: Repository, data: Iterable[Data]) -> list[str]:
     """The names of those data sets of a recipe that are references: mvc does not hold them."""
-    return [each.name for each in data if _is_reference(context, each.version)]
+    return [each.name for each in data if _is_reference(repo, each.version)]
 
 
-def _is_reference(context: Context, version: CommitId) -> bool:
-    return commits.get(context, version).params.get(DATA_SET) == BY_REFERENCE
+def _is_reference(repo: Repository, version: CommitId) -> bool:
+    return repo.version(version).params.get(DATA_SET) == BY_REFERENCE
 
 
-def _reference(context: Context, version: CommitId) -> _Reference | None:
+def _reference(repo: Repository, version: CommitId) -> _Reference | None:
     """Where a reference leads; None for a data set that is stored. Raises DamagedData."""
-    if not _is_reference(context, version):
+    if not _is_reference(repo, version):
         return None
-    entry = manifests.of_commit(context, version).by_path.get(_REFERENCE)
     try:
-        if entry is None or entry.format != "opaque" or entry.size > _MOST:
-            raise ValueError("it has no such file")
-        return _Reference.decode(b"".join(in_memory(context.store.recovery, entry).values()))
-    except (ValueError, InvalidName):
+        with repo.open_file(version, _REFERENCE) as file:
+            return _Reference.decode(file.read(_MOST))
+    except (ValueError, InvalidName, UnknownPath):
         raise DamagedData(f"the version {version.short} is no reference to a data set") from None

@@ -23,20 +23,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, convert
 
-from mvc.api import FileEntry
+from mvc.api import FileEntry, Repository
 from mvc.documents import OtherSchema, decoded, encoded
-from mvc.errors import DamagedData, InvalidName, StateForgotten, UnknownPath, UnknownRevision
+from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
+from mvc.models.models import attached_bytes
 from mvc.models.stored_code import file_of, is_code
 from mvc.names import RECIPE, check_path, printable
-from mvc.repo import attached
-from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests
 
 SERVICE = "service/"
 """Where a version's attached files hold the states; the recipe is ``names.RECIPE``."""
@@ -207,39 +204,21 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         return recipe
 
 
-def recipe_of(context: Context, commit: CommitId) -> Recipe:
+def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
     """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
-    found = manifests.of_commit(context, commit)
-    if RECIPE not in {entry.path.partition("/")[2] for entry in found.attached}:
+    version = repo.version(commit)
+    if RECIPE not in version.attached:
         raise UnknownPath(
             f"version {commit.short} has no recipe to make it again by",
             hint="mvc.record(repo, ...) records one",
         )
-    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
-    entry = found.by_path.get(recipe.makes.path)
+    recipe = Recipe.decode(attached_bytes(repo, commit, RECIPE))
+    entry = repo.manifest(commit).by_path.get(recipe.makes.path)
     if entry is None or not is_made_whole(entry) or entry.state.root != recipe.makes.root:
         raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
-    if set(recipe.needs) != set(commits.get(context, commit).needs):
+    if set(recipe.needs) != set(version.needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
-
-
-def needed_file(context: Context, commit: CommitId, path: str) -> FileEntry:
-    """The file of a version that its recipe, or the one of another version, is said to need."""
-    entry = manifests.of_commit(context, commit).by_path.get(path)
-    if entry is None:
-        raise DamagedData(
-            f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
-            hint="'mvc fsck' says what is damaged",
-        )
-    return entry
-
-
-def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
-    """The version that the recipe of this one trains; None where there is none that can be read."""
-    with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
-        return recipe_of(context, commit).base.version
-    return None
 
 
 def is_made_whole(entry: FileEntry) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -18,10 +19,10 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions
-from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
+from mvc.api import CommitOptions, CommitResult, Dropped, FileEntry
+from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
+from mvc.files import MemorySource, parse
 from mvc.ids import Root
-from mvc.maintenance.repack.goal import Proven
 from mvc.models import environment
 from mvc.models.models import NAME, Architecture, StoredModel, describe
 from mvc.models.sources import Sources, sources_of
@@ -29,18 +30,9 @@ from mvc.names import RECIPE, printable
 from mvc.recipes import dataset
 from mvc.recipes.making import making_of
 from mvc.recipes.recipe import BaseState, Model, Recipe, Result, is_made_whole
-from mvc.recipes.replay import ReplayOptions
+from mvc.recipes.replay import ReplayOptions, made_again
 from mvc.recipes.service import START, Describer, counting_steps
-from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_files
-from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.hook import announcing
-from mvc.repo.lookup import manifests
-from mvc.repo.lookup.availability import dropped
-from mvc.repo.lookup.refs import tip
-from mvc.repo.values import metrics_from, params_from
-from mvc.repo.worktree.identify import earlier
+from mvc.recipes.weights import alternative, is_cheaper
 from mvc.state import StateFile
 from mvc.times import check_seconds
 from mvc.training.state.parts import kernels, passing_buffers, unwrap
@@ -107,7 +99,7 @@ class Run:
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
         self._start: dict[str, Any] | None = None
-        self._change: Change | None = None
+        self._file: StateFile | None = None
 
     def __enter__(self) -> Self:
         """Checks everything that does not depend on the arguments of ``train``.
@@ -124,11 +116,13 @@ class Run:
         _refuse_model(self._model)
         _refuse_process_group()
         self._base = _base(self._repo, self._model, self._options)
-        if self._options.verify and dropped(self._repo.context, self._base.version) is not None:
+        if self._options.verify and isinstance(
+            self._repo.availability(self._base.version), Dropped
+        ):
             start = self._model.state_dict().items()
             self._start = {name: value.detach().clone() for name, value in start}
-        self._data = dataset.used(self._repo.context, self._given)
-        self._outside = dataset.outside(self._repo.context, self._data.data)
+        self._data = dataset.used(self._repo, self._given)
+        self._outside = dataset.outside(self._repo, self._data.data)
         if self._outside and self._options.drop_weights:
             raise CannotRecord(
                 f"the data lie outside of mvc: {', '.join(self._outside)}; if they change, weights "
@@ -145,16 +139,15 @@ class Run:
         """The value that builds the model; also how ``load_model`` builds it, if that can."""
         made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
         state, path = self._model.state_dict(), self._options.path
-        fs = self._repo.context.store.fs
         if made is None:
-            self._stored, self._files = describe(self._architecture, state, path, fs)
+            self._stored, self._files = describe(self._architecture, state, path)
             call = f"{self._stored.module}:{self._stored.name}"
             return describer.model(call, self._stored.arguments)
         value = describer.made_model()
         with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
             bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
             given = Architecture(made.call, bound.arguments)
-            self._stored, self._files = describe(given, state, path, fs)
+            self._stored, self._files = describe(given, state, path)
         return value
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
@@ -207,11 +200,10 @@ class Run:
             self.seconds = time.monotonic() - began
         self._data.check_unchanged()
         self._state, path = dict(self._model.state_dict()), self._options.path
-        root = _entry(self._state).state.root
+        self._file = _file(self._state)
         self.recipe = replace(
-            recipe, makes=Result(path, root), seconds=self.seconds, steps=steps.count
+            recipe, makes=Result(path, self._file.root), seconds=self.seconds, steps=steps.count
         )
-        self._change = Change.of(path, self._state, cached=False)
         return done
 
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
@@ -223,21 +215,18 @@ class Run:
         the file is not known before the proof. Raises CannotRecord for a file with other tensors
         than the model, WrongUsage for one at another path.
         """
-        keywords, context = self._keywords(arguments), self._repo.context
-        changes = of_files(context, file, FileOptions(), CommitOptions())
-        if len(changes) > 1 or changes[0].path != self._options.path:
+        keywords, path = self._keywords(arguments), self._repo.tracked_name(file)
+        if path != self._options.path:
             raise WrongUsage(
-                f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "
-                "this training keeps its model",
+                f"{printable(path)} is not at {printable(self._options.path)}, where this training "
+                "keeps its model",
                 hint="mvc.record(repo, ..., path=NAME) names the file as it is tracked",
             )
-        (change,) = changes
-        entry = _file_entry(change)
-        _refuse_other_tensors(entry, self._model)
+        self._file = parse(MemorySource(Path(file).read_bytes()), path)
+        _refuse_other_tensors(self._file.entry, path, self._model)
         with kernels(self._options.deterministic or None):
             recipe = self._prepare(keywords)
-        self.recipe = replace(recipe, makes=Result(change.path, entry.state.root))
-        self._change = Change(change.path, lambda: _unchanged(change, entry))
+        self.recipe = replace(recipe, makes=Result(path, self._file.root))
 
     def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What the service is called with beside the model; from now on the block is used."""
@@ -306,7 +295,7 @@ class Run:
             raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
         options, recipe = self._options, self.recipe
         now = dict(self._model.state_dict())
-        if self._state and _entry(now).state.root != recipe.makes.root:
+        if self._state and _file(now).root != recipe.makes.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay would not do",
                 hint="change it within the service, or in a version of its own",
@@ -322,34 +311,31 @@ class Run:
                     progress=options.progress,
                     start=self._start,
                 )
-                seconds = prove(self._repo.context, self.result.id, replay).seconds
+                with made_again(self._repo, self.result.id, replay) as done:
+                    seconds = done.seconds
             self.proof_seconds = time.monotonic() - began
-            rests = not self._outside and unproven_base(self._repo.context, self.result.id) is None
-            if options.drop_weights is None and rests:
-                proven = Proven(recipe.base.version, recipe.makes.path, seconds)
-                gives_up = is_cheaper(self._repo.context, self.result.id, proven)
+            with suppress(CannotRetrain):  # its data lie outside, or a base is not proven
+                again = alternative(self._repo, self.result.id, seconds)
+                gives_up |= options.drop_weights is None and is_cheaper(
+                    self._repo, self.result.id, again
+                )
         if gives_up:
             with _kept(self.result):
-                drop(self._repo.context, [self.result.id])
+                again = alternative(self._repo, self.result.id)
+                self._repo.storage.drop_weights({self.result.id: again})
             self.gave_up = True
 
     def _commit(self, recipe: Recipe) -> CommitResult:
-        options, context = self._options, self._repo.context
-        assert self._change is not None
-        request = CommitRequest(
-            [self._change],
-            options.message,
-            metrics_from(self.metrics),
+        options = self._options
+        done = self._repo.commit(
+            states={options.path: self._file},
+            message=options.message,
+            metrics=self.metrics,
+            params=options.params,
             deploy=options.deploy,
-            params=params_from(options.params or {}),
             attachments={RECIPE: recipe.encoded(), **self._attached},
-            needs=recipe.needs,
-            options=CommitOptions(allow_empty=True, branch=options.branch),
+            options=CommitOptions(branch=options.branch, needs=recipe.needs),
         )
-        announce = announcing(context, options.deploy)
-        done = commit(context, request)
-        if done.deployment is not None:
-            announce("deploy", done.deployment)
         return replace(done, state=self._state or None)
 
 
@@ -364,29 +350,9 @@ def _kept(result: CommitResult) -> Iterator[None]:
         raise
 
 
-def _file_entry(change: Change) -> FileEntry:
-    """The entry that a commit of this file would make."""
-    assert change.open is not None
-    with change.open() as file:
-        return replace(file.entry, path=change.path)
-
-
-@contextmanager
-def _unchanged(change: Change, entry: FileEntry) -> Iterator[StateFile]:
-    """Opens a file that ``entry`` is known of. Raises SourceChanged if it is another one by now."""
-    assert change.open is not None
-    with change.open() as file:
-        if file.entry.content_id != entry.content_id:
-            raise SourceChanged(
-                f"{printable(change.path)} changed while it was being recorded",
-                hint="wait until whatever writes it is done, then commit again",
-            )
-        yield file
-
-
-def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
+def _refuse_other_tensors(entry: FileEntry, path: str, model: torch.nn.Module) -> None:
     """Raises CannotRecord for a file that is not the state of the model and nothing else."""
-    shown, own = printable(entry.path), set(model.state_dict())
+    shown, own = printable(path), set(model.state_dict())
     if not entry.tensors or not is_made_whole(entry):
         raise CannotRecord(
             f"{shown} is no file that a recipe can make again",
@@ -401,31 +367,33 @@ def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
         )
 
 
-def _entry(state: Mapping[str, Any]) -> FileEntry:
-    """The entry that a commit of this state would make."""
+def _file(state: Mapping[str, Any]) -> StateFile:
+    """What a commit of this state stores."""
     try:
-        return StateFile.of(state).entry
+        file = StateFile.of(state)
+        _ = file.entry
     except MvcError as error:
         raise CannotRecord(f"the model cannot be kept: {error.message}", hint=error.hint) from error
+    return file
 
 
 def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
     """The version and path that hold the model's weights as they are now, HEAD preferred."""
-    entry = _entry(dict(model.state_dict()))
+    entry = _file(dict(model.state_dict())).entry
     if not entry.tensors:
         raise CannotRecord("the model has no tensors")
-    at = tip(repo.context, options.branch).commit
+    at = repo.head(options.branch).commit
     if at is not None:
-        for there in manifests.of_commit(repo.context, at).entries:
+        for there in repo.manifest(at).entries:
             if there.tensors and there.state.root == entry.state.root:
                 return BaseState(at, there.path)
-    found = earlier(repo.context, entry)
-    if found is None:
-        raise CannotRecord(
-            "the model's weights are those of no version, so there is nothing to train them from",
-            hint="commit them first: repo.commit(model.state_dict())",
-        )
-    return BaseState(found, options.path)
+    for found in repo.identify(entry):
+        if found.path is not None:
+            return BaseState(found.commit, found.path)
+    raise CannotRecord(
+        "the model's weights are those of no version, so there is nothing to train them from",
+        hint="commit them first: repo.commit(model.state_dict())",
+    )
 
 
 def _refuse_model(model: Any) -> None:

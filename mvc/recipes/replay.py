@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from msgspec import Struct, json
 
-from mvc.api import LogicalTensor
+from mvc.api import Dropped, Repository
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -31,27 +31,18 @@ from mvc.errors import (
     MvcWarning,
     NotTrusted,
     RetrainingDiffers,
-    UnknownPath,
     need_torch,
 )
-from mvc.files import open_file
 from mvc.ids import CommitId
-from mvc.maintenance.leftovers import work_folder
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
-from mvc.models.models import code_of
+from mvc.models.models import attached_bytes, code_of
 from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
-from mvc.recipes.recipe import Recipe, needed_file, recipe_of
-from mvc.repo import attached
-from mvc.repo.content.contents import in_memory, state_of
-from mvc.repo.context import Context
-from mvc.repo.lookup import manifests
-from mvc.repo.lookup.availability import is_stored, new_proof
+from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.state import Distance, StateFile, distance_of
-from mvc.store.journal.entries import Entry
-from mvc.system import import_path
+from mvc.system import FileSystem, import_path
 from mvc.times import check_seconds
 from mvc.types import Progress
 
@@ -101,20 +92,25 @@ class TensorDifference(Struct, frozen=True):
 class Retrained(Struct, frozen=True):
     """A version that was made again; its root was verified.
 
-    ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were
-    trained again, in this order: its base first, if that was not stored. ``seconds`` of the last
-    one. ``differences`` of the environment that did no harm, each as text. ``not_finite``: tensors
-    with an infinite value or NaN; they were made again bit for bit like all others.
+    ``file`` is what was made, ``state`` that as ``checkout`` returns it. ``replayed``: the versions
+    that were trained again, in this order: its base first, if that was not stored. ``seconds`` of
+    the last one. ``differences`` of the environment that did no harm, each as text.
+    ``not_finite``: tensors with an infinite value or NaN; they were made again bit for bit like all
+    others.
     """
 
     commit: CommitId
     path: str
-    state: Any
+    file: StateFile
     replayed: tuple[CommitId, ...]
     seconds: float
     steps: int
     differences: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> Any:
+        return self.file.nested()
 
     def __repr__(self) -> str:
         return (
@@ -126,29 +122,20 @@ class Retrained(Struct, frozen=True):
 # -- what is to be done ------------------------------------------------------------------------
 
 
-def _order(context: Context, commit: CommitId) -> list[CommitId]:
+def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
     """The versions to train again, each after its base; ``commit`` is the last one."""
     order = [commit]
     while True:
-        recipe = recipe_of(context, order[-1])
+        recipe = recipe_of(repo, order[-1])
         base = recipe.base.version
-        if is_stored(context, needed_file(context, base, recipe.base.path)):
+        gone = repo.availability(base)
+        if not isinstance(gone, Dropped) or gone.stored or gone.path != recipe.base.path:
             return order[::-1]
-        try:
-            made = recipe_of(context, base).makes.path
-        except UnknownPath:
-            made = ""
-        if made != recipe.base.path:
-            raise CannotRetrain(
-                f"the base {base.short} of {order[-1].short} is not stored, and has no "
-                "recipe that makes it",
-                hint="'mvc fsck' says what is damaged",
-            )
         order.append(base)
 
 
 @contextmanager
-def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
+def made_again(repo: Repository, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
     """Trains a version again, and those bases that are not stored; yields the verified state.
 
     While the block runs, the version can be read like one that is stored. Each version whose result
@@ -157,10 +144,10 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     result is another one.
     """
     need_torch("training a version again")
-    order = [commit] if options.start is not None else _order(context, commit)
-    recipes = {each: recipe_of(context, each) for each in order}
+    order = [commit] if options.start is not None else _order(repo, commit)
+    recipes = {each: recipe_of(repo, each) for each in order}
     _refuse_untrusted(recipes, options.trusted)
-    with work_folder(context) as folder, _Worker(folder) as worker:
+    with repo.storage.work_folder() as folder, _Worker(folder) as worker:
         base, replay = "", None
         if options.start is not None:
             import torch
@@ -169,23 +156,21 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
             torch.save(dict(options.start), base)
         for number, (each, recipe) in enumerate(recipes.items()):
             place = folder / str(number)
-            context.store.fs.make_dirs(place)
-            replay = _Replay(context, each, recipe, folder=place, options=options)
+            FileSystem().make_dirs(place)
+            replay = _Replay(repo, each, recipe, folder=place, options=options)
             if len(order) > 1:
                 replay.what += f" ({number + 1} of {len(order)})"
             replay.run(base, worker)
             base = str(replay.result)
             if each != commit:
-                with replay.verified():  # a wrong base is named as such
-                    replay.record_proof()
+                replay.proven()  # a wrong base is named as such
         assert replay is not None
-        with replay.verified() as made, context.store.with_made(made):
-            replay.record_proof()
-            entry = replay.entry
+        file = replay.proven()
+        with repo.providing(commit, replay.entry.path, file):
             yield Retrained(
                 commit,
-                entry.path,
-                state_of(context.store.recovery, entry),
+                replay.entry.path,
+                file,
                 replayed=tuple(order),
                 seconds=replay.done.seconds,
                 steps=replay.done.steps,
@@ -235,16 +220,16 @@ class _Replay:
 
     def __init__(
         self,
-        context: Context,
+        repo: Repository,
         commit: CommitId,
         recipe: Recipe,
         folder: Path,
         options: ReplayOptions,
     ) -> None:
-        self._context, self._commit, self._recipe = context, commit, recipe
+        self._repo, self._commit, self._recipe = repo, commit, recipe
         self._folder, self._options = folder, options
         self.what = f"retraining {commit.short}"
-        self.entry = manifests.of_commit(context, commit).by_path[recipe.makes.path]
+        self.entry = repo.manifest(commit).by_path[recipe.makes.path]
         self.result = folder / "result.pt"
         self.done = Ended(0.0, 0, ())
         self.differences: list[str] = []
@@ -266,19 +251,19 @@ class _Replay:
 
     def _prepare(self, base: str) -> tuple[Job, dict[str, str]]:
         """The job: data sets and code are compared with what the recipe names."""
-        context, commit, recipe = self._context, self._commit, self._recipe
-        code_of(context, commit, recipe.code, recipe.packages)
+        repo, commit, recipe = self._repo, self._commit, self._recipe
+        code_of(repo, commit, recipe.code, recipe.packages)
         recorded = Environment.decode(
-            attached.read(context, commit, environment.NAME), recipe.packages
+            attached_bytes(repo, commit, environment.NAME), recipe.packages
         )
         data = {
-            each.name: str(dataset.place(context, each, self._folder / "data" / each.name))
+            each.name: str(dataset.place(repo, each, self._folder / "data" / each.name))
             for each in recipe.data
         }
         work = self._folder / "work"
-        context.store.fs.make_dirs(work)
+        FileSystem().make_dirs(work)
         job = Job(
-            repository=str(context.root),
+            repository=str(repo.root),
             version=commit.hex(),
             base=base,
             data=data,
@@ -346,55 +331,46 @@ class _Replay:
         lines = log.read_bytes()[-_LOG:].decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1])[:300] if lines else ""
 
-    @contextmanager
-    def verified(self) -> Iterator[dict[bytes, memoryview]]:
-        """The contents that the replay made, by id, if they are those of the version.
-
-        Raises RetrainingDiffers, which says by how much.
-        """
-        with open_file(self._context.store.fs, self.result, "result.pt") as file:
-            tensors = {tensor.key: tensor for tensor in file.entry.tensors}
-            if file.root != self._recipe.makes.root:
-                raise self._differs(tensors, file)
-            yield {t.id: file.tensor_bytes(tensors[t.key]) for t in self.entry.tensors}
-
-    def record_proof(self) -> None:
-        """Records that this version's recipe made its weights, and where.
+    def proven(self) -> StateFile:
+        """What the replay made, if it is the state of the version; records that and where.
 
         A replay with another number of threads than the recipe names is no proof of the recipe.
+        Raises RetrainingDiffers, which says by how much.
         """
-        store = self._context.store
+        import torch
+
+        file = StateFile.of(torch.load(self.result, weights_only=True))
+        if file.root != self._recipe.makes.root:
+            raise self._differs(file)
         if self.done.not_finite:
             names = _among("", list(map(printable, self.done.not_finite)))
             text = f"{self._commit.short} was made again bit for bit, with values that are not "
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
-        if not store.writable or self._options.threads is not None:
-            return
-        base = self._recipe.base.version
-        proof = new_proof(
-            self._context,
-            self._commit,
-            self.entry.path,
-            base=base,
-            seconds=self.done.seconds,
-            where=self.where,
-        )
-        store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, statements=(proof,)))
+        if self._options.threads is None:
+            self._repo.storage.prove(
+                self._commit,
+                self.entry.path,
+                base=self._recipe.base.version,
+                seconds=self.done.seconds,
+                where=self.where,
+            )
+        return file
 
-    def _differs(self, here: Mapping[str, LogicalTensor], file: StateFile) -> RetrainingDiffers:
+    def _differs(self, file: StateFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
-        right: dict[int, memoryview] = {}
-        if is_stored(self._context, self.entry):
-            right = in_memory(self._context.store.recovery, self.entry)
+        here = {tensor.key: tensor for tensor in file.entry.tensors}
+        gone = self._repo.availability(self._commit)
+        is_stored = not isinstance(gone, Dropped) or gone.stored
         found = []
         for key in sorted({*here, *there}):
             a, b = there.get(key), here.get(key)
             if a is not None and b is not None and a.id == b.id:
                 continue
             distance = None
-            if right and a is not None and b is not None and a.spec == b.spec:
-                data = [file.tensor_bytes(b)]
-                distance = distance_of(a.spec.dtype, [right[a.content]], b.spec.dtype, data)
+            if is_stored and a is not None and b is not None and a.spec == b.spec:
+                right = self._repo.tensor_bytes(self.entry, a)
+                made = file.tensor_bytes(b)
+                distance = distance_of(a.spec.dtype, [right], b.spec.dtype, [made])
             found.append(TensorDifference(key, distance))
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])

@@ -25,6 +25,7 @@ import torch
 from msgspec import Struct
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from mvc.api import Repository
 from mvc.errors import CannotRecord, CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.models.models import code_of
@@ -32,8 +33,6 @@ from mvc.models.sources import place_of
 from mvc.names import an
 from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
-from mvc.repo import attached
-from mvc.repo.context import Context
 from mvc.state import StateFile
 from mvc.training.state.optimizers import Placement, optimizer_state
 
@@ -424,16 +423,16 @@ class Rebuilt:
     """The objects of a recipe, made again, each once; their states are set last."""
 
     def __init__(
-        self, context: Context, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
+        self, repo: Repository, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
     ) -> None:
         """``commit`` carries the recipe. ``data``: by name where each data set lies."""
-        self._context, self._commit, self._recipe, self._data = context, commit, recipe, data
-        self._code = code_of(context, commit, recipe.code, recipe.packages)
+        self._repo, self._commit, self._recipe, self._data = repo, commit, recipe, data
+        self._code = code_of(repo, commit, recipe.code, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
         self._objects: dict[str, Any] = {}
 
     def state(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = attached.state(self._context, self._commit, name)
+        found: Mapping[str, Any] = self._repo.attachment(self._commit, name)
         return found
 
     def model(self) -> torch.nn.Module:

@@ -6,30 +6,28 @@ trained with, and the call that trained it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from mvc.api import Rev, entered, fetches
-from mvc.errors import UnknownPath, need_torch
+from mvc.api import Dropped, Rev
+from mvc.errors import UnknownPath, WeightsDropped, need_torch
 from mvc.ids import CommitId
-from mvc.maintenance.repack.repack import present_metrics
 from mvc.models.environment import NAME as ENVIRONMENT
 from mvc.models.environment import Environment
-from mvc.models.models import NAME, read_model, trusted_versions
+from mvc.models.models import NAME, attached_bytes, read_model, trusted_versions
 from mvc.models.stored_code import FOLDER
-from mvc.names import DEFAULT_STATE, PATCH, RECIPE
+from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Call, recipe_of
-from mvc.recipes.replay import ReplayOptions, Retrained
-from mvc.repo import attached
+from mvc.recipes.replay import ReplayOptions, Retrained, made_again
+from mvc.recipes.weights import alternative
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     import torch
 
     from mvc.api import Repository
-    from mvc.models.models import StoredModel
     from mvc.recipes.dataset import DataSet, Given
     from mvc.recipes.recording import Run
 
@@ -51,7 +49,6 @@ def replay_options(
     )
 
 
-@fetches
 def record(
     repo: Repository,
     model: torch.nn.Module,
@@ -95,7 +92,6 @@ def record(
     return Run(repo, model, optimizer, service=service, data=data, options=options)
 
 
-@fetches
 def retrain(
     repo: Repository,
     rev: Rev | None = None,
@@ -117,17 +113,16 @@ def retrain(
     NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
     come out.
     """
-    from mvc.recipes.weights import prove
-
     commit = repo.find(rev)
     options = replay_options(
         repo, trust, [commit],
         anyway=anyway, threads=threads, timeout=timeout, progress=progress,
     )  # fmt: skip
-    return prove(repo.context, commit, options)
+    with made_again(repo, commit, options) as done:
+        return done
 
 
-@fetches
+@contextmanager
 def retraining(
     repo: Repository,
     rev: Rev | None = None,
@@ -136,21 +131,23 @@ def retraining(
     anyway: bool = False,
     timeout: float | None = None,
     progress: Progress | None = None,
-) -> AbstractContextManager[Retrained | None]:
+) -> Iterator[Retrained | None]:
     """While the block runs, a version that gave up its weights can be read like any other.
 
     It is trained again first, as by ``retrain``; nothing is if its weights are stored.
     """
-    from mvc.recipes.weights import readable
-
     commit = repo.find(rev)
+    gone = repo.availability(commit)
+    if not isinstance(gone, Dropped) or gone.stored:
+        yield None
+        return
     options = replay_options(
         repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
     )
-    return entered(repo.context, lambda: readable(repo.context, commit, options))
+    with made_again(repo, commit, options) as done:
+        yield done
 
 
-@fetches
 def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") -> None:
     """Gives up the weights of versions that a proven recipe makes again; durable on return.
 
@@ -158,13 +155,11 @@ def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") 
     recipe, CannotRetrain where no replay on this repository has proven it (``retrain``) or its
     data are references, DamagedData; then nothing is given up.
     """
-    from mvc.recipes.weights import drop
+    repo.storage.stats()  # of a damaged repository nothing is given up
+    given = {commit: alternative(repo, commit) for commit in map(repo.find, revs)}
+    repo.storage.drop_weights(given, reason=reason)
 
-    present_metrics(repo.context)  # of a damaged repository nothing is given up
-    drop(repo.context, [repo.find(rev) for rev in revs], reason=reason)
 
-
-@fetches
 def store_weights(
     repo: Repository,
     rev: Rev,
@@ -178,16 +173,20 @@ def store_weights(
 
     The arguments, and what is raised, are those of ``retrain``.
     """
-    from mvc.recipes.weights import store_again
-
     commit = repo.find(rev)
+    gone = repo.availability(commit)
+    if isinstance(gone, Dropped) and gone.stored:
+        with suppress(WeightsDropped):  # a gc deleted them meanwhile
+            repo.storage.store_weights(commit)
+            return
     options = replay_options(
         repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
     )
-    store_again(repo.context, commit, options)
+    if isinstance(gone, Dropped):
+        with made_again(repo, commit, options) as done:
+            repo.storage.store_weights(commit, done.file)
 
 
-@fetches
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
     """What ``retrain`` would call by a version's recipe, in order; runs nothing.
 
@@ -195,36 +194,20 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
     """
     commit = repo.find(rev)
     carries = RECIPE in repo.version(commit).attached
-    return recipe_of(repo.context, commit).calls if carries else []
+    return recipe_of(repo, commit).calls if carries else []
 
 
-@fetches
+model = read_model
+
+
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
     """The source files that a version carries, by name; empty if it has none. Runs nothing."""
     commit = repo.find(rev)
-    names = [name for name in attached.names(repo.context, commit) if name.startswith(FOLDER)]
-    return {name: attached.read(repo.context, commit, name) for name in names}
+    names = [entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached]
+    files = [name for name in names if name.startswith(FOLDER)]
+    return {name: attached_bytes(repo, commit, name) for name in files}
 
 
-@fetches
-def patch(repo: Repository, rev: Rev = "HEAD") -> bytes:
-    """What the code differed by from its git commit when a version was made, as of git.
-
-    Raises UnknownPath if the version does not carry it.
-    """
-    return attached.read(repo.context, repo.find(rev), PATCH)
-
-
-@fetches
-def model(repo: Repository, rev: Rev = "HEAD") -> StoredModel:
-    """How a version's model is built, as ``load_model`` would; runs nothing.
-
-    Raises UnknownPath if the version carries no code, DamagedData.
-    """
-    return read_model(repo.context, repo.find(rev))
-
-
-@fetches
 def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
     """The environment in which a version was committed, to be compared with another one.
 
@@ -235,13 +218,12 @@ def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
     if ENVIRONMENT not in carried:
         raise UnknownPath(
             f"{commit.short} does not carry the environment in which it was made",
-            hint="repo.commit(model=...) records it, and CommitOptions(environment=True)",
+            hint="repo.commit(..., attachments=mvc.describe_model(model)) records it",
         )
-    used = read_model(repo.context, commit).packages if NAME in carried else ()
-    return Environment.decode(attached.read(repo.context, commit, ENVIRONMENT), tuple(used))
+    used = read_model(repo, commit).packages if NAME in carried else ()
+    return Environment.decode(attached_bytes(repo, commit, ENVIRONMENT), tuple(used))
 
 
-@fetches
 def add_data(
     repo: Repository,
     source: PathName,
@@ -257,18 +239,14 @@ def add_data(
     the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
     data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
     """
-    return dataset.add(
-        repo.context, source, name, reference=reference, message=message, progress=progress
-    )
+    return dataset.add(repo, source, name, reference=reference, message=message, progress=progress)
 
 
-@fetches
 def data_sets(repo: Repository) -> list[DataSet]:
     """The newest version of every data set, by name."""
-    return dataset.data_sets(repo.context)
+    return dataset.data_sets(repo)
 
 
-@fetches
 def data_set(repo: Repository, name: str) -> DataSet:
     """The newest version of a data set. Raises UnknownPath."""
-    return dataset.data_set(repo.context, name)
+    return dataset.data_set(repo, name)

@@ -27,13 +27,12 @@ from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.models import environment
 from mvc.models.environment import Environment
-from mvc.models.models import take_dtypes
+from mvc.models.models import attached_bytes, take_dtypes
 from mvc.models.settings import apply_settings
 from mvc.names import RECIPE
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
-from mvc.repo import attached
 from mvc.system import signal_at_end_of_parent
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
@@ -124,9 +123,8 @@ def _tell(events: TextIO, event: Event) -> None:
 
 def _work(repo: Repository, job: Job, events: TextIO) -> None:
     commit = CommitId.parse(job.version)
-    context = repo.context
-    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
-    recorded = Environment.decode(attached.read(context, commit, environment.NAME), recipe.packages)
+    recipe = Recipe.decode(attached_bytes(repo, commit, RECIPE))
+    recorded = Environment.decode(attached_bytes(repo, commit, environment.NAME), recipe.packages)
     apply_settings(recorded)
     if job.threads is not None:
         torch.set_num_threads(job.threads)
@@ -136,7 +134,7 @@ def _work(repo: Repository, job: Job, events: TextIO) -> None:
     if compared.verdict == "different" and not job.anyway:
         return
     data = {name: Path(path) for name, path in job.data.items()}
-    rebuilt = Rebuilt(context, commit, recipe, data)
+    rebuilt = Rebuilt(repo, commit, recipe, data)
     model = rebuilt.model()
     weights = (
         torch.load(job.base, weights_only=True)

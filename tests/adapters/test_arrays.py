@@ -98,7 +98,7 @@ def test_what_needs_torch_says_so_in_one_line(repo: Repository) -> None:
     calls = {
         "recording, resuming or loading a model": "mvc.Recorder",
         "comparing two runs of a model": "mvc.probe",
-        "recording how a model is built": "repo.commit({'w': numpy.ones(1)}, model=object())",
+        "recording how a model is built": "mvc.describe_model(object())",
         "taking part in a training": "mvc.distributed.join",
         "recording a training": "mvc.record(repo, None, service=print)",
         "a tensor of the dtype complex32": "repo.checkout()",

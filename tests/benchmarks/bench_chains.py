@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 
 import mvc
+from mvc import Environment
 from mvc.ids import CommitId
-from mvc.repo.commit.request import CommitOptions
 from mvc.testing import fresh_process
 from reproduce.derived.approaches import APPROACHES
 from reproduce.derived.architectures import ARCHITECTURES, Architecture
@@ -150,8 +150,8 @@ def _bound(architecture: Architecture, updates: int, times: float, folder: Path)
 def _commit(folder: Path, state: State, pipeline: str, into: Times | None = None) -> CommitId:
     """One version, by a repository that is opened for it; the opening is not timed."""
     with mvc.Repository.open(folder, discover=False) as repo, _timed(into):
-        options = CommitOptions(environment=True)
-        return repo.commit(state, pipeline=pipeline, options=options).id
+        attachments = {"environment.json": Environment.current().encoded}
+        return repo.commit(state, pipeline=pipeline, attachments=attachments).id
 
 
 def _checkout(folder: Path, commit: CommitId, architecture: Architecture, into: Times) -> None:

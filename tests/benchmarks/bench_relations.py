@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 
 import mvc
-from mvc.maintenance.stats import by_version
-from mvc.recipes.recipe import recipe_base
 from tests.benchmarks.measuring import bytes_below
 from tests.repo.commit import networks
 
@@ -64,7 +62,7 @@ def show(name: str, folder: Path, states: States) -> None:
             grown = bytes_below(folder) - before
         (file,) = repo.diff("HEAD~1", "HEAD").files
         changed = sum(t.new_spec.nbytes for t in file.tensors if t.kind != "unchanged")
-        held = by_version(repo.context, recipe_base)[1][repo.find()].bytes
+        held = repo.storage.by_version()[1][repo.find()].bytes
         (relation,) = repo.log("HEAD", mvc.LogOptions(relations=True), limit=1)[0].relations
         beside = grown - held["full"] - held["delta"]
         print(f"{name}: {relation}: changed {changed:,} B, stored {grown:,} B, ", end="")

@@ -36,7 +36,7 @@ def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
             run.train()
         assert run.result is not None
         repo.storage.repack(interval=1)  # no delta needs what is given up
-        drop(repo.context, run.result.id)
+        drop(repo, run.result.id)
         repo.storage.gc(grace="0")
     yield mvc
     torch.set_num_threads(threads)
@@ -132,7 +132,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
             run.train()
         assert run.result is not None
         state = {name: value.clone() for name, value in model.state_dict().items()}
-        drop(repo.context, run.result.id)
+        drop(repo, run.result.id)
         repo.storage.gc(grace="0")
         held = repo.commit(state, message="the same weights").id
         assert held != run.result.id
@@ -166,25 +166,13 @@ def test_data_outside_keep_the_weights(mvc: Mvc) -> None:
 def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     """A commit that carries a recipe but names no needs, with marks: refused in one line."""
     from mvc.names import RECIPE
-    from mvc.repo import attached
-    from mvc.repo.commit.commit import commit
-    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 
     with library.Repository.open(gone.folder) as repo:
         head = repo.find()
-        carried = {name: attached.read(repo.context, head, name) for name in (RECIPE,)}
+        carried = {RECIPE: repo.attachment(head, RECIPE)}
         with retraining(repo, trust=True):
             state = repo.checkout()
-        made = commit(
-            repo.context,
-            CommitRequest(
-                [Change.of("model.safetensors", state, cached=False)],
-                options=CommitOptions(allow_empty=True),
-                message="forged",
-                attachments=carried,
-                needs=(),
-            ),
-        ).id
+        made = repo.commit(state, message="forged", attachments=carried).id
         prove(repo.context, made, "model.safetensors")
         mark_dropped(repo.context, made)
     gone("log")
@@ -220,7 +208,7 @@ def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
         repo.storage.repack(interval=1)
         before = repo.storage.gc(grace="0")
         assert repo.storage.gc(grace="0").packs == 0
-        drop(repo.context, run.result.id)
+        drop(repo, run.result.id)
         done = repo.storage.gc(grace="0")
         entry = repo.manifest(run.result.id).by_path["model.safetensors"]
         assert 0 < sum(c.spec.nbytes for c in entry.contents) < 0.05 * before.before
@@ -248,7 +236,7 @@ def dropped(mvc: Mvc) -> Iterator[str]:
         with record(repo, model, service=nothing, verify=False) as run:
             run.train()
         assert run.result is not None
-        drop(repo.context, run.result.id)
+        drop(repo, run.result.id)
         yield str(run.result.id)
 
 

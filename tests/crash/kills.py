@@ -101,17 +101,17 @@ def _train(repo: Repository, detail: Any) -> None:
     path, number, target = detail
     base = _head(state_of(repo.context))
     assert base is not None and path == recipes.PATH
-    recipes.trained(repo.context, again, {"number": number}, base, deploy=target)
+    recipes.trained(repo, again, {"number": number}, base, deploy=target)
 
 
 def _drop(repo: Repository, detail: Any) -> None:
     with suppress(UnknownPath, StateForgotten):  # it has no recipe, or what it needs is gone
-        recipes.drop(repo.context, detail)
+        recipes.drop(repo, detail)
 
 
 def _retrain(repo: Repository, detail: Any) -> None:
     with suppress(StateForgotten):
-        recipes.store_again(repo.context, detail, again)
+        recipes.store_again(repo, detail, again)
 
 
 def _undo(repo: Repository, detail: Any) -> None:

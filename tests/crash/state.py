@@ -88,7 +88,7 @@ def check_version(
 
 def _check_recipe(repo: Repository, state: State, commit: CommitId) -> None:
     """All that a version without weights can be made again from is there."""
-    recipe = recipes.check_carried(repo.context, commit)
+    recipe = recipes.check_carried(repo, commit)
     if set(recipe.needs) - set(state.commits) or set(recipe.needs) & set(state.forgotten):
         raise Lost(f"{commit.short} cannot be made again: it needs {recipe.needs}")
 

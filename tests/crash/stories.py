@@ -188,15 +188,15 @@ def giving_up(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: refs.delete_branch(repo.context, "data", force=True))
     teller.python(small(1, 0.003))
     story.save_index()
-    maintain(teller, lambda: recipes.drop(repo.context, first, second))
-    maintain(teller, lambda: recipes.store_again(repo.context, second, again))  # still there
-    maintain(teller, lambda: recipes.drop(repo.context, second))
+    maintain(teller, lambda: recipes.drop(repo, first, second))
+    maintain(teller, lambda: recipes.store_again(repo, second, again))  # still there
+    maintain(teller, lambda: recipes.drop(repo, second))
     collect(teller)
     teller.python(small(1, 0.004))
-    maintain(teller, lambda: recipes.store_again(repo.context, first, again))
+    maintain(teller, lambda: recipes.store_again(repo, first, again))
     maintain(teller, lambda: maintenance.repack(repo.context, add=[first]))
     third = teller.trained(0.005, second, data)
-    maintain(teller, lambda: recipes.drop(repo.context, third))
+    maintain(teller, lambda: recipes.drop(repo, third))
     collect(teller)
     return story
 

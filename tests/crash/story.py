@@ -192,7 +192,7 @@ class Teller:
     def trained(self, change: float, base: CommitId, data: CommitId) -> CommitId:
         """A version that its recipe makes again."""
         arguments = {"seed": 1, "change": change}
-        made = recipes.trained(self.repo.context, again, arguments, base, data)
+        made = recipes.trained(self.repo, again, arguments, base, data)
         self.files[recipes.PATH] = again(arguments)
         self.story.contents[made] = dict(self.files)
         self.story.acknowledge()

@@ -76,7 +76,7 @@ def make(root: Path) -> World:
         (root / "file.bin").write_bytes(FILE)
         second = repo.commit("file.bin", files=FileOptions(cwd=root)).id
         third = recipes.trained(
-            repo.context, _thing, {"name": "THIRD"}, first, options=CommitOptions(reset_point=True)
+            repo, _thing, {"name": "THIRD"}, first, options=CommitOptions(reset_point=True)
         )
         fourth = repo.commit(UNDONE).id
         repo.undo()
@@ -105,7 +105,7 @@ def commit_recipe(repo: Repository) -> None:
     base = state_of(repo.context).commits[0]
     arguments = {"name": "SECOND"}
     recipes.trained(
-        repo.context, _thing, arguments, base, deploy="prod", message="again",
+        repo, _thing, arguments, base, deploy="prod", message="again",
         options=CommitOptions(allow_empty=True),
     )  # fmt: skip
 
@@ -131,9 +131,9 @@ def repack(repo: Repository) -> None:
 def give_up(repo: Repository) -> None:
     """The weights of the third version go, and come back."""
     third = state_of(repo.context).commits[2]
-    recipes.drop(repo.context, third)
+    recipes.drop(repo, third)
     maintenance.collect(repo.context)
-    recipes.store_again(repo.context, third, _thing)
+    recipes.store_again(repo, third, _thing)
 
 
 def forget(repo: Repository) -> None:

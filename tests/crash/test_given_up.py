@@ -34,7 +34,7 @@ def commit(root: Path) -> None:
     with Repository.open(root) as repo, (root.parent / "acks").open("a") as acks:
         base = repo.commit(again({"step": 0})).id
         for step in range(1, COMMITS):
-            base = recipes.trained(repo.context, again, {"step": step}, base)
+            base = recipes.trained(repo, again, {"step": step}, base)
             acks.write(f"{base} {step}\n")
             acks.flush()
 
@@ -46,12 +46,12 @@ def give_up(root: Path) -> None:
         with Repository.open(root) as repo:
             found = state_of(repo.context)
             new = [c for c in found.commits[1:] if c not in found.dropped][-3:]
-            recipes.drop(repo.context, *new)
+            recipes.drop(repo, *new)
             maintenance.collect(repo.context)
             for version in new:
                 number += 1
                 if number % 3 == 0:
-                    recipes.store_again(repo.context, version, again)
+                    recipes.store_again(repo, version, again)
 
 
 def main(root: Path) -> None:

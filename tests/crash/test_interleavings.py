@@ -87,7 +87,7 @@ def make_world(root: Path) -> World:
     with Repository.init(root, clock=FixedClock(NOW_NS, 1_000)) as repo:
         for step in range(3):
             if step == 1:
-                made = recipes.trained(repo.context, again, {"step": 1}, world.commits[0])
+                made = recipes.trained(repo, again, {"step": 1}, world.commits[0])
             else:
                 made = repo.commit(_arrays(step)).id
             world.commits.append(made)
@@ -175,13 +175,13 @@ def forget_and_collect(world: World, repo: Repository) -> Any:
 
 
 def give_up_and_collect(world: World, repo: Repository) -> Any:
-    recipes.drop(repo.context, world.commits[1])
+    recipes.drop(repo, world.commits[1])
     gc.collect(repo.context, grace=timedelta(0))
 
 
 def store_again(world: World, repo: Repository) -> Any:
     """Weights that were given up, and are stored until a collection."""
-    recipes.store_again(repo.context, world.commits[1], again)
+    recipes.store_again(repo, world.commits[1], again)
 
 
 def index(world: World, repo: Repository) -> Any:
@@ -200,7 +200,7 @@ def _undone(world: World, repo: Repository) -> None:
 BEFORE: dict[Act, Act] = {
     commit_on_a_kept_base: _undone,
     commit_kept_tensors: _undone,
-    store_again: lambda world, repo: recipes.drop(repo.context, world.commits[1]),
+    store_again: lambda world, repo: recipes.drop(repo, world.commits[1]),
 }
 
 

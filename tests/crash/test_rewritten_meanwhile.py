@@ -18,8 +18,6 @@ from mvc.api.repository import Repository
 from mvc.maintenance import gc
 from mvc.maintenance.forget import choose, preview
 from mvc.maintenance.repack.super_steps import join
-from mvc.maintenance.stats import by_version
-from mvc.recipes.recipe import recipe_base
 from mvc.report.page import write_report
 from mvc.testing import fresh_process, open_quietly
 from tests.counters import count
@@ -65,7 +63,7 @@ def _versions(world: World, repo: Repository) -> None:
 
 LOOKS = [
     _looking("stats", lambda world, repo: repo.storage.stats()),
-    _looking("stats_by_version", lambda world, repo: by_version(repo.context, recipe_base)),
+    _looking("stats_by_version", lambda world, repo: repo.storage.by_version()),
     _looking("curve", lambda world, repo: repo.storage.curve()),
     _looking("repack_dry", lambda world, repo: repo.storage.repack(interval=1, dry_run=True)),
     _looking("repack", lambda world, repo: repo.storage.repack(interval=1)),

@@ -102,9 +102,9 @@ def test_a_state_that_never_came(mvc: Mvc, remote: Repository, tmp_path: Path) -
 
 def test_weights_that_were_given_up(mvc: Mvc, remote: Repository) -> None:
     base = remote.commit(model(3), path="model.safetensors").id
-    trained = by_hand.trained(remote.context, made, {"seed": 12}, base)
+    trained = by_hand.trained(remote, made, {"seed": 12}, base)
     remote.storage.repack(interval=1)
-    by_hand.drop(remote.context, trained)
+    by_hand.drop(remote, trained)
     remote.storage.gc(grace="0")
     remote.deploy(trained, "prod")
     error = said(mvc, words(remote))

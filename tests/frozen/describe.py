@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.model.commit import Commit
-from mvc.repo import attached
+from mvc.names import ATTACHED
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import availability
 from mvc.repo.statements.annotations import Annotations
@@ -103,12 +103,13 @@ def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
 def _recipe(repo: Repository, commit: Any) -> dict[str, Any]:
     """What a version carries and needs, and whether its weights were given up."""
     context, carried = repo.context, {}
-    for name in attached.names(context, commit.id):
+    for entry in repo.manifest(commit.id).attached:
+        name = entry.path.removeprefix(ATTACHED)
         if name.startswith("service/"):
-            state = sorted(attached.state(context, commit.id, name).items())
+            state = sorted(repo.attachment(commit.id, name).items())
             carried[name] = hashlib.sha256(repr(state).encode()).hexdigest()
         else:
-            carried[name] = hashlib.sha256(attached.read(context, commit.id, name)).hexdigest()
+            carried[name] = hashlib.sha256(repo.attachment(commit.id, name)).hexdigest()
     gone = availability.dropped(context, commit.id)
     return {
         "carried": carried,

@@ -14,7 +14,6 @@ import torch
 import mvc
 from mvc.io.files import FileSystem
 from mvc.models import environment
-from mvc.recipes.weights import drop
 from mvc.repo.config import set_value
 from tests.frozen.made import AUTHOR, Ticking
 
@@ -69,7 +68,7 @@ def recipes(root: Path) -> None:
         trust = list(map(str, made))
         for id_ in made[:2]:
             mvc.retrain(repo, id_, trust=trust)
-        drop(repo.context, made[:2])
+        mvc.recipes.drop_weights(repo, made[:2])
         repo.storage.gc(grace="0")
         mvc.recipes.store_weights(repo, made[1], trust=trust)
         state = {name: value + 1 for name, value in model.state_dict().items()}

@@ -23,7 +23,6 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, WeightsDropped
 from mvc.names import RECIPE
 from mvc.recipes.recipe import recipe_of
-from mvc.repo import attached
 from tests.counters import count
 from tests.frozen.describe import describe
 from tests.oracle import reader
@@ -210,7 +209,7 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         recipe = recipe_of(repo.context, first)
         data = recipes.data_set(repo, "numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
-        assert recipe.encoded() == attached.read(repo.context, first, RECIPE)
+        assert recipe.encoded() == repo.attachment(first, RECIPE)
         assert any(b"def train(" in text for text in recipes.code(repo, first).values())
         with pytest.raises(RefConflict, match="is needed to train"):
             repo.storage.forget(base)

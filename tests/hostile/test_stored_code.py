@@ -15,6 +15,7 @@ import mvc.recipes as recipes
 from mvc.errors import NotTrusted
 from tests.cli.program import Mvc
 from tests.models.project import Project
+from tests.models.whole import commit_model
 
 TRAP = """
     import os
@@ -42,9 +43,9 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[Mv
     project.write({"trapped.py": TRAP + f"    # {tmp_path}\n"})
     net = project.load("trapped").Net()
     with mvc.Repository.init(folder) as repo:
-        repo.commit(model=net, deploy="prod")
+        commit_model(repo, net, deploy="prod")
         nn.init.zeros_(net.line.bias)
-        repo.commit(model=net, deploy="prod")
+        commit_model(repo, net, deploy="prod")
     project.forget()
     monkeypatch.setenv("TRAP_MARKER", str(marker))
     monkeypatch.chdir(folder)
@@ -90,5 +91,5 @@ def test_no_other_command_has_the_option(trapped: tuple[Mvc, Path]) -> None:
 
 
 def test_a_state_alone_is_loaded_without_code(repo: mvc.Repository) -> None:
-    repo.commit(model=mvc.Architecture(nn.Linear(2, 2), {"in_features": 2, "out_features": 2}))
+    commit_model(repo, mvc.Architecture(nn.Linear(2, 2), {"in_features": 2, "out_features": 2}))
     assert torch.is_tensor(repo.checkout()["weight"])

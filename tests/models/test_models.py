@@ -30,6 +30,7 @@ from mvc.errors import (
 )
 from mvc.models.models import NAME, StoredModel
 from tests.models.project import Project
+from tests.models.whole import commit_model
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -43,7 +44,7 @@ def test_a_model_is_built_where_its_project_is_not(
     repo: mvc.Repository, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project.load("nets.net").Plain()
-    done = repo.commit(model=made, message="whole", metrics={"acc": 0.5})
+    done = commit_model(repo, made, message="whole", metrics={"acc": 0.5})
     x = torch.randn(2, 3)
     expected = made(x).detach()
     assert done.commit.attached == ("code", "environment.json", "model.json")
@@ -65,36 +66,36 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     net = project.load("nets.net")
     made = net.Net(4, 2, dropout=0.5)
     with pytest.raises(CannotRecord, match=r"Net takes arguments \(width, depth=1, dropout=0\.0\)"):
-        repo.commit(model=made)
+        commit_model(repo, made)
     assert repo.head().commit is None
     arguments = {"width": 4, "depth": 2, "dropout": 0.5}
-    repo.commit(model=mvc.Architecture(made, arguments))
+    commit_model(repo, mvc.Architecture(made, arguments))
     loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.drop.p == 0.5
     made.mvc_arguments = arguments
-    repo.commit(model=made)
+    commit_model(repo, made)
     assert recipes.model(repo).arguments == arguments
     with pytest.raises(CannotRecord, match=r"do not fit Net: missing a required argument: 'width'"):
-        repo.commit(model=mvc.Architecture(made, {}))
+        commit_model(repo, mvc.Architecture(made, {}))
     with pytest.raises(CannotRecord, match=r"Net makes another model than .*: blocks\.1\.line\.w"):
-        repo.commit(model=mvc.Architecture(made, {"width": 4}))
+        commit_model(repo, mvc.Architecture(made, {"width": 4}))
     with pytest.raises(CannotRecord, match=r"weight is \(5, 5\), not \(4, 4\), and 3 more"):
-        repo.commit(model=mvc.Architecture(made, {"width": 5, "depth": 2}))
+        commit_model(repo, mvc.Architecture(made, {"width": 5, "depth": 2}))
 
 
 def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Project) -> None:
     make = project.load("nets.net").make
     made = make((2, 3, 4))
     with pytest.raises(CannotRecord, match=r"Sequential takes arguments \(\*args"):
-        repo.commit(model=made)
-    with pytest.raises(WrongUsage, match="model says how a state is built, and none is given"):
-        repo.commit(model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
-    repo.commit(made.state_dict(), model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
+        commit_model(repo, made)
+    with pytest.raises(WrongUsage, match="how a state is built, and none is given"):
+        mvc.describe_model(mvc.Architecture(make, {"sizes": (2, 3, 4)}))
+    commit_model(repo, mvc.Architecture(make, {"sizes": (2, 3, 4)}), made.state_dict())
     assert recipes.model(repo).arguments == {"sizes": (2, 3, 4)}
     assert same(made, mvc.load_model(repo, trust=True))
     small = project.load("nets.net").Net.small
     made = small(3)
-    repo.commit(made.state_dict(), model=mvc.Architecture(small, {"width": 3}))
+    commit_model(repo, mvc.Architecture(small, {"width": 3}), made.state_dict())
     assert recipes.model(repo).call == "nets.net.Net.small(width=3)"
     assert same(made, mvc.load_model(repo, trust=True))
 
@@ -115,34 +116,36 @@ def test_arguments_are_plain_data(repo: mvc.Repository, project: Project, case: 
     made = project.load("any").Any()
     value, message = PLAIN[case]
     with pytest.raises(CannotRecord, match=message):
-        repo.commit(model=mvc.Architecture(made, {"a": [0, {"b": value}]}))
+        commit_model(repo, mvc.Architecture(made, {"a": [0, {"b": value}]}))
     assert repo.head().commit is None
     kept = {"a": [0, {"b": (1, "x", None, True, 2.5, {1: float("inf")})}]}
-    repo.commit(model=mvc.Architecture(made, kept))
+    commit_model(repo, mvc.Architecture(made, kept))
     assert recipes.model(repo).arguments == kept
 
 
 def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
     with pytest.raises(WrongUsage, match=r"model is of type dict: it must be a torch\.nn\.Module"):
-        repo.commit(model={})
+        mvc.describe_model({})
     with pytest.raises(WrongUsage, match="arguments are a mapping"):
         mvc.Architecture(nn.Linear, [1])
     with pytest.raises(WrongUsage, match="sources are names"):
         mvc.Architecture(nn.Linear, {}, "nets")
     with pytest.raises(CannotRecord, match="a lambda"):
-        repo.commit({"w": torch.zeros(1)}, model=mvc.Architecture(lambda: nn.Linear(1, 1)))
+        mvc.describe_model(mvc.Architecture(lambda: nn.Linear(1, 1)), {"w": torch.zeros(1)})
     wrong = {"in_features": 2, "out_features": "x\ny"}
     with pytest.raises(CannotRecord, match=r"Linear cannot be called with these arguments: T") as e:
-        repo.commit(model=mvc.Architecture(nn.Linear(2, 2), wrong))
+        commit_model(repo, mvc.Architecture(nn.Linear(2, 2), wrong))
     assert "\n" not in str(e.value)
     with pytest.raises(CannotRecord, match="a lazy module"):
-        repo.commit(model=mvc.Architecture(nn.LazyLinear(3), {"out_features": 3}))
+        commit_model(repo, mvc.Architecture(nn.LazyLinear(3), {"out_features": 3}))
     assert repo.head().commit is None
 
 
 def test_a_class_of_an_installed_package(repo: mvc.Repository) -> None:
-    made = nn.DataParallel(nn.Linear(2, 3))
-    repo.commit(model=mvc.Architecture(made, {"in_features": 2, "out_features": 3}))
+    made, given = nn.Linear(2, 3), {"in_features": 2, "out_features": 3}
+    with pytest.raises(CannotRecord, match="is wrapped"):
+        mvc.describe_model(mvc.Architecture(nn.DataParallel(made), given))
+    commit_model(repo, mvc.Architecture(made, given))
     assert recipes.code(repo) == {}
     with pytest.raises(NotTrusted, match=r"would run torch\.nn\.modules\.linear\.Linear\(in_fe"):
         mvc.load_model(repo)
@@ -151,12 +154,12 @@ def test_a_class_of_an_installed_package(repo: mvc.Repository) -> None:
 
 def test_a_loaded_model_is_committed_again(repo: mvc.Repository, project: Project) -> None:
     net = project.load("nets.net")
-    first = repo.commit(model=mvc.Architecture(net.Net(2), {"width": 2}))
+    first = commit_model(repo, mvc.Architecture(net.Net(2), {"width": 2}))
     project.forget()
     loaded = mvc.load_model(repo, first, trust=True)
     with torch.no_grad():
         next(loaded.parameters()).add_(1)
-    second = repo.commit(model=loaded)
+    second = commit_model(repo, loaded)
     assert recipes.model(repo, second) == recipes.model(repo, first)
     assert recipes.code(repo, second) == recipes.code(repo, first)
     again = mvc.load_model(repo, second, trust=True)
@@ -176,7 +179,7 @@ def test_two_versions_of_the_code_side_by_side(repo: mvc.Repository, project: Pr
         project.write({"versioned.py": text.format(factor)})
         sys.modules.pop("versioned", None)
         made = project.load("versioned").Net()
-        ids.append(repo.commit(model=made).id)
+        ids.append(commit_model(repo, made).id)
     one, three = (mvc.load_model(repo, id_, trust=True) for id_ in ids)
     three.load_state_dict(one.state_dict())
     x = torch.ones(1, 2)
@@ -196,12 +199,12 @@ def test_other_dtypes_and_tied_weights(repo: mvc.Repository, project: Project) -
                 self.register_buffer("count", torch.zeros((), dtype=torch.int64))
     """})  # fmt: skip
     made = project.load("tied").Tied().bfloat16()
-    repo.commit(model=made)
+    commit_model(repo, made)
     loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.scale.dtype == torch.bfloat16
     assert loaded.a.weight is loaded.b.weight and loaded.a.weight.requires_grad
     made.a.float()
-    repo.commit(model=made)
+    commit_model(repo, made)
     loaded = mvc.load_model(repo, trust=True)
     assert same(made, loaded) and loaded.b.bias.dtype == torch.bfloat16
     assert loaded.scale.dtype == torch.float32
@@ -210,7 +213,7 @@ def test_other_dtypes_and_tied_weights(repo: mvc.Repository, project: Project) -
 def test_without_trust_the_files_are_named_and_nothing_runs(
     repo: mvc.Repository, project: Project
 ) -> None:
-    repo.commit(model=project.load("nets.net").Plain())
+    commit_model(repo, project.load("nets.net").Plain())
     modules = set(sys.modules)
     with pytest.raises(NotTrusted) as caught:
         mvc.load_model(repo)
@@ -233,20 +236,12 @@ def test_a_version_without_code(repo: mvc.Repository) -> None:
 
 def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     """A version that carries what no honest process would have written."""
-    from msgspec.structs import replace
-
-    from mvc.repo.commit.commit import commit
-    from mvc.repo.commit.request import Change, CommitRequest
-
     fields = {"schema": "mvc.model/1", "module": "net", "name": "Net", "arguments": {"dict": {}},
               "weights": "model.safetensors", "packages": {"torch": "1"},
               "files": {"code/net.py": blake3(code.encode()).hexdigest()}}  # fmt: skip
     attachments = {"code/net.py": code.encode(), NAME: json.dumps(fields | record).encode()}
-    request = CommitRequest((), attachments=attachments)
     state = {"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)}
-    return str(
-        commit(repo.context, replace(request, changes=[Change.of("model.safetensors", state)])).id
-    )
+    return str(repo.commit(state, attachments=attachments).id)
 
 
 GOOD = (
@@ -292,7 +287,7 @@ def test_a_folder_that_a_stranger_can_use(
     repo: mvc.Repository, project: Project, tmp_path: Path
 ) -> None:
     made = mvc.Architecture(project.load("nets.net").Net(3, 2), {"width": 3, "depth": 2})
-    repo.commit(model=made)
+    commit_model(repo, made)
     project.forget()
     folder = tmp_path / "whole"
     done = mvc.export_model(repo, "HEAD", folder)
@@ -318,7 +313,7 @@ def test_a_folder_that_a_stranger_can_use(
 def test_a_folder_is_not_left_through_links(
     repo: mvc.Repository, project: Project, tmp_path: Path
 ) -> None:
-    repo.commit(model=project.load("nets.net").Plain())
+    commit_model(repo, project.load("nets.net").Plain())
     (tmp_path / "aim").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "code").symlink_to(tmp_path / "aim")
@@ -327,33 +322,31 @@ def test_a_folder_is_not_left_through_links(
     assert os.listdir(tmp_path / "aim") == []
 
 
-def test_the_environment_is_carried_when_asked_for(repo: mvc.Repository, project: Project) -> None:
-    state = {"w": torch.zeros(2)}
-    done = repo.commit(state, options=mvc.CommitOptions(environment=True))
+def test_attachments_are_not_inherited(repo: mvc.Repository) -> None:
+    state, here = {"w": torch.zeros(2)}, mvc.Environment.current()
+    done = repo.commit(state, attachments={"environment.json": here.encoded})
     assert done.commit.attached == ("environment.json",)
-    made = project.load("nets.net").Plain()
-    done = repo.commit(model=made, options=mvc.CommitOptions(environment=False))
-    assert done.commit.attached == ("code", "model.json")
-    assert repo.commit(state).commit.attached == ()  # not inherited
+    assert recipes.environment(repo) == here
+    assert repo.commit(state).commit.attached == ()
 
 
 def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Project) -> None:
     made = project.load("nets.net").Plain()
-    repo.commit(model=made)
+    commit_model(repo, made)
     ids = set()
     for _ in range(3):
         with torch.no_grad():
             made.block.line.bias.add_(1)
-        done = repo.commit(model=made)
+        done = commit_model(repo, made)
         ids |= {e.content_id for e in repo.manifest(done).attached}
     assert len(ids) == len(repo.manifest("HEAD").attached)
 
 
 def test_a_lossy_pipeline_and_another_path(repo: mvc.Repository, project: Project) -> None:
     made = project.load("nets.net").Plain()
-    repo.commit(model=made, path="nets/plain.safetensors", states={"more": {"x": torch.ones(1)}})
+    commit_model(repo, made, path="nets/plain.safetensors", states={"more": {"x": torch.ones(1)}})
     assert same(mvc.load_model(repo, trust=True), made)
-    done = repo.commit(model=made, pipeline="vsol-0-fast", path="nets/plain.safetensors")
+    done = commit_model(repo, made, pipeline="vsol-0-fast", path="nets/plain.safetensors")
     loaded = mvc.load_model(repo, trust=True).state_dict()
     assert all(torch.equal(loaded[name], done.state[name]) for name in loaded)
 
@@ -382,7 +375,7 @@ def test_a_module_imported_by_a_call_is_the_recorded_one(
     )
     model = project.load("plugged").Plugged()
     given = mvc.Architecture(model, {}, sources=["helpers.plug"])
-    repo.commit(model=given)
+    commit_model(repo, given)
     assert "code/helpers/plug.py" in recipes.code(repo)
     sys.modules["helpers.plug"].FACTOR = 2  # the live module, edited meanwhile
     project.write({"helpers/plug.py": "FACTOR = 2\n"})

@@ -289,7 +289,7 @@ class Net(nn.Module):
 {middle}
 if __name__ == "__main__":
     with mvc.Repository.open_or_init("models") as repo:
-        done = repo.commit(model=Net())
+        done = repo.commit(Net().state_dict(), attachments=mvc.describe_model(Net()))
         print(mvc.recipes.model(repo, done).call, *mvc.recipes.code(repo, done))
 """
 
@@ -318,7 +318,7 @@ def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
         "import torch.multiprocessing as mp\n"
         + SCRIPT.format(middle="").split("if __name")[0]
         + "\ndef work(_):\n    with mvc.Repository.open('models') as repo:\n"
-        "        done = repo.commit(model=Net())\n"
+        "        done = repo.commit(Net().state_dict(), attachments=mvc.describe_model(Net()))\n"
         "        print(mvc.recipes.model(repo, done).call, "
         "*mvc.recipes.code(repo, done), flush=True)\n"
         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=1)\n"

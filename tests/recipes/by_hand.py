@@ -1,8 +1,7 @@
 """Versions with a recipe made by hand: their weights are given up and stored again untrained.
 
 A recipe carries the arguments that a test makes the state from, so a replay costs nothing. torch is
-imported where weights are given up or stored again: processes that do neither start faster and
-are forked faster without it.
+not imported: processes without it start and are forked faster.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from unittest.mock import patch
 
 from blake3 import blake3
 
+from mvc.api import CommitOptions, Repository
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
 from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
-from mvc.repo import attached
-from mvc.repo.commit.committing import commit_states
-from mvc.repo.commit.request import CommitRequest
+from mvc.recipes.weights import alternative
 from mvc.repo.context import Context
 from mvc.state import StateFile
 from mvc.store.journal.entries import Entry, StateMark
@@ -35,7 +33,7 @@ Make = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def trained(
-    context: Context,
+    repo: Repository,
     make: Make,
     arguments: Mapping[str, Any],
     base: CommitId,
@@ -63,16 +61,16 @@ def trained(
         "environment.json": b"{}",
         "service/optimizer.safetensors": OPTIMIZER,
     }
-    request = CommitRequest((), attachments=carried, needs=recipe.needs, **options)
-    return commit_states(
-        context, {PATH: StateFile.of(state)}, PATH, request=request, whole=False
-    ).id
+    needs = CommitOptions(needs=recipe.needs)
+    return repo.commit(state, path=PATH, attachments=carried, options=needs, **options).id
 
 
-def prove(context: Context, version: CommitId, path: str, taken: int = 5) -> None:
+def prove(
+    context: Context, version: CommitId, path: str, taken: int = 5, base: CommitId | None = None
+) -> None:
     """A proof that no replay has made."""
     proof = ReplayProof(
-        subject=version, path=path, base=version, milliseconds=taken, environment="by hand"
+        subject=version, path=path, base=base or version, milliseconds=taken, environment="by hand"
     )
     context.store.publish(lambda: Entry("prove", 1, statements=(proof,)))
 
@@ -83,34 +81,30 @@ def mark_dropped(context: Context, version: CommitId, path: str = "model.safeten
     context.store.publish(lambda: Entry("drop-weights", 1, states=marks))
 
 
-def drop(context: Context, *versions: CommitId) -> None:
+def drop(repo: Repository, *versions: CommitId) -> None:
     """Gives up weights; the proofs are written by hand."""
-    from mvc.recipes import weights
-
     for version in versions:
-        recipe = recipe_of(context, version)
-        taken = round(recipe.seconds * 1000)
-        prove(context, version, recipe.makes.path, taken)
-    weights.drop(context, versions)
+        recipe = recipe_of(repo, version)
+        taken, base = round(recipe.seconds * 1000), recipe.base.version
+        prove(repo.context, version, recipe.makes.path, taken, base)
+    repo.storage.drop_weights({version: alternative(repo, version) for version in versions})
 
 
-def store_again(context: Context, version: CommitId, make: Make) -> None:
+def store_again(repo: Repository, version: CommitId, make: Make) -> None:
     """The replay is ``make``."""
-    from mvc.recipes import weights
-    from mvc.recipes.replay import ReplayOptions
+    from mvc.recipes import verbs
 
     @contextmanager
-    def made_again(context: Context, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
-        state = make(recipe_of(context, version).arguments)
-        yield SimpleNamespace(state=state, seconds=1.0, where="by hand")
+    def made_again(repo: Repository, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(file=StateFile.of(make(recipe_of(repo, version).arguments)))
 
-    with patch.object(weights, "made_again", made_again):
-        weights.store_again(context, version, ReplayOptions())
+    with patch.object(verbs, "made_again", made_again):
+        verbs.store_weights(repo, version)
 
 
-def check_carried(context: Context, version: CommitId) -> Recipe:
+def check_carried(repo: Repository, version: CommitId) -> Recipe:
     """All that a version carries comes back. Returns its recipe."""
-    assert attached.read(context, version, "code/net.py") == CODE
-    assert attached.read(context, version, "environment.json") == b"{}"
-    assert attached.state(context, version, "service/optimizer.safetensors") == OPTIMIZER
-    return recipe_of(context, version)
+    assert repo.attachment(version, "code/net.py") == CODE
+    assert repo.attachment(version, "environment.json") == b"{}"
+    assert repo.attachment(version, "service/optimizer.safetensors") == OPTIMIZER
+    return recipe_of(repo, version)

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def placed(repo: mvc.Repository, name: str, folder: Path, file: str = "") -> Path:
-    return place(repo.context, Data(name, recipes.data_set(repo, name).version, file), folder)
+    return place(repo, Data(name, recipes.data_set(repo, name).version, file), folder)
 
 
 def test_a_data_set_is_stored_once_and_each_version_has_its_files(
@@ -58,7 +58,7 @@ def test_a_data_set_is_stored_once_and_each_version_has_its_files(
     assert repo.version("data/food").parents == (first.version,)
     assert [each.name for each in recipes.data_sets(repo)] == ["food"]
     assert repo.head().commit is None  # no branch has moved
-    written = place(repo.context, Data("food", first.version, ""), tmp_path / "out")
+    written = place(repo, Data("food", first.version, ""), tmp_path / "out")
     assert (written / "train/b.txt").read_text() == "bread " * 1000
     assert not (written / "train/c.txt").exists()
     repo.storage.gc(grace="0")
@@ -157,7 +157,10 @@ def forged(context: Context, path: Path) -> None:
     ((_, parsed),) = attachments({"x": path.read_bytes()})
     change = Change("reference.json", lambda: nullcontext(parsed))
     params = {"mvc.data": "reference"}
-    commit(context, CommitRequest([change], tag="data/forged", params=params))
+    commit(
+        context,
+        CommitRequest([change], params=params, options=mvc.CommitOptions(tag="data/forged")),
+    )
 
 
 def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
@@ -165,8 +168,8 @@ def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
 ) -> None:
     many = {f"set{n}": folder / "labels.csv" for n in range(1024)}
     with pytest.raises(CannotRecord, match="at most 1023 data sets"):
-        used(repo.context, many)
+        used(repo, many)
     assert not recipes.data_sets(repo)
     ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
     with pytest.raises(WrongUsage, match="needs at most 1024 others"):
-        commit(repo.context, CommitRequest([], needs=ids))
+        commit(repo.context, CommitRequest([], options=mvc.CommitOptions(needs=ids)))

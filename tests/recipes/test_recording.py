@@ -53,7 +53,7 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     loss = mvc.constructed(nn.CrossEntropyLoss, label_smoothing=0.1)
     service = mvc.constructed(ImageService, optimizer, loader, loss=loss)
     run = recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
-    recipe = recipe_of(repo.context, run.result.id)
+    recipe = recipe_of(repo, run.result.id)
     assert [(o.name, o.kind, o.state) for o in recipe.objects] == [
         ("service.optimizer", "optimizer", True),
         ("service.loader.dataset", "made", False),
@@ -172,7 +172,7 @@ def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model:
     with pytest.raises(WrongUsage, match="service is of type NoneType"):
         recorded(repo, model, service=None)
     with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
-        repo.commit(model=Conv)
+        mvc.describe_model(Conv)
     with pytest.raises(WrongUsage, match="model is a class"):
         recorded(repo, Conv, service=nothing)
 

@@ -30,10 +30,8 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.models.environment import variables
+from mvc.names import ATTACHED
 from mvc.recipes.recipe import recipe_of
-from mvc.repo import attached
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from tests.cli.program import Mvc
 from tests.recipes.recorded import recorded
 from tests.recipes.trainings import (
@@ -75,18 +73,13 @@ def altered(
 ) -> CommitId:
     """The version again, with something else in place of what it carries or needs."""
     carried: dict[str, Any] = {}
-    for name in attached.names(repo.context, rev):
+    for entry in repo.manifest(rev).attached:
+        name = entry.path.removeprefix(ATTACHED)
         key = name.replace("/", "_").replace(".", "_")
-        try:
-            carried[name] = changes.get(key) or attached.read(repo.context, rev, name)
-        except UnknownPath:
-            carried[name] = attached.state(repo.context, rev, name)
-    change = Change.of("model.safetensors", repo.checkout(rev), cached=False)
+        carried[name] = changes.get(key) or repo.attachment(rev, name)
     needs = repo.version(rev).needs if needs is None else needs
-    request = CommitRequest(
-        [change], attachments=carried, needs=needs, options=CommitOptions(allow_empty=True)
-    )
-    return commit(repo.context, request).id
+    options = mvc.CommitOptions(needs=needs)
+    return repo.commit(repo.checkout(rev), attachments=carried, options=options).id
 
 
 def test_a_conv_net_with_dropout_augmentation_and_shuffling(
@@ -209,7 +202,7 @@ def test_one_process_of_torchrun_and_no_process_group(
     assert done.returncode == 0, done.stderr
     assert "belongs to a process group of torch.distributed" in done.stdout
     recorded = repo.find("HEAD")
-    assert recipe_of(repo.context, recorded).steps == 2
+    assert recipe_of(repo, recorded).steps == 2
     assert mvc.retrain(repo, trust=True).replayed == (recorded,)  # also without torchrun
 
 
@@ -234,7 +227,7 @@ def test_what_runs_of_installed_code_is_shown_before(
     marker = tmp_path / "ran"
     model, optimizer = conv(repo)
     run = recorded(repo, model, optimizer, service=slow, steps=1)
-    recipe = json.loads(attached.read(repo.context, run.result.id, "recipe.json"))
+    recipe = json.loads(repo.attachment(run.result.id, "recipe.json"))
     recipe["model"]["made"] = {"partial": [{"code": "os:mkdir"}, [str(marker)], []]}
     forged = altered(repo, run.result.id, recipe_json=json.dumps(recipe).encode())
     call = f"model = os:mkdir('{marker}')"
@@ -260,7 +253,7 @@ def test_variables_that_lead_to_other_code_are_not_set(
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     model, optimizer = conv(repo)
     run = recorded(repo, model, optimizer, service=slow, steps=1)
-    there = json.loads(attached.read(repo.context, run.result.id, "environment.json"))
+    there = json.loads(repo.attachment(run.result.id, "environment.json"))
     for name in (
         "PYTHONPATH", "LD_PRELOAD", "PATH", "OMP_TOOL_LIBRARIES", "ONEDNN_JIT_PROFILE",
         "DNNL_JIT_DUMP", "KMP_STATS_FILE",
@@ -304,7 +297,7 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     with pytest.raises(CannotRetrain, match=r"another environment: threads\.torch: 1, here 2"):
         mvc.retrain(repo, trust=True, threads=2)
     # another version of a library
-    there = json.loads(attached.read(repo.context, good, "environment.json"))
+    there = json.loads(repo.attachment(good, "environment.json"))
     there["torch"]["version"] = "1.13.1"
     other = altered(repo, good, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match=r"torch\.version: 1\.13\.1, here 2"):
@@ -455,7 +448,7 @@ def test_a_training_that_fails_says_why(
 def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
     recorded(repo, model, optimizer, data=images, service=train_images)
-    recipe = recipe_of(repo.context, repo.find("HEAD"))
+    recipe = recipe_of(repo, repo.find("HEAD"))
     assert repo.version().needs == recipe.needs
     assert recipe.base.version == repo.find("HEAD~1")
     with pytest.raises(MvcError):

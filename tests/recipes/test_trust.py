@@ -15,6 +15,7 @@ from mvc.errors import CannotRetrain, NotTrusted, WrongUsage
 from mvc.ids import CommitId
 from tests.cli.program import Mvc
 from tests.models.project import Project
+from tests.models.whole import commit_model
 from tests.recipes import by_hand
 from tests.recipes.recorded import recorded
 
@@ -83,7 +84,7 @@ def foreign(
     start = repo.commit(model.state_dict()).id
     run = recorded(repo, model, service=theirs.train)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    by_hand.drop(repo.context, run.result.id)
+    by_hand.drop(repo, run.result.id)
     repo.commit({"other": torch.zeros(3)})
     repo.storage.gc(grace="0")
     marker = tmp_path / "ran"
@@ -152,7 +153,7 @@ def test_options_name_each_version_whose_code_may_run(
 
 def test_a_model_is_built_only_from_a_version_that_is_named(foreign: Foreign) -> None:
     repo, net = foreign.repo, foreign.own.Net()
-    first, second = (repo.commit(model=net, path="net").id, repo.find("HEAD~1"))
+    first, second = (commit_model(repo, net, path="net").id, repo.find("HEAD~1"))
     for trust in (False, [], [second]):
         with pytest.raises(NotTrusted):
             mvc.load_model(repo, first, trust=trust)

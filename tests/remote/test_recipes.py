@@ -101,7 +101,7 @@ def sound(repo: Repository) -> bool:
 def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
     story: Story,
 ) -> None:
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     story.author.storage.gc(grace="0")
     pushed = story.author.push()
     weights_bytes = sum(v.numel() * v.element_size() for v in story.state.values())
@@ -142,7 +142,7 @@ def test_proofs_do_not_travel(story: Story) -> None:
 def test_who_has_the_weights_keeps_them(story: Story) -> None:
     story.author.push()
     bob = story.clone("bob")
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     story.author.storage.gc(grace="0")
     second = story.train()
     story.author.push()
@@ -155,16 +155,16 @@ def test_who_has_the_weights_keeps_them(story: Story) -> None:
 
 def test_weights_that_another_one_has_are_fetched(story: Story) -> None:
     story.author.push()
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     story.author.storage.gc(grace="0")
     with pytest.raises(WeightsDropped):
         story.author.checkout(story.trained)
     assert story.author.fetch(versions=[story.trained]).versions == 1
     assert dropped(story.author, story.trained) is None
     assert story.is_right(story.author.checkout(story.trained))
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     story.server.context.fresh()
-    drop(story.server.context, story.trained)
+    drop(story.server, story.trained)
     for repo in (story.author, story.server):
         repo.storage.gc(grace="0")
     assert story.author.fetch(versions=[story.trained]).versions == 0
@@ -179,7 +179,7 @@ def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
     ada.storage.forget(keep_last=1)
     ada.storage.gc(grace="0")
     second = story.train()
-    drop(story.author.context, second)
+    drop(story.author, second)
     third = story.author.commit(story.state, message="third").id
     story.author.push()
     for _ in range(2):
@@ -196,7 +196,7 @@ def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
 
 
 def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story) -> None:
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     story.author.push()
     few = story.clone("few", states="last:1")
     assert few.forgotten_ns(story.base) is None and few.forgotten_ns(story.data) is None
@@ -230,7 +230,7 @@ def test_data_that_stay_at_home(story: Story) -> None:
 
 def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
     story.keep_data_at_home()
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     for _ in range(2):
         with pytest.raises(WeightsDropped, match=story.trained.short) as error:
             story.author.push()
@@ -244,7 +244,7 @@ def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
 
 @pytest.mark.parametrize("lacking", ["base", "data"])
 def test_a_receiver_refuses_weights_that_nothing_makes_again(story: Story, lacking: str) -> None:
-    drop(story.author.context, story.trained)
+    drop(story.author, story.trained)
     home = {getattr(story, lacking)}
     story.author.context.fresh()
     wanted = Wanted(versions=(story.trained,))

@@ -168,7 +168,7 @@ class RemoteMachine(RuleBasedStateMachine):
         if base is None or self._absent(repo, base):
             return
         with suppress(StateForgotten, WeightsDropped):
-            made = by_hand.trained(repo.context, again, {"number": number}, base)
+            made = by_hand.trained(repo, again, {"number": number}, base)
             self.states[made] = arrays(number)
         self._check(who)
 
@@ -179,7 +179,7 @@ class RemoteMachine(RuleBasedStateMachine):
         ids = [id_ for id_ in self.states if id_ in there and repo.version(id_).needs]
         if ids:
             with suppress(StateForgotten, WeightsDropped):
-                by_hand.drop(repo.context, data.draw(st.sampled_from(ids)))
+                by_hand.drop(repo, data.draw(st.sampled_from(ids)))
                 self.done["drops"] += 1
         self._check(who)
 
@@ -357,7 +357,7 @@ class RemoteMachine(RuleBasedStateMachine):
     def _store_again(repo: Repository) -> None:
         for id_ in known(repo):
             if dropped(repo.context, id_) is not None:
-                by_hand.store_again(repo.context, id_, again)
+                by_hand.store_again(repo, id_, again)
 
     def _sync(self) -> None:
         """In any order: everybody gives what they have under names of their own, and takes all."""

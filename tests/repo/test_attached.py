@@ -20,9 +20,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.repo import attached
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+from mvc.names import ATTACHED
 from mvc.repo.commit.result import CommitResult
 from tests.oracle import reader
 
@@ -36,11 +34,12 @@ def state(seed: int = 0) -> dict[str, np.ndarray]:
 def keep(
     repo: mvc.Repository, seed: int, attachments: dict[str, Any], needs: tuple[CommitId, ...] = ()
 ) -> CommitResult:
-    changes = (Change.of("model.safetensors", state(seed), cached=False),)
-    request = CommitRequest(
-        changes, attachments=attachments, needs=needs, options=CommitOptions(allow_empty=True)
-    )
-    return commit(repo.context, request)
+    options = mvc.CommitOptions(needs=needs)
+    return repo.commit(state(seed), attachments=attachments, options=options)
+
+
+def names(repo: mvc.Repository, commit: CommitId) -> list[str]:
+    return [entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached]
 
 
 GIVEN = {
@@ -55,9 +54,9 @@ def test_it_comes_back_and_is_no_file_of_the_version(repo: mvc.Repository, tmp_p
     made = keep(repo, 0, GIVEN)
     assert made.commit.root == plain.commit.root
     assert made.commit.attached == ("code", "environment.json", "service")
-    assert attached.names(repo.context, made.id) == sorted(GIVEN)
-    assert attached.read(repo.context, made.id, "code/net.py") == CODE
-    found = attached.state(repo.context, made.id, "service/optimizer.safetensors")
+    assert names(repo, made.id) == sorted(GIVEN)
+    assert repo.attachment(made.id, "code/net.py") == CODE
+    found = repo.attachment(made.id, "service/optimizer.safetensors")
     assert found["lr"] == 0.1
     assert np.array_equal(found["momentum"], np.ones(300, np.float32))
     assert [each.path for each in repo.manifest().entries] == ["model.safetensors"]
@@ -79,8 +78,8 @@ def test_it_is_not_inherited_and_stored_once(repo: mvc.Repository) -> None:
     )  # commit and manifest; no code, no state
     after = repo.commit(state(1))
     assert after.commit.attached == ()
-    assert attached.names(repo.context, after.id) == []
-    assert attached.names(repo.context, again.id) == sorted(GIVEN)
+    assert names(repo, after.id) == []
+    assert names(repo, again.id) == sorted(GIVEN)
 
 
 def test_the_oracle_reads_it(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
             keep(repo, 4 + _, GIVEN)
         repo.storage.repack(interval=2)
         repo.storage.gc(grace="0")
-        assert attached.read(repo.context, made.id, "code/net.py") == CODE
+        assert repo.attachment(made.id, "code/net.py") == CODE
         assert repo.storage.fsck(full=True).sound
     with mvc.Repository.init(tmp_path / "other") as repo:
         # Only the need leads to it: its branch is deleted, and it is no ancestor.
@@ -120,7 +119,7 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
         repo.delete_ref("branch", "data", force=True)
         repo.delete_ref("branch", "lone", force=True)
         repo.storage.gc(grace="0")
-        assert attached.read(repo.context, data.id, "data.json") == b"[]"
+        assert repo.attachment(data.id, "data.json") == b"[]"
         assert np.array_equal(repo.checkout(data.id)["w"], state(7)["w"])
         with pytest.raises(UnknownRevision):
             repo.checkout(lone.id)
@@ -143,11 +142,7 @@ def test_what_cannot_be_attached_is_refused(repo: mvc.Repository) -> None:
         keep(repo, 2, {}, (first.id,))
     made = keep(repo, 2, GIVEN)
     with pytest.raises(UnknownPath, match=r"carries no recipe\.json"):
-        attached.read(repo.context, made.id, "recipe.json")
-    with pytest.raises(UnknownPath, match="is a state"):
-        attached.read(repo.context, made.id, "service/optimizer.safetensors")
-    with pytest.raises(UnknownPath, match="is no state"):
-        attached.state(repo.context, made.id, "code/net.py")
+        repo.attachment(made.id, "recipe.json")
 
 
 def test_other_forms_are_damage(tmp_path: Path) -> None:
@@ -178,5 +173,5 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         assert not report.sound
         assert any(".mvc/code/net.py" in t for p in report.problems for t in p.tensors), report
         with pytest.raises(DamagedData):
-            attached.read(repo.context, made.id, "code/net.py")
+            repo.attachment(made.id, "code/net.py")
         assert np.array_equal(repo.checkout(made.id)["w"], state(1)["w"])

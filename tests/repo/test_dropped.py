@@ -31,7 +31,7 @@ def step(number: int) -> dict[str, np.ndarray]:
 
 
 def train(repo: Repository, number: int, base: CommitId) -> CommitId:
-    return recipes.trained(repo.context, make, {"step": number}, base)
+    return recipes.trained(repo, make, {"step": number}, base)
 
 
 def before_publishing(repo: Repository, act: Callable[[], object]) -> None:
@@ -55,25 +55,25 @@ def collect(root: Path) -> None:
 def test_weights_collected_meanwhile_are_not_said_to_be_stored(repo: mvc.Repository) -> None:
     made = train(repo, 1, repo.commit(step(0)).id)
     repo.commit(step(2))
-    recipes.drop(repo.context, made)
+    recipes.drop(repo, made)
     before_publishing(repo, lambda: collect(repo.root))
     with pytest.raises(NotTrusted):  # nothing but a replay makes them
         mvc.recipes.store_weights(repo, made)
     assert next(e for e in repo.log() if e.id == made).dropped is not None
     assert repo.storage.fsck(full=True).sound
-    recipes.store_again(repo.context, made, make)
+    recipes.store_again(repo, made, make)
     assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
 
 
 def test_weights_made_again_survive_a_collection_meanwhile(repo: mvc.Repository) -> None:
     made = train(repo, 1, repo.commit(step(0)).id)
-    recipes.drop(repo.context, made)
+    recipes.drop(repo, made)
     collect(repo.root)
     repo.commit(step(2))
     repo.commit(step(3))
     repo.undo()
     before_publishing(repo, lambda: collect(repo.root))
-    recipes.store_again(repo.context, made, make)
+    recipes.store_again(repo, made, make)
     assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
     assert repo.storage.fsck(full=True).sound
 
@@ -83,7 +83,7 @@ def test_a_commit_does_not_build_on_weights_collected_meanwhile(repo: mvc.Reposi
 
     def give_up() -> None:
         with mvc.Repository.open(repo.root) as other:
-            recipes.drop(other.context, made)
+            recipes.drop(other, made)
             other.storage.gc(grace="0")
 
     before_publishing(repo, give_up)
@@ -99,7 +99,7 @@ def test_a_mark_may_outlive_its_version(tmp_path: Path) -> None:
         gone = train(repo, 1, first)
         repo.undo()
         clock.advance(48 * HOUR)
-        recipes.drop(repo.context, gone)
+        recipes.drop(repo, gone)
         repo.storage.gc(grace=timedelta(hours=24))
         repo.commit(step(2))
         assert {commit.id for commit in repo.storage.forget(first, dry_run=True).commits} == {first}
@@ -111,14 +111,14 @@ def test_given_up_weights_are_not_counted_as_those_of_another_version(repo: mvc.
     made = train(repo, 1, repo.commit(step(0)).id)
     same = repo.commit(step(1), message="the same again").id
     repo.commit({"w": step(2)["w"]})
-    recipes.drop(repo.context, made)
+    recipes.drop(repo, made)
     cost = preview(repo.context, repo.storage.forget(same, dry_run=True))
     assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
 
 
 def test_what_differs_is_told_without_the_weights(repo: mvc.Repository) -> None:
     made = train(repo, 1, repo.commit(step(0)).id)
-    recipes.drop(repo.context, made)
+    recipes.drop(repo, made)
     assert not repo.diff("HEAD~1", "HEAD").unmeasured  # they are still there
     repo.storage.gc(grace="0")
     found = repo.diff("HEAD~1", "HEAD")

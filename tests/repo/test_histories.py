@@ -12,9 +12,7 @@ import pytest
 
 import mvc
 from mvc.maintenance.gc import plan_collection
-from mvc.maintenance.stats import stats
 from mvc.model.manifest import Manifest
-from mvc.recipes.recipe import recipe_base
 from mvc.store import snapshot
 from mvc.store.index.reader import IndexThresholds
 from mvc.store.journal import frames
@@ -27,7 +25,7 @@ EVER = timedelta(days=36_000)
 BYTES = 4000  # a version, with five objects, in memory (2,900 as measured; 10,000 as objects)
 
 VERBS: dict[str, Callable[[mvc.Repository], object]] = {
-    "stats": lambda repo: stats(repo.context, recipe_base),
+    "stats": lambda repo: repo.storage.stats(),
     "gc -n": lambda repo: plan_collection(repo.context),
     "gc -n --grace 36000d": lambda repo: plan_collection(repo.context, grace=EVER),
 }

@@ -134,10 +134,8 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
 
 
 def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
-    from mvc.maintenance.stats import by_version
-    from mvc.recipes.recipe import recipe_base
 
-    total, stats = by_version(repo.context, recipe_base)
+    total, stats = repo.storage.by_version()
     assert total.bytes == repo.storage.stats().bytes
     assert repo.find("HEAD~9") not in stats
     first = stats[repo.find("HEAD~11")]

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.maintenance.stats import by_version
-from mvc.recipes.recipe import recipe_base
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery.rates import Rates
 from tests.repo.working import write_model
@@ -74,7 +72,7 @@ def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
     )
     assert found.deltas_worst == planned.worst_deltas > 1
     assert found.deltas_mean == pytest.approx(planned.mean_deltas)
-    by_hand = [each.deltas for each in by_version(repo.context, recipe_base)[1].values()]
+    by_hand = [each.deltas for each in repo.storage.by_version()[1].values()]
     assert found.deltas_mean == pytest.approx(sum(by_hand) / len(by_hand))
 
 
@@ -98,7 +96,7 @@ def test_figures_of_each_version(repo: Repository) -> None:
         write_model(path, layers=0, w=weights)
         ids.append(repo.commit(path, options=CommitOptions(reset_point=i == 3)).id)
     repo.tag("v1")  # an operation without a version
-    total, found = by_version(repo.context, recipe_base)
+    total, found = repo.storage.by_version()
     for kind in ("full", "delta", "metadata"):
         assert sum(each.bytes[kind] for each in found.values()) == total.bytes[kind]
     assert list(found) == ids

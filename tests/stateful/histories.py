@@ -327,7 +327,7 @@ class History:
         if not isinstance(contents.get(recipes.PATH), Mapping):
             return
         arguments = {"seed": self.rng.randrange(1 << 30)}
-        made = recipes.trained(self.repo.context, again, arguments, base)
+        made = recipes.trained(self.repo, again, arguments, base)
         self._committed(made, contents | {recipes.PATH: again(arguments)}, base)
 
     def drop_weights(self) -> None:
@@ -337,9 +337,9 @@ class History:
         bases = [self.model.versions[id_] for id_ in self.model.versions[kept].needs]
         if any(base.forgotten for base in bases):
             with pytest.raises(StateForgotten):
-                recipes.drop(self.repo.context, kept)
+                recipes.drop(self.repo, kept)
         else:
-            recipes.drop(self.repo.context, kept)
+            recipes.drop(self.repo, kept)
             self.model.versions[kept].dropped = True
 
     def _some(self, fits: Callable[[Version], bool] = lambda _: True) -> CommitId | None:

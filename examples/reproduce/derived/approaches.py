@@ -109,11 +109,11 @@ class StoredWeights:
             saved = repo.commit(
                 model.state,
                 message=model.use_case,
-                model=mvc.Architecture(build) if self.with_code else None,
                 pipeline=self.pipeline,
-                options=CommitOptions(
-                    branch=model.branch, reset_point=self.reset_point, environment=True
-                ),
+                attachments=mvc.describe_model(mvc.Architecture(build), model.state)
+                if self.with_code
+                else {"environment.json": Environment.current().encoded},
+                options=CommitOptions(branch=model.branch, reset_point=self.reset_point),
             )
         if changed is not None and model.base is not None:
             (file,) = repo.diff(model.base, saved.id).files

@@ -109,7 +109,8 @@ def warm_up(experiment: Experiment, folder: Path) -> int:
             repo.commit(
                 {"weight": torch.full((1 << 16,), float(number))},
                 pipeline=pipeline,
-                options=CommitOptions(environment=number > 0, reset_point=True),
+                attachments={"environment.json": Environment.current().encoded} if number else {},
+                options=CommitOptions(reset_point=True),
             )
             root_of(repo.checkout())
             if number:

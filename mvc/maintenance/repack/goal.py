@@ -10,18 +10,11 @@ from msgspec import Struct, field
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.retention import stored_versions
+from mvc.maintenance.weights import Alternative
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
-
-
-class Proven(Struct, frozen=True):
-    """A recipe that a replay has proven: ``seconds`` make the file ``path`` from ``base``."""
-
-    base: CommitId
-    path: str
-    seconds: float
 
 
 class Goal(Struct, frozen=True):
@@ -32,7 +25,7 @@ class Goal(Struct, frozen=True):
     commits that the longer deltas span. ``layout``: that of the settings, with skip deltas.
     ``bound``: seconds of recovery that ``remove`` and ``weight`` must keep. ``weight``: the lowest
     price, where a gigabyte is worth so many seconds of recovery; then weights of the versions in
-    ``proven`` may be given up.
+    ``alternatives`` may be dropped.
     """
 
     interval: int | None = None
@@ -44,7 +37,7 @@ class Goal(Struct, frozen=True):
     bound: float | None = None
     layout: Layout | None = None
     weight: float | None = None
-    proven: Mapping[CommitId, Proven] = field(default_factory=dict)
+    alternatives: Mapping[CommitId, Alternative] = field(default_factory=dict)
 
     def __str__(self) -> str:
         aims = {

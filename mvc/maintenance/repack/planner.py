@@ -279,15 +279,15 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
     goal, versions = problem.goal, problem.survey.versions
     old, rest, saved, gone = price(problem, problem.before, weight), problem, 0.0, list[CommitId]()
-    if goal.proven:
-        graph = ContentPlan(problem.costs, _shapes(problem)[0], weight, goal.proven)
+    if goal.alternatives:
+        graph = ContentPlan(problem.costs, _shapes(problem)[0], weight, goal.alternatives)
         best = graph.solver.cheapest(ENDLESS if goal.bound is None else round(1e9 * goal.bound))
         numbers = [] if best is None else sorted(best.given_up)
         gone = [versions[i].commit for i in numbers]
         saved = 0.0 if best is None else -sum(best.ns[i] for i in numbers) / 1e9
     if gone:
-        paths = {commit: goal.proven[commit].path for commit in gone}
-        without = replace(goal, proven={})
+        paths = {commit: goal.alternatives[commit].path for commit in gone}
+        without = replace(goal, alternatives={})
         rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
         lost = problem.survey.specs.keys() - rest.survey.specs.keys()
         saved += sum(o.stored for o in problem.stored if o.id in lost) * weight / 1e9

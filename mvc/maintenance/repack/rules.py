@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
-from mvc.maintenance.repack.goal import Proven
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Candidate, Costs, Survey, Version, starts_of
 from mvc.maintenance.repack.solve import (
@@ -29,6 +28,7 @@ from mvc.maintenance.repack.solve import (
     Solver,
     Training,
 )
+from mvc.maintenance.weights import Alternative
 from mvc.repo.lookup import availability
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
@@ -87,10 +87,10 @@ class ContentPlan:
         costs: Costs,
         shape: Shape,
         weight: float | None = None,
-        proven: Mapping[CommitId, Proven] | None = None,
+        alternatives: Mapping[CommitId, Alternative] | None = None,
         factors: Mapping[Group, float] | None = None,
     ) -> None:
-        """``weight``: seconds that a gigabyte is worth. ``proven``: recipes that may be chosen.
+        """``weight``: seconds that a gigabyte is worth. ``alternatives`` may be chosen.
 
         ``factors``: by group what its bytes count for.
         """
@@ -114,7 +114,7 @@ class ContentPlan:
             self._held,
             fixed,
             BYTES_ALONE if weight is None else weight,
-            trainings=trainings(survey, proven or {}, self.numbers),
+            trainings=trainings(survey, alternatives or {}, self.numbers),
         )
 
     @cached_property
@@ -198,16 +198,16 @@ def deltas(shape: Shape) -> Iterator[Candidate]:
 
 
 def trainings(
-    survey: Survey, proven: Mapping[CommitId, Proven], numbers: Mapping[bytes, int]
+    survey: Survey, alternatives: Mapping[CommitId, Alternative], numbers: Mapping[bytes, int]
 ) -> dict[int, Training]:
     """The recipes of versions that have their weights. A base that gave its up is trained, too,
-    if its recipe is proven. ``numbers``: of contents.
+    if it has an alternative. ``numbers``: of contents.
     """
     gone, found = survey.found.history.dropped, dict[int, Training]()
-    for commit, recipe in proven.items():
+    for commit, recipe in alternatives.items():
         at, seconds = recipe.base, recipe.seconds
-        while at in gone and at in proven:
-            at, seconds = proven[at].base, seconds + proven[at].seconds
+        while at in gone and at in alternatives:
+            at, seconds = alternatives[at].base, seconds + alternatives[at].seconds
         number, base = survey.numbers.get(commit), survey.numbers.get(at)
         if number is None or base is None or {commit, at} & gone.keys():
             continue

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from mvc.errors import WrongUsage
 from mvc.io.files import FileSystem
-from mvc.names import printable
+from mvc.names import SCRATCH, printable
 
 
 def refuse_store(fs: FileSystem, output: Path) -> None:
-    """Raises WrongUsage for a path inside the ``.mvc`` of any repository.
+    """Raises WrongUsage for a path inside the ``.mvc`` of any repository, but a scratch folder.
 
     Symbolic links are followed. Case is ignored, because some file systems ignore it.
     """
@@ -21,7 +21,12 @@ def refuse_store(fs: FileSystem, output: Path) -> None:
     else:
         real = fs.realpath(output.parent) / output.name  # a link itself is replaced
     for place in (real, *real.parents):
-        if place.name.lower() == ".mvc" and fs.stat(place / "journal") is not None:
+        inside = real.relative_to(place).parts[:1]
+        if (
+            place.name.lower() == ".mvc"
+            and inside != (SCRATCH,)
+            and fs.stat(place / "journal") is not None
+        ):
             raise WrongUsage(
                 f"{printable(str(output))} lies in the store of a repository",
                 hint="name a file outside of .mvc",

@@ -35,7 +35,7 @@ from mvc.model.statement import Deployment, Signature
 from mvc.names import PATCH
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
-from mvc.repo.commit.request import Change, CommitRequest, check_request
+from mvc.repo.commit.request import Attachment, Change, CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy
 from mvc.repo.commit.units import units_of
@@ -194,8 +194,8 @@ def tip_of(context: Context, request: CommitRequest) -> Head:
     """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
     if request.options.detached:
         return Head(None, request.options.parent)
-    if request.tag is not None:
-        return Head(None, tagged(context, request.tag))
+    if request.options.tag is not None:
+        return Head(None, tagged(context, request.options.tag))
     return tip(context, request.options.branch, new=request.options.new_branch)
 
 
@@ -328,7 +328,7 @@ def _store_units(
     return found.states
 
 
-def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]:
+def _attachments(request: CommitRequest) -> dict[str, Attachment]:
     """What the version carries beside its files, the patch of the code with it."""
     code = request.options.code
     patch = {} if code is None or not code.patch else {PATCH: code.patch}
@@ -371,7 +371,7 @@ def _draft(
     """
     parent = manifests.of_commit(context, at.commit)
     gone = {change.path for change in request.changes if change.path not in files.kept}
-    whole = request.tag is not None  # a tag's version has what it is given, no more
+    whole = request.options.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
     for path in _displaced(context, {*paths, *files.kept}, files.kept.keys()):
         del paths[path]
@@ -448,7 +448,7 @@ def _entry(
     now: int,
 ) -> Entry:
     """What publishes the version at the moment ``now``; valid only under the journal's lock."""
-    for needed in request.needs:
+    for needed in request.options.needs:
         commits.get(context, needed)
         availability.check_kept(context, needed)
     made = _commit(context, request, draft, now)
@@ -486,7 +486,11 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
     if request.options.detached:
         return ()
     name = BRANCH + at.branch if at.branch else HEAD
-    return (RefChange(name if request.tag is None else TAG + request.tag, at.commit, made),)
+    return (
+        RefChange(
+            name if request.options.tag is None else TAG + request.options.tag, at.commit, made
+        ),
+    )
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -> Commit:
@@ -506,7 +510,7 @@ def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -
         run=request.options.run,
         dirty=code.dirty,
         params=request.params,
-        needs=tuple(sorted(set(request.needs))),
+        needs=tuple(sorted(set(request.options.needs))),
         attached=tuple(sorted({name.split("/")[0] for name in _attachments(request)})),
     )
 

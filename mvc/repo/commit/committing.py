@@ -32,13 +32,14 @@ def commit_states(
     path: str,
     *,
     request: CommitRequest,
+    read: FileOptions,
     whole: bool,
 ) -> CommitResult:
     """A version of the files ``given`` by path; a lossy pipeline reduces the state at ``path``.
 
     ``whole``: a model among files from elsewhere that lacks a file is refused.
     """
-    changes = [_change(context, name, each) for name, each in given.items()]
+    changes = [_change(context, name, each, read) for name, each in given.items()]
     elsewhere = {name: each for name, each in given.items() if isinstance(each, Path | None)}
     if whole and any(elsewhere.values()):
         refuse_incomplete(context, commit.tip_of(context, request).commit, elsewhere)
@@ -76,7 +77,7 @@ def commit_files(
         at = tip(context, options.branch, new=options.new_branch)
         files = {c.path: None if c.open is None else context.root / c.path for c in changes}
         refuse_incomplete(context, at.commit, files)
-    further = [_change(context, name, each) for name, each in given.items()]
+    further = [_change(context, name, each, read) for name, each in given.items()]
     if read.output is not None:
         refuse_slash(read.output)
     output = None if read.output is None else Path(read.output)
@@ -102,9 +103,10 @@ def commit_files(
     return done
 
 
-def _change(context: Context, name: str, given: FileContent | None) -> Change:
+def _change(context: Context, name: str, given: FileContent | None, read: FileOptions) -> Change:
     if isinstance(given, Path):
-        return Change(name, partial(open_file, context.store.fs, given, name, strict=True))
+        strict = not read.opaque
+        return Change(name, partial(open_file, context.store.fs, given, name, strict=strict))
     return Change.of(name, given)
 
 

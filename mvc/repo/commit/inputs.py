@@ -14,7 +14,7 @@ from mvc.adapters.state_file import StateFile
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
 from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
-from mvc.repo.commit.request import Change, CommitOptions, FileContent, FileOptions
+from mvc.repo.commit.request import Attachment, Change, CommitOptions, FileContent, FileOptions
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, tip
@@ -50,7 +50,7 @@ def refuse_empty(states: Mapping[str, FileContent | None]) -> None:
 
 
 def attachments(
-    given: Mapping[str, bytes | Mapping[str, Any]],
+    given: Mapping[str, Attachment],
 ) -> Iterator[tuple[str, StateFile]]:
     """What a version carries beside its files, by path: bytes, or mappings of tensors."""
     for name, value in given.items():

@@ -42,8 +42,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
     ``run`` names the training that the version belongs to. ``code`` is the git work tree around the
     repository as an earlier ``CommitResult`` has it, by default as it is now. ``patch``: whether
-    the version carries what its code differs by from the git commit around the repository
-    (``mvc.recipes.patch``), by default as the setting ``commit.patch`` says. True raises
+    the version carries as ``code.patch`` what its code differs by from the git commit around the
+    repository, by default as the setting ``commit.patch`` says. True raises
     WrongUsage, IoFailed or NotInstalled if the patch cannot be had; the setting warns.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
@@ -53,9 +53,6 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``sign``: whether the version, and its deployment, are signed with your SSH key, by default as
     your settings say (docs/signatures.md).
     ``reset_point`` stores every tensor in full.
-
-    ``environment``: whether the version carries the environment of this process (versions of
-    packages, threads, processor); by default if a ``model`` is given.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
     state has been through this pipeline already.
@@ -81,7 +78,6 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     push: str | bool = False
     anyway: bool = False
     reset_point: bool = False
-    environment: bool | None = None
     exact: Sequence[str] = ()
     produced_by: str | None = None
     run: str = ""
@@ -122,6 +118,9 @@ class FileOptions(Struct, frozen=True, kw_only=True):
     in_place: bool = False
 
 
+Attachment: TypeAlias = bytes | Mapping[str, Any]
+"""What a version carries beside its files: bytes, or a state."""
+
 FileContent: TypeAlias = Mapping[str, Any] | StateFile | FileEntry | Path
 """A file of a version: a state, a file that was made of one, one that is stored, one on disk."""
 
@@ -161,11 +160,8 @@ class CommitRequest(Struct, frozen=True):
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
     publishing, and ``time_ns`` likewise the commit's time. Of ``options`` those count that are not
     about files, times and output. With ``options.produced_by`` the commit itself is lossless and
-    uses only the coding stages of ``pipeline``. With ``tag``, this tag gets the version, whose
-    parent is the version that it names; its files are those of ``changes`` alone, and HEAD and
-    branches stay.
-    ``attachments`` are what the version carries beside its files, bytes or tensors by name;
-    ``needs`` the versions beside the parent without which it cannot be made again.
+    uses only the coding stages of ``pipeline``. ``attachments`` are what the version carries beside
+    its files, bytes or tensors by name.
     """
 
     changes: Sequence[Change]
@@ -176,9 +172,7 @@ class CommitRequest(Struct, frozen=True):
     pipeline: str | None = None
     time_ns: int | None = None
     params: Mapping[str, str] = field(default_factory=dict)
-    attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
-    needs: Collection[CommitId] = ()
-    tag: str | None = None
+    attachments: Mapping[str, Attachment] = field(default_factory=dict)
     options: CommitOptions = field(default_factory=CommitOptions)
 
     @property
@@ -197,7 +191,7 @@ def check_request(request: CommitRequest) -> None:
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     options, deploy = request.options, request.deploy
-    names = {"deployment target": deploy, "branch": options.branch, "tag": request.tag}
+    names = {"deployment target": deploy, "branch": options.branch, "tag": options.tag}
     for kind, name in names.items():
         if name is not None:
             check_ref(kind, name)
@@ -209,7 +203,7 @@ def check_request(request: CommitRequest) -> None:
     if len(encode_text(request.message)) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     check_values(request.metrics, request.params)
-    if len(set(request.needs)) > MAX_NEEDS:
+    if len(set(options.needs)) > MAX_NEEDS:
         raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
     if len(request.attachments) > MAX_ATTACHED:
         raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")

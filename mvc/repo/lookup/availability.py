@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -30,9 +30,13 @@ from mvc.times import format_time
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
 
 
+class Stored(Struct, frozen=True):
+    """The state of a version is in this repository."""
+
+
 class Dropped(Struct, frozen=True):
-    """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``, 0 if
-    nobody knows: the training was not recorded while it ran, and no replay has proven the recipe.
+    """The weights at ``path`` were given up at ``time_ns``; a replay makes them from ``base`` in
+    about ``seconds``: None and 0 if no replay of the recipe is known.
 
     ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran. ``stored``:
     they can still be read, because another version has them or gc has not run.
@@ -40,6 +44,7 @@ class Dropped(Struct, frozen=True):
 
     commit: CommitId
     path: str
+    base: CommitId | None
     seconds: float
     time_ns: int
     proven_ns: int | None
@@ -69,6 +74,15 @@ class Gone(Struct, frozen=True):
     def named(self) -> bool:
         """Whether it can never come back."""
         return self.why == "purged"
+
+
+Availability: TypeAlias = Stored | Dropped | Gone
+"""Where the state of a version is."""
+
+
+def resolve(context: Context, id_: CommitId) -> Availability:
+    """Where the state of a version is."""
+    return forgotten(context, id_) or dropped(context, id_) or Stored()
 
 
 def forgotten(context: Context, id_: CommitId) -> Gone | None:
@@ -209,11 +223,14 @@ def dropped(context: Context, commit: CommitId, path: str | None = None) -> Drop
     if at is None or path not in (None, at):
         return None
     recorded = next(r for r, m in reversed(marks) if m.what == "dropped")
+    known = commits.find(context.store.snapshot, commit)
+    needs = () if known is None else known[1].needs  # a proof from elsewhere may name any version
     proven = proof(context, commit, at)
     last = proven or next((each for _, each in reversed(_proofs(context, commit, at))), None)
     return Dropped(
         commit,
         at,
+        base=next((id_ for id_ in needs if last is not None and id_ == last.base), None),
         seconds=0.0 if last is None else last.milliseconds / 1000,
         time_ns=recorded.entry.time_ns,
         proven_ns=None if proven is None else proven.recorded_ns,

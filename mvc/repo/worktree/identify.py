@@ -39,15 +39,15 @@ class Identified(Struct, frozen=True):
     absent: bool = False
 
 
-def identify(context: Context, path: Path) -> list[Identified]:
-    """The versions that introduced the state of the file at ``path``, newest first.
+def identify(context: Context, file: Path | FileEntry) -> list[Identified]:
+    """The versions that introduced the state of a file, newest first.
 
     Versions that have a path unchanged from their parent are not listed. A file without tensors
     is searched by all of its bytes. Of a forgotten version the journal still has the Merkle root
     and a hash prefix of each file. Raises UnknownPath if there is no such file.
     """
     context.fresh()
-    entry = entry_at(context.store.fs, path, path.name)
+    entry = entry_at(context.store.fs, file, file.name) if isinstance(file, Path) else file
     snapshot = context.store.snapshot
     found = list(_versions(context, entry))
     holders = (

@@ -11,6 +11,7 @@ from torch import nn
 import mvc as library
 from mvc.api.repository import Repository
 from tests.cli.program import spawn
+from tests.models.whole import commit_model
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_whole_model(mvc) -> None:
     assert "has weights, but no code" in mvc("checkout", "--model", "HEAD", code=3).err
     made = library.Architecture(nn.Linear(2, 3), {"in_features": 2, "out_features": 3})
     with library.Repository.open(mvc.folder) as repo:
-        id_ = repo.commit(made.model.state_dict(), model=made, path="net.safetensors").id
+        id_ = commit_model(repo, made, path="net.safetensors").id
     said = mvc("checkout", "--model", "HEAD").err
     folder = mvc.folder / f"model-{id_.short}"
     assert "5 files written" in said and f"{folder.name}/load.py loads it" in said

@@ -67,8 +67,8 @@ def test_versions_without_weights_are_compared_by_hashes(mvc) -> None:
     with Repository.open(mvc.folder) as repo:
         base = repo.commit({"w": np.zeros(4000)}).id
         noise = {"w": np.random.default_rng(0).random(4000)}
-        made = trained(repo.context, lambda given: noise, {}, base)
-        drop(repo.context, made)
+        made = trained(repo, lambda given: noise, {}, base)
+        drop(repo, made)
         repo.storage.gc(grace="0")
     done = mvc("diff", "HEAD~1", "HEAD")
     assert "1 changed" in done.out

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import mvc as library
+from tests.models.whole import commit_model
 
 LINE = {"in_features": 2, "out_features": 2}
 
@@ -14,11 +15,11 @@ def recorded(mvc, monkeypatch: pytest.MonkeyPatch):
     """Two versions, made with two numbers of threads, under two host names."""
     with library.Repository.open(mvc.folder) as repo:
         made = library.Architecture(nn.Linear(2, 2), LINE)
-        repo.commit(model=made)
+        commit_model(repo, made)
         monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
         monkeypatch.setenv("OMP_NUM_THREADS", "61")
-        repo.commit(model=made)
+        commit_model(repo, made)
     return mvc
 
 

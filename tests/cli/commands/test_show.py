@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 
 import mvc as library
 from tests.models.project import Project
+from tests.models.whole import commit_model
 
 
 def test_long_lists_are_cut_unless_verbose(mvc) -> None:
@@ -23,7 +24,7 @@ def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
                    "\tpass\n"})  # fmt: skip
     with library.Repository.open(mvc.folder) as repo:
         made = project.load("shown").Named(3, 2)
-        repo.commit(model=library.Architecture(made, {"in_features": 3, "out_features": 2}))
+        commit_model(repo, library.Architecture(made, {"in_features": 3, "out_features": 2}))
     project.forget()
     for command in ("show", "log"):
         assert "Carries:  code, environment.json, model.json\n" in mvc(command).out
@@ -46,7 +47,7 @@ def test_lines_of_code_end_where_pythons_do(mvc, monkeypatch, tmp_path) -> None:
                    "class Named(nn.Linear):\n\tpass\n\n"})  # fmt: skip
     with library.Repository.open(mvc.folder) as repo:
         made = project.load("ends").Named(3, 2)
-        repo.commit(model=library.Architecture(made, {"in_features": 3, "out_features": 2}))
+        commit_model(repo, library.Architecture(made, {"in_features": 3, "out_features": 2}))
     project.forget()
     assert mvc("show", "--code").out.partition("# code/ends.py\n")[2].split("\n") == [
         "from torch import nn", r"# a\u2028b\x85c\x0bd\x1ce", r"\x0c", "class Named(nn.Linear):",

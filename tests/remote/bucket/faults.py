@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from mvc.errors import RemoteUnreachable
-from mvc.remote.transports.bucket.objects import Objects, Stored, Versioned
+from mvc.remote.transports.bucket.objects import Objects, StoredObject, Versioned
 from mvc.testing import Killed
 from mvc.types import Bytes
 
@@ -40,7 +40,7 @@ class Passing:
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         return self.call("swap", name, lambda: self.inner.swap(name, data, known))
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         return iter(self.call("list", prefix, lambda: [*self.inner.list(prefix)]))
 
     def delete(self, names: Sequence[str]) -> None:

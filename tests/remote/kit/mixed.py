@@ -157,10 +157,10 @@ def _recipes(repo: Repository, root: Path) -> None:
     recipes.add_data(repo, data, name="outside", reference=True)
     repo.switch("trained", create=True, force=True)
     base = repo.commit(model(3), options=AUTHOR).id
-    first = by_hand.trained(repo.context, made, {"seed": 11}, base, stored.version)
-    second = by_hand.trained(repo.context, made, {"seed": 12}, first)
+    first = by_hand.trained(repo, made, {"seed": 11}, base, stored.version)
+    second = by_hand.trained(repo, made, {"seed": 12}, first)
     repo.storage.repack(interval=1)
-    by_hand.drop(repo.context, second)
+    by_hand.drop(repo, second)
     repo.switch("main", force=True)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import mvc
-import mvc.recipes as recipes
 from mvc.errors import InvalidName, IoFailed, NotInstalled, UnknownPath, WrongUsage
 from mvc.repo.commit.commit import PatchMissing
 from mvc.repo.worktree import git_code
@@ -68,7 +67,7 @@ def test_code_that_differs_from_its_commit_is_marked(repo: mvc.Repository) -> No
     later = repo.commit(weights(5)).commit
     assert not later.dirty and later.code != clean.code
     with pytest.raises(UnknownPath, match=r"carries no code.patch"):
-        recipes.patch(repo)
+        repo.attachment("HEAD", "code.patch")
 
 
 @needs_git
@@ -78,12 +77,12 @@ def test_a_patch_gives_the_code_back(repo: mvc.Repository, tmp_path: Path) -> No
     done = repo.commit(weights(1), options=mvc.CommitOptions(patch=True))
     assert done.commit.attached == ("code.patch",)
     git(repo.root, "checkout", "train.py")
-    (tmp_path / "p").write_bytes(recipes.patch(repo))
+    (tmp_path / "p").write_bytes(repo.attachment("HEAD", "code.patch"))
     git(repo.root, "apply", str(tmp_path / "p"))
     assert (repo.root / "train.py").read_text() == text
     git(repo.root, "commit", "-am", "second")
     assert repo.commit(weights(2), options=mvc.CommitOptions(patch=True)).commit.attached == ()
-    assert recipes.patch(repo, "HEAD~1")
+    assert repo.attachment("HEAD~1", "code.patch")
     assert repo.storage.fsck(full=True).sound
 
 
@@ -135,7 +134,7 @@ def test_the_setting_keeps_the_patch_and_fails_no_commit(
     mvc.Repository.init(tmp_path / "models").close()
     (tmp_path / "models" / ".mvc" / "config.yaml").write_text("commit:\n  patch: true\n")
     with mvc.Repository.open(tmp_path / "models") as repo:
-        assert b"+lr = 0.2" in recipes.patch(repo, repo.commit(weights(1)).id)
+        assert b"+lr = 0.2" in repo.attachment(repo.commit(weights(1)).id, "code.patch")
         without = repo.commit(weights(2), options=mvc.CommitOptions(patch=False))
         assert without.commit.dirty and not without.commit.attached
         monkeypatch.setattr("mvc.repo.worktree.git_code.MAX_ATTACHED_BYTES", 3)

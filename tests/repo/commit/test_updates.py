@@ -18,12 +18,10 @@ import torch
 
 import mvc
 from mvc.ids import BlobId, CommitId
-from mvc.maintenance.stats import by_version
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import LogicalTensor, State
 from mvc.model.merkle import compare
 from mvc.model.tensor import TensorSpec
-from mvc.recipes.recipe import recipe_base
 from mvc.testing import FixedClock, WrappedFS
 from mvc.testing.files import Handle
 from tests.counters import count
@@ -243,7 +241,7 @@ def test_an_update_of_two_tensors_takes_little_beside_their_bytes(
         for seed in range(3):
             state = tuned(state, seed)
             total, made = grown(repo, state)
-            held = by_version(repo.context, recipe_base)[1][made].bytes
+            held = repo.storage.by_version()[1][made].bytes
             beside = total - held["full"] - held["delta"]
             changed = sum(state[key].nbytes for key in list(state)[-2:])
             assert total <= changed + 45_000

@@ -269,7 +269,6 @@ USES: dict[tuple[str, str], Use] = {
     ("drop_weights", "revs"): lambda repo, rev: refused(lambda: recipes.drop_weights(repo, [rev])),
     ("store_weights", "rev"): lambda repo, rev: recipes.store_weights(repo, rev),
     ("retraining", "rev"): lambda repo, rev: made_again(repo, rev),
-    ("patch", "rev"): lambda repo, rev: refused(lambda: recipes.patch(repo, rev)),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
     ("predicted", "rev"): lambda repo, rev: repo.storage.predicted(rev),

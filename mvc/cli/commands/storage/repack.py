@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+import mvc.recipes as recipes
 from mvc.api import LayoutMetrics, Repacked
 from mvc.cli.verb import (
     DRY_RUN,
@@ -63,6 +64,7 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     done = session.run(
         "repacking",
         session.repo.storage.repack,
+        alternatives=recipes.alternatives(session.repo),
         add=add or None,
         remove=remove or None,
         reason=args.reason or "",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage, how_to_install
 from mvc.names import printable
-from mvc.remote.transports.bucket.objects import CLOCK, Stored, Versioned, too_long
+from mvc.remote.transports.bucket.objects import CLOCK, StoredObject, Versioned, too_long
 from mvc.types import Bytes
 
 if TYPE_CHECKING:
@@ -113,12 +113,12 @@ class CloudObjects:
             return None
         return _version(put["e_tag"], put["version"])
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         with _reaching(self.url):
             for batch in self._api.list(self._store, prefix, chunk_size=1000):
                 for meta in batch:
                     time_ns = round(meta["last_modified"].timestamp() * 1e9)
-                    yield Stored(meta["path"], meta["size"], time_ns)
+                    yield StoredObject(meta["path"], meta["size"], time_ns)
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:  # one by one: not every store takes lists

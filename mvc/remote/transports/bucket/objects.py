@@ -28,7 +28,7 @@ _TRIES = 20
 _LONGEST = 1 << 20  # bytes of an object that is swapped
 
 
-class Stored(Struct, frozen=True):
+class StoredObject(Struct, frozen=True):
     """An object of the store. ``time_ns``: when it was written, by the store's clock."""
 
     name: str
@@ -71,7 +71,7 @@ class Objects(Protocol):
         """
         ...
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose names begin so; none that are swapped."""
         ...
 
@@ -220,7 +220,7 @@ class FolderObjects:
     def _numbered(self, name: str, number: int) -> Path:
         return self._folder / name / f"{number:0{_DIGITS}d}"
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, start = prefix.rpartition("/")
         with _reaching(self.url):
             path = self._folder / folder
@@ -229,7 +229,7 @@ class FolderObjects:
             for name in names:
                 identity = self._fs.stat(path / name, follow=False)
                 if name.startswith(start) and identity is not None and identity.is_file:
-                    yield Stored(f"{folder}/{name}", identity.size, identity.mtime_ns)
+                    yield StoredObject(f"{folder}/{name}", identity.size, identity.mtime_ns)
 
     def delete(self, names: Sequence[str]) -> None:
         with _reaching(self.url):

@@ -23,7 +23,7 @@ from mvc.remote.transports.bucket.layout import (
     decode_dropped,
 )
 from mvc.remote.transports.bucket.mirror import Mirror
-from mvc.remote.transports.bucket.objects import Objects, Stored
+from mvc.remote.transports.bucket.objects import Objects, StoredObject
 from mvc.remote.transports.bucket.publishing import Publisher
 
 _OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
@@ -51,7 +51,7 @@ def _named(mirror: Mirror) -> set[str]:
     return {pack.name for pack in mirror.fs.known.values()} | {part.name for part in parts}
 
 
-def _unnamed(mirror: Mirror) -> Iterator[Stored]:
+def _unnamed(mirror: Mirror) -> Iterator[StoredObject]:
     """Objects that the head does not name, each with the time since when that is so."""
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
@@ -65,9 +65,9 @@ def _unnamed(mirror: Mirror) -> Iterator[Stored]:
         for each in _own(objects, prefix):
             if each.name not in named:
                 time_ns = max(each.time_ns, since.get(each.name, 0))
-                yield Stored(each.name, each.size, time_ns)
+                yield StoredObject(each.name, each.size, time_ns)
 
 
-def _own(objects: Objects, prefix: str) -> Iterator[Stored]:
+def _own(objects: Objects, prefix: str) -> Iterator[StoredObject]:
     """The objects with such names as are given here, and what killed writers left."""
     return (each for each in objects.list(prefix) if _OWN.fullmatch(each.name, len(prefix)))

@@ -1,0 +1,224 @@
+"""Weights that something outside of mvc can make again: dropped, stored again, and their cost.
+
+Each change is one journal entry with a mark of the state; the proof by a replay is a statement.
+The next ``gc`` deletes what no other version has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing, suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.adapters.state_file import StateFile
+from mvc.errors import CannotRetrain, DamagedData
+from mvc.ids import CommitId
+from mvc.limits import PIECE
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
+from mvc.model.manifest import FileEntry
+from mvc.names import printable
+from mvc.repo.commit.commit import store_file
+from mvc.repo.content.contents import write_file
+from mvc.repo.content.predecessors import BaseFinder
+from mvc.repo.context import Context
+from mvc.repo.lookup import availability, commits, manifests
+from mvc.store.graph.plan import plan
+from mvc.store.journal.entries import Entry, StateMark
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.content_writer import ContentWriter
+
+
+class Alternative(Struct, frozen=True):
+    """How something outside of mvc makes the file ``path`` of a version again.
+
+    It takes ``seconds``, from the version ``base``. ``needs``: the files that it reads, by version
+    and path, beside what the version carries.
+    """
+
+    base: CommitId
+    path: str
+    seconds: float
+    needs: tuple[tuple[CommitId, str], ...] = ()
+
+
+class Cost(Struct, frozen=True):
+    """What files cost as they are stored: estimated ``seconds`` to recover them, and ``nbytes``."""
+
+    seconds: float
+    nbytes: int
+
+
+def cost(
+    context: Context, commit: CommitId, path: str | None, besides: CommitId | None = None
+) -> Cost:
+    """The cost of a version, or of its file ``path``, without the bytes that ``besides`` has."""
+    graph, rates, walks, stored = context.store.graph, context.store.rates, [], 0
+    entries = manifests.of_commit(context, commit).entries
+    files = [entry for entry in entries if path in (None, entry.path)]
+    other = manifests.of_commit(context, besides)
+    there = {content.id for entry in other.entries for content in entry.contents}
+    for content in {content.id: content for entry in files for content in entry.contents}.values():
+        for start in range(0, max(content.spec.nbytes, 1), PIECE):
+            steps = plan(graph, [content.id], start).steps
+            walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
+            if content.id not in there:
+                stored += steps[-1].header.share(steps[-1].member)
+    size = sum(entry.size for entry in files)
+    return Cost(rates.version(rates.works(walks), len(files), size), stored)
+
+
+def prove(
+    context: Context, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
+) -> None:
+    """Records that a replay on this repository made the file ``path`` of a version.
+
+    Nothing where the repository cannot be written.
+    """
+    if not context.store.writable:
+        return
+    proof = availability.new_proof(context, commit, path, base=base, seconds=seconds, where=where)
+    context.store.publish(
+        lambda: Entry("prove", context.store.clock.now_ns(), where, statements=(proof,))
+    )
+
+
+def providing(
+    context: Context, commit: CommitId, path: str, file: StateFile
+) -> AbstractContextManager[None]:
+    """While the block runs, the file at ``path`` of a version is read from ``file``."""
+    _check_same(file, _file(context, commit, path))
+    contents = {bytes(tensor.id): file.tensor_bytes(tensor) for tensor in file.entry.tensors}
+    return context.store.with_made(contents)
+
+
+def _check_same(file: StateFile, entry: FileEntry) -> None:
+    if file.root != entry.state.root:
+        raise DamagedData(f"this is not the state of {printable(entry.path)} in that version")
+
+
+# -- dropping ----------------------------------------------------------------------------------
+
+
+def drop(
+    context: Context, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
+) -> None:
+    """Drops the weights that the alternatives of these versions make; durable on return.
+
+    All that they need, and what the versions carry, is read and compared with its hash before.
+    Raises CannotRetrain for a version of which no replay on this repository has proven it,
+    DamagedData, StateForgotten; then nothing is dropped.
+    """
+    if not alternatives:
+        return
+    context.fresh()
+    needed = dict[tuple[CommitId, str], FileEntry]()
+    for commit, each in alternatives.items():
+        carried = manifests.of_commit(context, commit).attached
+        for version, path in (*((commit, entry.path) for entry in carried), *each.needs):
+            needed[version, path] = _file(context, version, path)
+        if availability.proof(context, commit, each.path) is None:
+            raise CannotRetrain(
+                f"the recipe of {commit.short} is not proven: no replay has made its weights",
+                hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
+                f"mvc.retrain(repo, {commit.short!r}, trust=True)",
+            )
+    generation = context.store.graph.generation
+    _check_whole(context, needed)
+
+    def make() -> Entry:
+        going = {id_: each for id_, each in alternatives.items() if not _is_dropped(context, id_)}
+        if not going:
+            raise _NothingToDo
+        for version in {*going, *(version for version, _ in needed)}:
+            availability.check_kept(context, version)
+        if context.store.graph.was_rewritten(generation):
+            for (version, path), entry in needed.items():
+                gone = availability.dropped(context, version, path)
+                if gone is None and not availability.is_stored(context, entry):
+                    raise _incomplete(version, path, "it was collected meanwhile")
+        return Entry(
+            "drop-weights",
+            context.store.clock.now_ns(),
+            author=context.author,
+            reason=reason,
+            states=tuple(StateMark(id_, "dropped", each.path) for id_, each in going.items()),
+        )
+
+    with suppress(_NothingToDo):
+        context.store.publish(make)
+
+
+class _NothingToDo(Exception):
+    """The weights were dropped already."""
+
+
+def _is_dropped(context: Context, commit: CommitId) -> bool:
+    return availability.dropped(context, commit) is not None
+
+
+def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
+    for entry in manifests.of_commit(context, commit).all_entries:
+        if entry.path == path:
+            return entry
+    raise DamagedData(
+        f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
+        hint="'mvc fsck' says what is damaged",
+    )
+
+
+def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
+    """Reads every byte of these files. Raises DamagedData, which names one that is not whole."""
+    for (version, path), entry in needed.items():
+        try:
+            context.store.recovery.manifest(commits.get(context, version).manifest)
+            write_file(context.store.recovery, entry, lambda _at, _data: None)
+        except DamagedData as error:
+            raise _incomplete(version, path, error.message) from error
+
+
+def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
+    return DamagedData(
+        f"no weights are given up: their recipe needs {printable(path)} of {version.short}: {why}",
+        hint="'mvc fsck --repair' looks for other copies",
+    )
+
+
+# -- storing again -----------------------------------------------------------------------------
+
+
+def store(context: Context, commit: CommitId, file: StateFile | None) -> None:
+    """Stores dropped weights again, in full: ``file``, or (None) those that are still stored.
+
+    Nothing is done if they were not dropped. Raises WeightsDropped if nothing leads to them, and
+    DamagedData if the file has another state.
+    """
+    gone = availability.dropped(context, commit)
+    if gone is None:
+        return
+    entry, mark = _file(context, commit, gone.path), StateMark(commit, "stored", gone.path)
+    if file is not None:
+        _check_same(file, entry)
+    store, policy = context.store, replace(encoding_policy(context.config), reset=True)
+
+    def attempt() -> None:
+        store.snapshot.refresh()
+        generation = store.graph.generation
+        with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
+            if file is not None:
+                finder = BaseFinder(manifests.EMPTY)
+                store_file(ContentWriter(objects), finder, file.parsed, mark.path)
+            regions = objects.sync()
+
+            def make() -> Entry:
+                if store.graph.was_rewritten(generation):
+                    raise ConcurrentRewrite
+                if file is None and not availability.is_stored(context, entry):
+                    raise availability.dropped_error(commit, gone)
+                now, author = store.clock.now_ns(), context.author
+                return Entry("restore-weights", now, author=author, states=(mark,), regions=regions)
+
+            store.publish(make, release=packs.close)
+
+    retry_on_rewrite(store.snapshot, attempt)
