@@ -25,7 +25,7 @@ BUDGET = {
     ".": 916,
     "adapters": 2_166,
     "api": 932,
-    "cli": 3_890,
+    "cli": 3_855,
     "codecs": 1_494,
     "distributed": 1_655,
     "frameworks": 2_629,

@@ -75,12 +75,17 @@ def tensor_table(
     most: int | None = None,
 ) -> None:
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
-    words = marks or {}
-    rows = []
-    for tensor in tensors:
-        spec, id_ = tensor.spec, str(tensor.id) if full else tensor.id.short
-        size_, mark = size(spec.nbytes), words.get(tensor.key, "")
-        rows.append((tensor.key, spec.dtype, shape(spec.shape), size_, id_, mark))
+    rows = [
+        (
+            tensor.key,
+            tensor.spec.dtype,
+            shape(tensor.spec.shape),
+            size(tensor.spec.nbytes),
+            str(tensor.id) if full else tensor.id.short,
+            (marks or {}).get(tensor.key, ""),
+        )
+        for tensor in tensors
+    ]
     out.table("tensor, dtype, shape>, size>, id, change", rows, indent="  ", most=most)
 
 
@@ -118,20 +123,22 @@ def print_refs(
     """``* main  1a2b3c4d5e  message``."""
     marks = ("head", style, "id")
     columns = [*(Column("", style=each) for each in marks), Column("", give="end")]
-    rows = []
-    for ref in found:
-        mark, title = "*" if ref.name == current else "", session.title(ref.commit)
-        rows.append((mark, ref.name, ref.commit.short, title))
+    rows = [
+        ("*" if ref.name == current else "", ref.name, ref.commit.short, session.title(ref.commit))
+        for ref in found
+    ]
     session.table(columns, rows)
 
 
 def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
     """Name, commit, time and message of each."""
-    rows = []
-    for ref in found:
-        commit = session.repo.version(ref.commit)
-        time = format_time(commit.time_ns, 0)
-        rows.append(
-            {"name": ref.name, "commit": ref.commit, "time": time, "message": commit.message}
-        )
-    return rows
+    versions = ((ref, session.repo.version(ref.commit)) for ref in found)
+    return [
+        {
+            "name": ref.name,
+            "commit": ref.commit,
+            "time": format_time(commit.time_ns, 0),
+            "message": commit.message,
+        }
+        for ref, commit in versions
+    ]

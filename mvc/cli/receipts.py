@@ -21,11 +21,11 @@ def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = No
     for word, text in (("why", receipt.reason), ("rules", receipt.rules)):
         if text:
             session.line(f"  {word}: {one_line(text)}")
-    rows = []
-    for state in receipt.states:
-        if only in (None, state.commit):
-            root = "" if state.root is None else str(state.root)
-            rows.append((str(state.commit), root, _gone(state)))
+    rows = [
+        (str(state.commit), "" if state.root is None else str(state.root), _gone(state))
+        for state in receipt.states
+        if only in (None, state.commit)
+    ]
     session.table("version, Merkle root, bytes gone", rows, indent="  ")
 
 

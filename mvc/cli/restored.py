@@ -44,13 +44,10 @@ def warn_of_deploying(session: Session, target: str) -> None:
 def tell_of_training(session: Session, *branches: str | None) -> None:
     """Says on which of these branches a training records."""
     for branch in dict.fromkeys(branches):
-        if not session.repo.is_recording(branch):
-            continue
-        if branch is None:
-            session.note("A training is recording on the detached HEAD, and follows it")
-        else:
-            name = printable(branch)
-            session.note(f"A training is recording on {name}, and goes on there")
+        if session.repo.is_recording(branch):
+            goes_on = f"{printable(branch or '')}, and goes on there"
+            where = "the detached HEAD, and follows it" if branch is None else goes_on
+            session.note(f"A training is recording on {where}")
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:

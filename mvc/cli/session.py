@@ -60,11 +60,14 @@ class Session(Output):
         return self._opened
 
     @contextmanager
-    def visiting(self, remote: str, *, nodes: bool = False) -> Iterator[None]:
+    def visiting(self, remote: str | None, *, nodes: bool = False) -> Iterator[None]:
         """While the block runs, ``repo`` is a private copy of a remote, or of one at a URL.
 
-        With ``nodes`` it has what nodes report there.
+        With ``nodes`` it has what nodes report there. None: the repository here.
         """
+        if remote is None:
+            yield
+            return
         from mvc.api import visit
 
         url, options = remote, dict[str, str | bool]()

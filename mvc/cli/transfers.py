@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from mvc.text import count, listed, printable, size
 if TYPE_CHECKING:
     from mvc.api import Pushed, RefUpdate, Transferred, Unsent
 
-_PREFIXES = ("heads/", "tags/", "remotes/")
 _MARKS = {"new": "*", "forced": "+", "deleted": "-", "kept": "!", "forward": ""}
 _COLUMNS = [Column(""), Column("", style="id"), Column("")]
 
@@ -136,9 +136,7 @@ def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:
 
 
 def _short(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return printable(name)
+    return printable(re.sub("^(heads|tags|remotes)/", "", name))
 
 
 def _id(value: CommitId | None) -> str:

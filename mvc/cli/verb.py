@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NewType, get_args, get_origin
 
 import click
 import msgspec
@@ -37,6 +37,7 @@ __all__ = [
     "TARGET",
     "CommandOptions",
     "Option",
+    "PathText",
     "Session",
     "Verb",
     "argument",
@@ -51,6 +52,11 @@ __all__ = [
     "sign",
     "verb",
 ]
+
+
+PathText = NewType("PathText", str)
+"""A path, or a name in the place of one, as it was typed; the shell completes files."""
+_PATHS: dict[Any, Any] = {PathText: str, Path: Path}
 
 
 class CommandOptions(Struct, frozen=True, kw_only=True):
@@ -87,7 +93,7 @@ class _Declared(Struct, frozen=True):
         elif kind is bool:
             settings["is_flag"] = True
         else:
-            settings.setdefault("type", _click_type(kind, settings.get("metavar")))
+            settings.setdefault("type", _click_type(kind))
         names = self.names
         if self.make is click.Argument:
             settings.setdefault("required", required and "default" not in settings)
@@ -124,13 +130,10 @@ class _PathName(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _click_type(kind: Any, metavar: str | None) -> Any:
+def _click_type(kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    is_path = kind is Path or re.search(
-        "PATH|FILE|DIR|FOLDER|BACKUP|SOURCE|URL|\\[[AB]]", metavar or ""
-    )
-    return _PathName(path_type=kind) if is_path else kind
+    return _PathName(path_type=_PATHS[kind]) if kind in _PATHS else kind
 
 
 def argument(

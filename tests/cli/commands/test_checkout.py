@@ -154,7 +154,7 @@ def test_a_remote_may_be_named(elsewhere) -> None:
 
 def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
     said = elsewhere("checkout", "--remote", "../work", "main", code=2).err
-    assert "say where with -o" in said
+    assert "--remote goes with -o" in said
     said = elsewhere("checkout", "--remote", "../nowhere", "main", "-o", "x", code=3).err
     assert "there is no folder" in said
     said = elsewhere("checkout", "--remote", "../work", "nope", "-o", "x", code=3).err

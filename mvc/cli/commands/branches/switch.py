@@ -27,16 +27,12 @@ def command(session: Session, args: _SwitchOptions) -> None:
         force=args.force,
     )
     created = args.create or args.branch not in {*there, before}
-    if session.as_json:
-        tell_of_training(session, before, args.branch)
-        if done is not None:
-            warn_of_unreached(session, done)
-        restored = {"restored": done, "branch": args.branch, "created": created}
-        session.json("mvc.switch/1", restored)
-        return
-    if done is not None and (done.written or done.deleted or done.unchanged):
-        tell(session, done)
-    session.note(f"Switched to {'new ' if created else ''}branch {args.branch}")
+    if not session.as_json:
+        if done is not None and (done.written or done.deleted or done.unchanged):
+            tell(session, done)
+        session.note(f"Switched to {'new ' if created else ''}branch {args.branch}")
     tell_of_training(session, before, args.branch)
     if done is not None:
         warn_of_unreached(session, done)
+    payload = {"restored": done, "branch": args.branch, "created": created}
+    session.answered("mvc.switch/1", payload)

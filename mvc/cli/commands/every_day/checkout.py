@@ -21,6 +21,7 @@ from mvc.cli.verb import (
     FORCE_WORK,
     TARGET,
     CommandOptions,
+    PathText,
     Session,
     argument,
     fields,
@@ -33,11 +34,13 @@ from mvc.names import is_report, printable
 
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[REV] [PATH]...")
+    words: tuple[PathText, ...] = argument("[REV] [PATH]...")
     at: str | None = AT
     target: str | None = TARGET
-    remote: str | None = option("REMOTE|URL", "Of this remote, or the repository at URL; needs -o.")
-    output: str | None = option(
+    remote: PathText | None = option(
+        "REMOTE|URL", "Of this remote, or the repository at URL; needs -o.", needs="output"
+    )
+    output: PathText | None = option(
         "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
     )
     everything: bool = flag("With -o: training states, too.", "--all", needs="output")
@@ -49,11 +52,6 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
 def command(session: Session, args: _CheckoutOptions) -> None:
-    if args.remote is None:
-        _checkout(session, args)
-        return
-    if args.output is None:
-        raise click.UsageError("--remote writes elsewhere: say where with -o")
     with session.visiting(args.remote, nodes=is_report(args.target or "")):
         _checkout(session, args)
 
@@ -73,17 +71,14 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
     done = _restore(session, rev, names, args)
     if done.moved_head:
         tell_of_training(session, before, done.branch)
-    if session.as_json:
-        warn_of_unreached(session, done)
-        session.json("mvc.checkout/1", done)
-        return
-    tell(session, done)
-    if done.moved_head:
-        on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
-        session.note(
-            f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip()
-        )
+    if not session.as_json:
+        tell(session, done)
+        if done.moved_head:
+            on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
+            title = session.title(done.commit)
+            session.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
     warn_of_unreached(session, done)
+    session.answered("mvc.checkout/1", done)
 
 
 def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:

@@ -29,6 +29,7 @@ from mvc.cli.script import Script
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import (
     CommandOptions,
+    PathText,
     Session,
     argument,
     fields,
@@ -49,7 +50,7 @@ _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
 class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
-    paths: tuple[str, ...] = argument("[PATH]...", completes="FILE")
+    paths: tuple[PathText, ...] = argument("[PATH]...", completes="FILE")
     every: bool = flag("Take every tracked file that changed.", "-a", "--all")
     message: str | None = option("MSG", "Say what this version is; - reads it from stdin.", "-m")
     metrics: dict[str, float] = option("K=V", "Keep a number with it.", "--metric")
@@ -61,7 +62,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     anyway: bool = flag("Deploy it although a file of its model is missing.", needs="deploy")
     sign: bool | None = sign()
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
-    output: str | None = option(
+    output: PathText | None = option(
         "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
     )
     in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
@@ -76,7 +77,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         "Keep how PATH was trained, and prove it by a replay.",
         takes="paths message metrics params deploy data no_verify",
     )
-    data: tuple[str, ...] = option(
+    data: tuple[PathText, ...] = option(
         "[NAME=]PATH",
         "With --provenance: a file or folder that the training reads.",
         completes="FILE",

@@ -18,7 +18,7 @@ from typing import Any
 
 from mvc.api import Diff, FileDiff, TensorDiff, TensorSpec
 from mvc.cli.listing import Folding
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, verb
 from mvc.text import count, listed, number, percent, printable, shape
 
 _COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"
@@ -28,9 +28,9 @@ _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged":
 
 
 class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
-    a: str | None = argument("[A]")
-    b: str | None = argument("[B]")
-    paths: tuple[str, ...] = argument("[PATH]...")
+    a: PathText | None = argument("[A]")
+    b: PathText | None = argument("[B]")
+    paths: tuple[PathText, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
     environment: bool = flag(
         "Compare the environments in which they were made.", takes="a b exit_code"

@@ -9,12 +9,10 @@ behind what is live, and how far its clock is off.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mvc.api import Live, NodeStatus, nodes
 from mvc.cli.commits import IsLive, live_now, note_line, signature_of, signed_line, who
 from mvc.cli.transfers import tell_unsent
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, option, verb
 from mvc.names import is_report, printable
 from mvc.text import count, format_age, format_time, measured, one_line
 
@@ -26,14 +24,11 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
         "A B", "Everything that was live from A to B.", nargs=2, takes="target remote"
     )
     nodes: bool = flag("What each node reports that it serves.", takes="target remote")
-    remote: str | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
+    remote: PathText | None = option("REMOTE|URL", "At this remote, or the repository at URL.")
 
 
 @verb('mvc live prod --at "2026-11-20 10:00"', _LiveOptions)
 def command(session: Session, args: _LiveOptions) -> None:
-    if args.remote is None:
-        _tell(session, args)
-        return
     with session.visiting(args.remote, nodes=args.nodes or is_report(args.target or "")):
         _tell(session, args)
 
@@ -44,7 +39,10 @@ def _tell(session: Session, args: _LiveOptions) -> None:
         return
     found = _found(session, args)
     if session.as_json:
-        session.json("mvc.live/1", {"live": [_json(session, each) for each in found]})
+        found_json = [
+            fields(each) | {"signature": signature_of(session, each.deployment)} for each in found
+        ]
+        session.json("mvc.live/1", {"live": found_json})
         return
     is_now = live_now(session)
     if not found:
@@ -65,10 +63,6 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
     if args.target is None:
         return session.repo.live(at=args.at)
     return (session.repo.live(args.target, at=args.at),)
-
-
-def _json(session: Session, live: Live) -> dict[str, Any]:
-    return fields(live) | {"signature": signature_of(session, live.deployment)}
 
 
 def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:

@@ -23,7 +23,7 @@ from mvc.cli.commits import (
 )
 from mvc.cli.tables import Column, titled
 from mvc.cli.transfers import tell_unsent
-from mvc.cli.verb import LIMIT, CommandOptions, Session, argument, flag, option, verb
+from mvc.cli.verb import LIMIT, CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
 from mvc.text import format_time, number, one_line, printable
@@ -31,7 +31,7 @@ from mvc.text import format_time, number, one_line, printable
 
 class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
-    paths: tuple[str, ...] = argument("[PATH]...")
+    paths: tuple[PathText, ...] = argument("[PATH]...")
     limit: int | None = LIMIT
     every: bool = flag("The versions of all branches and tags, not only of REV.", "--all")
     oneline: bool = flag("One line a version.")

@@ -25,6 +25,7 @@ from mvc.cli.verb import (
     AT,
     TARGET,
     CommandOptions,
+    PathText,
     Session,
     argument,
     fields,
@@ -47,7 +48,9 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     ids: bool = flag("Print the full id, of one REV or several.", "--id", takes="words at target")
     code: bool = flag("Print the code that it carries and what would run.", takes="words at target")
     environment: bool = flag("Print the environment in which it was made.", takes="words at target")
-    output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
+    output: PathText | None = option(
+        "FILE.npy", "With TENSOR: save the values for numpy.load.", "-o"
+    )
 
 
 @verb("mvc show main~2", _ShowOptions, pages=True)

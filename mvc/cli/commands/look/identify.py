@@ -11,12 +11,12 @@ from typing import Any
 
 from mvc.api import Identified, Nearest
 from mvc.cli.commits import forgotten_on, state_json
-from mvc.cli.verb import CommandOptions, Session, argument, fields, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, verb
 from mvc.text import count, format_time, one_line, printable
 
 
 class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
-    file: str = argument("FILE")
+    file: PathText = argument("FILE")
 
 
 @verb("mvc identify downloaded.pt", _IdentifyOptions)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import mvc.recipes as recipes
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.verb import CommandOptions, Session, argument, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, option, verb
 from mvc.recipes.dataset import DataSet
 from mvc.text import printable, size
 
 
 class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
-    paths: tuple[str, ...] = argument("[PATH]...")
+    paths: tuple[PathText, ...] = argument("[PATH]...")
     data: str | None = option(
         "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
         completes="DATA", takes="",

@@ -13,7 +13,7 @@ from typing import Literal
 
 import click
 
-from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, option, verb
+from mvc.cli.verb import FORCE_FILE, CommandOptions, PathText, Session, option, verb
 from mvc.files import is_report
 from mvc.report.page import write_report
 from mvc.text import size
@@ -25,7 +25,7 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     by: Literal["time", "version"] | None = option(
         None, "The axis: time, or the numbers of versions; by default what shows more."
     )
-    output: str | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
+    output: PathText | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
     force: bool = FORCE_FILE
     layers: float = option(
         "SECONDS", "Time for the distances of layers; by default 2.", default=2.0, show_default=True

@@ -11,12 +11,12 @@ from pathlib import Path
 from mvc.api import CloneOptions, clone_into
 from mvc.cli.restored import tell
 from mvc.cli.session import load
-from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.text import count, printable, size
 
 
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
-    url: str = argument("URL")
+    url: PathText = argument("URL")
     folder: Path | None = argument("[DIR]")
     branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
     states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.serving.follower import Followed, Following
 from mvc.text import format_time, printable, size
 
@@ -23,10 +23,10 @@ _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 
 
 class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
-    source: str = argument("SOURCE")
+    source: PathText = argument("SOURCE")
     target: str = argument("TARGET")
     output: Path = option("FILE", "The file that is kept.", "-o", required=True)
-    path: str | None = option("PATH", "The file of the version, where it has several.")
+    path: PathText | None = option("PATH", "The file of the version, where it has several.")
     node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
     once: bool = flag("Return as soon as FILE is what is live.")
     command: str = option("CMD", "Run by a shell after each swap.", "--exec", default="")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import click
 
 from mvc.api import refs_of
-from mvc.cli.verb import CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, option, verb
 from mvc.errors import MvcError, NotARepository
 from mvc.ids import CommitId
 from mvc.names import printable
 
 
 class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("[list | add NAME URL | remove NAME | show [NAME|URL]]")
+    words: tuple[PathText, ...] = argument("[list | add NAME URL | remove NAME | show [NAME|URL]]")
     options: dict[str, str] = option(
         "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
         "-o", "--option", needs="words",
@@ -95,15 +95,16 @@ def _show(session: Session, name: str | None = None) -> None:
     session.line(f"{title}{printable(found.url)}, {kind}")
     head = found.head if isinstance(found.head, str) else "detached"
     session.line(f"HEAD: {printable(head)}")
+    kinds = (
+        ("branch", found.branches, known, "as fetched", "moved"),
+        ("tag", found.tags, mine, "as here", "another one here"),
+    )
     rows = []
-    for branch, commit in found.branches.items():
-        seen = known.get(branch)
-        state = "as fetched" if seen == commit else "new" if seen is None else "moved"
-        rows.append(("branch", branch, _id(session, commit), state))
-    for tag, commit in found.tags.items():
-        same = mine.get(tag)
-        state = "as here" if same == commit else "new" if same is None else "another one here"
-        rows.append(("tag", tag, _id(session, commit), state))
+    for kind, there, here, same, other in kinds:
+        for each, commit in there.items():
+            seen = here.get(each)
+            state = "new" if seen is None else same if seen == commit else other
+            rows.append((kind, each, _id(session, commit), state))
     rows += [("branch", each, _id(session, known[each]), "gone there") for each in gone]
     session.table("kind, name, version, state", rows)
     if found.another is not None:

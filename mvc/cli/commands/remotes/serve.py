@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from mvc.cli.verb import CommandOptions, Session, argument, check_alone, flag, nbytes, option, verb
+from mvc.cli.verb import (
+    CommandOptions,
+    PathText,
+    Session,
+    argument,
+    check_alone,
+    flag,
+    nbytes,
+    option,
+    verb,
+)
 from mvc.names import printable
 from mvc.server.repositories import names_in
 from mvc.server.tokens import DAYS, Token, Tokens
@@ -22,7 +33,9 @@ from mvc.transport import scopes
 
 
 class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
-    words: tuple[str, ...] = argument("FOLDER | token add NAME | token list | token remove NAME")
+    words: tuple[PathText, ...] = argument(
+        "FOLDER | token add NAME | token list | token remove NAME"
+    )
     listen: str | None = option("ADDRESS", "HOST:PORT or unix:PATH; by default 127.0.0.1:7433.")
     tls_cert: Path | None = option("FILE", "The certificate's chain, in PEM form.")
     tls_key: Path | None = option("FILE", "Its key, unless it stands in the same file.")
@@ -85,7 +98,7 @@ def _print_requests() -> None:
     logger.setLevel(logging.INFO)
 
 
-def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
+def _token(session: Session, words: Sequence[str], args: _ServeOptions) -> None:
     tokens = Tokens(session.fs, Path())
     match words:
         case ["add", name]:

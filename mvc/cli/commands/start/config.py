@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-import click
-
 from mvc.api import KEYS, Config, set_value, unset_value, user_file
 from mvc.cli.session import load
 from mvc.cli.verb import CommandOptions, Session, argument, flag, verb
@@ -21,13 +19,11 @@ class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
     key: str | None = argument("[KEY]")
     value: str | None = argument("[VALUE]")
     user: bool = flag("Change your own file, not the repository's.")
-    unset: bool = flag("Take KEY out of the file.")
+    unset: bool = flag("Take KEY out of the file.", needs="key", takes="key user")
 
 
 @verb("mvc config store.reset_interval 50", _ConfigOptions)
 def command(session: Session, args: _ConfigOptions) -> None:
-    if args.unset and (args.key is None or args.value is not None):
-        raise click.UsageError("--unset takes one KEY")
     if args.key is None or (args.value is None and not args.unset):
         try:
             config = session.repo.config

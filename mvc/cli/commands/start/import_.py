@@ -18,13 +18,13 @@ from pathlib import Path
 import click
 
 import mvc.recipes as recipes
-from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.importing.checkpoints import Imported, import_checkpoints
 from mvc.text import count, format_time, listed, printable, size, stored_for
 
 
 class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
-    sources: tuple[str, ...] = argument("DIR|FILE...", required=True)
+    sources: tuple[PathText, ...] = argument("DIR|FILE...", required=True)
     clock: str = option(
         "mtime|name:FORMAT",
         "When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
@@ -33,7 +33,7 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
         show_default=True,
     )
     deploy: str | None = option("TARGET", "Record that each went live on TARGET at its time.")
-    path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
+    path: PathText | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
     skip_broken: bool = flag("Skip and list checkpoints that are no sound models.")
     data: bool = flag(

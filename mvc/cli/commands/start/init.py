@@ -9,11 +9,11 @@ from typing import Literal
 
 from mvc.api import Repository
 from mvc.cli.session import load
-from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 
 
 class _InitOptions(CommandOptions, frozen=True, kw_only=True):
-    folder: str = argument("[DIR]", default=".")
+    folder: PathText = argument("[DIR]", default=".")
     branch: str | None = option("NAME", "Name of the first branch.", "-b")
     bare: bool = flag("Without working files, for others to push to.")
     shared: Literal["group", "all"] | None = option(

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from mvc.api import Repository
-from mvc.cli.verb import CommandOptions, Session, argument, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, option, verb
 from mvc.distributed.protocols.named import PROTOCOLS
 from mvc.distributed.settings import checked, protocol_of
 from mvc.text import count, size
@@ -37,7 +37,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
         "K=V", "Another setting: rho=0.3, every=8, up=int8, push=origin, resume=true, ...",
         "-O", "--option",
     )  # fmt: skip
-    repo: str | None = option("DIR", "The repository; by default that of this folder.")
+    repo: PathText | None = option("DIR", "The repository; by default that of this folder.")
     target: str | None = option("T", "The target of global models; by default global.")
     branch: str | None = option("NAME", "The branch of global models, made if missing.")
 
