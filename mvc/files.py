@@ -12,7 +12,6 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.adapters.files.detect import why_opaque
     from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
-    from mvc.adapters.files.safetensors import safetensors_header
     from mvc.adapters.files.zip_layout import read_members
     from mvc.adapters.opening import open_file, parse
     from mvc.adapters.parsed import MemorySource, Source, read_exactly
@@ -44,7 +43,6 @@ __all__ = [
     "read_pickle",
     "refuse_slash",
     "refuse_store",
-    "safetensors_header",
     "sound_files_in",
     "why_opaque",
 ]
@@ -66,7 +64,6 @@ _IN = {
     "read_pickle": "mvc.adapters.files.pickle_nodes",
     "refuse_slash": "mvc.repo.checkout.outputs",
     "refuse_store": "mvc.repo.checkout.outputs",
-    "safetensors_header": "mvc.adapters.files.safetensors",
     "sound_files_in": "mvc.repo.worktree.worktree",
     "why_opaque": "mvc.adapters.files.detect",
 }

@@ -11,13 +11,11 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.adapters.python.arrays import (
-        array_bytes,
         contiguous,
-        make_array,
         tensor_bytes,
         tensor_spec,
     )
-    from mvc.adapters.python.state import LazyTensor, decode_state
+    from mvc.adapters.python.state import LazyTensor
     from mvc.adapters.served_version import ServedVersion, decode_served, encode_served
     from mvc.adapters.state_file import StateFile, root_of
     from mvc.model.hashing import blob_id
@@ -30,15 +28,12 @@ __all__ = [
     "LazyTensor",
     "ServedVersion",
     "StateFile",
-    "array_bytes",
     "as_numpy",
     "blob_id",
     "contiguous",
     "decode_served",
-    "decode_state",
     "distance_of",
     "encode_served",
-    "make_array",
     "root_of",
     "tensor_bytes",
     "tensor_spec",
@@ -50,15 +45,12 @@ _IN = {
     "LazyTensor": "mvc.adapters.python.state",
     "ServedVersion": "mvc.adapters.served_version",
     "StateFile": "mvc.adapters.state_file",
-    "array_bytes": "mvc.adapters.python.arrays",
     "as_numpy": "mvc.repo.diff.distance",
     "blob_id": "mvc.model.hashing",
     "contiguous": "mvc.adapters.python.arrays",
     "decode_served": "mvc.adapters.served_version",
-    "decode_state": "mvc.adapters.python.state",
     "distance_of": "mvc.repo.diff.distance",
     "encode_served": "mvc.adapters.served_version",
-    "make_array": "mvc.adapters.python.arrays",
     "root_of": "mvc.adapters.state_file",
     "tensor_bytes": "mvc.adapters.python.arrays",
     "tensor_spec": "mvc.adapters.python.arrays",

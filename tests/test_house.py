@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 916,
+    ".": 915,
     "adapters": 2_166,
     "api": 932,
     "cli": 3_855,
