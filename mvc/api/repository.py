@@ -801,10 +801,6 @@ class Repository(Unpicklable):
             return None
         return send_first(self.context, self.remotes.find(None if push is True else push))
 
-    def deploying(self, target: str) -> str | None:
-        """The process of a training that deploys to a target on this machine; None without one."""
-        return recording.deploying(self.context, target)
-
     def rollback(
         self,
         target: str,
@@ -869,25 +865,28 @@ class Repository(Unpicklable):
         )  # fmt: skip
         return announce("retract", done)
 
+    @overload
     def verify(
-        self, target: str | None = None, *, since: Time | None = None
-    ) -> tuple[Vouched, ...]:
+        self, of: str | None = None, *, since: Time | None = None
+    ) -> tuple[Vouched, ...]: ...
+    @overload
+    def verify(self, of: CommitId | Deployed) -> Checked: ...
+    def verify(
+        self, of: str | CommitId | Deployed | None = None, *, since: Time | None = None
+    ) -> tuple[Vouched, ...] | Checked:
         """Who vouches for each deployment on a target, or on any; ``problems`` where nobody does.
 
-        ``since``: only those recorded or gone live from that moment on. Raises UnknownTarget,
+        Or who vouches for a version, given by its id, or for a deployment by itself. ``since``:
+        only those recorded or gone live from that moment on. Raises UnknownTarget,
         NotInstalled, and InvalidConfig where your settings do not say whose signatures count.
         """
-        from mvc.repo.statements.signatures import verify
-
-        return verify(self.context, target, since=self._moment(since))
-
-    def signature(self, of: Rev | Deployed = "HEAD") -> Checked:
-        """Who vouches for a version, or for a deployment by itself. Raises NotInstalled."""
         from mvc.repo.statements import signatures
 
         if isinstance(of, Deployed):
             return signatures.of_deployment(self.context, of)
-        return signatures.of_version(self.context, self.find(of))
+        if isinstance(of, CommitId):
+            return signatures.of_version(self.context, of)
+        return signatures.verify(self.context, of, since=self._moment(since))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
@@ -986,12 +985,12 @@ class Repository(Unpicklable):
         at = lookup_refs.tip(self.context, branch, new=new_branch)
         return RecordingNotice(self.context, at.branch, target, alone=alone)
 
-    def is_recording(self, branch: str | None) -> bool:
-        """Whether a training records on this branch now, in any process of this machine.
+    def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
+        """The process of a training on this machine; None without one.
 
-        With None, whether one records on a detached HEAD.
+        It records on ``branch`` now, or on a detached HEAD, or it deploys to ``target``.
         """
-        return recording.is_recording(self.context, branch)
+        return recording.recorder(self.context, branch, target)
 
     def refs(self, kind: RefKind = "branch", *, remote: str = "") -> list[Ref]:
         """All branches, or tags, with their versions, by name.

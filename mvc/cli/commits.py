@@ -126,7 +126,7 @@ def _code(commit: Commit, *, full: bool) -> str:
 def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
     """Who vouches for a version or a deployment; None if nobody signed it, and nobody is to."""
     try:
-        checked = session.repo.signature(of)
+        checked = session.repo.verify(of)
     except MvcError as error:  # the answer is about more than that
         return f"not checked: {printable(error.message)}"
     if checked.trust == "unsigned" and not session.repo.config.get("sign.allowed_signers"):
@@ -137,7 +137,7 @@ def signed_line(session: Session, of: CommitId | Deployed) -> str | None:
 def signature_of(session: Session, of: CommitId | Deployed) -> Checked | None:
     """The same for programs; None where it cannot be checked."""
     with suppress(MvcError):
-        return session.repo.signature(of)
+        return session.repo.verify(of)
     return None
 
 

@@ -33,7 +33,7 @@ def tell(session: Session, done: Restored) -> None:
 
 def warn_of_deploying(session: Session, target: str) -> None:
     """Warns of a training that deploys to a target: it yields, and only commits from now on."""
-    process = session.repo.deploying(target)
+    process = session.repo.recorder(target=target)
     if process is not None:
         session.warn(
             f"a training deploys to {target}: {process}; it goes on committing, and "
@@ -44,7 +44,7 @@ def warn_of_deploying(session: Session, target: str) -> None:
 def tell_of_training(session: Session, *branches: str | None) -> None:
     """Says on which of these branches a training records."""
     for branch in dict.fromkeys(branches):
-        if session.repo.is_recording(branch):
+        if session.repo.recorder(branch) is not None:
             goes_on = f"{printable(branch or '')}, and goes on there"
             where = "the detached HEAD, and follows it" if branch is None else goes_on
             session.note(f"A training is recording on {where}")

@@ -53,18 +53,10 @@ def announce_target(context: Context, target: str, *, alone: bool = False) -> Fi
         ) from None
 
 
-def is_recording(context: Context, branch: str | None) -> bool:
-    """Whether a training records on ``branch`` now; None means a detached HEAD."""
-    return _holder(context, _notice(context, branch)) is not None
-
-
-def deploying(context: Context, target: str) -> str | None:
-    """The process of a training that deploys to ``target``; None if there is none."""
-    return _holder(context, _deploying_notice(context, target))
-
-
-def _holder(context: Context, path: Path) -> str | None:
+def recorder(context: Context, branch: str | None, target: str | None = None) -> str | None:
+    """See ``Repository.recorder``."""
     fs = context.store.fs
+    path = _notice(context, branch) if target is None else _deploying_notice(context, target)
     try:
         if fs.stat(path) is not None:
             fs.lock(path, timeout=_SECONDS).release()
@@ -77,7 +69,7 @@ def _holder(context: Context, path: Path) -> str | None:
 
 def refuse_recorded(context: Context, branch: str) -> None:
     """Raises RefConflict if a training records on ``branch``, which would move or go."""
-    if is_recording(context, branch):
+    if recorder(context, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch}", hint="wait until it has ended, or stop it"
         )

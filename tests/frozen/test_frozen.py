@@ -192,7 +192,7 @@ def test_who_signed_the_frozen_repository(tmp_path: Path, monkeypatch: pytest.Mo
             found = [(v.signature.signer.partition("@")[0], v.problems) for v in repo.verify()]
             nobody = "", ("signed by nobody",)
             assert found == [("ada", ()), nobody, *[("ada", ())] * 3, ("bob", ())]
-            assert repo.signature("HEAD").signer == "ada@example.com"
+            assert repo.verify(repo.find("HEAD")).signer == "ada@example.com"
             assert repo.verify("edge")[0].retraction == repo.verify("prod")[-1].signature
             repo.storage.gc(grace="0")
 

@@ -92,7 +92,7 @@ def test_without_deployments_only_those_of_versions_come(
     with Repository.init(tmp_path / "other") as other:
         other.remotes.add("origin", str(repo.root), deployments=False)
         other.fetch()
-        assert other.signature(signed).trust == "good"
+        assert other.verify(signed).trust == "good"
         assert [row.of_statement for row in rows(other, signed)] == [False]
         other.remotes.add("origin", str(repo.root), deployments=True, force=True)
         other.fetch()
@@ -108,7 +108,7 @@ def test_those_of_a_deployment_that_stays_stay(repo: Repository, signed: CommitI
 
 def test_a_visit_sees_them(repo: Repository, signed: CommitId) -> None:
     with mvc.visit(str(repo.root)) as there:
-        assert there.signature(signed).signer == "ada@example.com"
+        assert there.verify(signed).signer == "ada@example.com"
         assert not there.verify("prod")[0].problems
 
 

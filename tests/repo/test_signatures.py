@@ -62,21 +62,21 @@ def test_all_that_was_recorded_is_vouched_for(repo: Repository, three: list[Comm
     assert {each.signature.signer for each in found} == {"ada@example.com"}
     assert all(each.signature.key.startswith("ssh-ed25519 SHA256:") for each in found)
     assert [each.retraction for each in found if each.deployment.retracted] == [found[0].signature]
-    assert {repo.signature(id_).trust for id_ in three} == {"good"}
-    assert repo.signature(repo.live("prod").deployment).signer == "ada@example.com"
+    assert {repo.verify(id_).trust for id_ in three} == {"good"}
+    assert repo.verify(repo.live("prod").deployment).signer == "ada@example.com"
     assert repo.storage.fsck(full=True).sound
 
 
 def test_the_settings_decide_and_an_argument_overrides(repo: Repository, people: People) -> None:
     first = commit(repo, 0, options=CommitOptions(sign=False))
-    assert repo.signature(first).trust == "unsigned"
+    assert repo.verify(first).trust == "unsigned"
     people.set("commits", "false")
     people.set("deployments", "false")
     with Repository.open(repo.root) as again:
         plain = commit(again, 1, deploy="prod")
         signed = commit(again, 2, deploy="prod", options=CommitOptions(sign=True))
         again.deploy(plain, "prod", sign=True)
-        assert [again.signature(id_).trust for id_ in (plain, signed)] == ["unsigned", "good"]
+        assert [again.verify(id_).trust for id_ in (plain, signed)] == ["unsigned", "good"]
         assert trust(again) == ["unsigned", "good", "good"]
         assert list(problems(again).values()) == [("signed by nobody",)]
 
@@ -224,18 +224,18 @@ def test_the_list_says_what_and_when(
 ) -> None:
     people.allowed.write_text("")
     people.allow("ada", options)
-    assert {repo.signature(id_).trust for id_ in three} == {versions}
+    assert {repo.verify(id_).trust for id_ in three} == {versions}
     assert set(trust(repo)) == {deployments}
 
 
 def test_somebody_unknown(repo: Repository, three: list[CommitId], people: People) -> None:
     people.allowed.write_text("# nobody\n")
     assert set(trust(repo)) == {"unknown"}
-    found = repo.signature(three[0])
+    found = repo.verify(three[0])
     assert (found.trust, found.signer) == ("unknown", "")
     people.set("allowed_signers", "")
     with Repository.open(repo.root) as again:
-        assert again.signature(three[0]).trust == "unknown"
+        assert again.verify(three[0]).trust == "unknown"
         with pytest.raises(InvalidConfig, match=r"sign.allowed_signers is empty"):
             again.verify()
     people.set("allowed_signers", people.folder / "nowhere")
@@ -304,7 +304,7 @@ def test_a_passphrase_needs_an_agent(
         for key in (people.key("zoe"), people.key("zoe").with_suffix(".pub")):
             people.set("key", key)
             with opened(repo) as again:
-                assert again.signature(commit(again, 8)).signer == "zoe@example.com"
+                assert again.verify(commit(again, 8)).signer == "zoe@example.com"
     finally:
         os.kill(int(said["SSH_AGENT_PID"]), 15)
 
@@ -370,9 +370,9 @@ def test_maintenance_keeps_them(repo: Repository, three: list[CommitId]) -> None
     repo.retract(three[1], "prod")
     apart = commit(repo, 9)
     before = vouchers(repo)
-    signed = repo.signature(apart)
+    signed = repo.verify(apart)
     repo.undo()
-    assert repo.signature(apart) == signed
+    assert repo.verify(apart) == signed
     repo.storage.forget(three[1])
     repo.storage.repack()
     repo.storage.gc(grace="0")
@@ -397,7 +397,7 @@ def test_they_travel(repo: Repository, three: list[CommitId], tmp_path: Path, pu
     source = tmp_path / "server" if pushes else repo.root
     with mvc.clone(str(source), tmp_path / "clone") as clone:
         assert vouchers(clone) == before
-        assert {clone.signature(id_).trust for id_ in three} == {"good"}
+        assert {clone.verify(id_).trust for id_ in three} == {"good"}
         clone.deploy(three[0], "prod")
         repo.deploy(three[2], "prod")
         repo.remotes.add("clone", str(clone.root))
@@ -460,7 +460,7 @@ def test_one_that_others_overtake_is_signed_in_the_end(
     monkeypatch.setenv("PATH", os.defpath)
     bad = {v.deployment.sequence for v in repo.verify("prod") if v.problems}
     assert bad == {each.sequence for each in plain} and len(bad) > 3
-    assert repo.signature(signed).trust == repo.signature(other).trust == "good"
+    assert repo.verify(signed).trust == repo.verify(other).trust == "good"
 
 
 def test_a_recorder_signs_what_it_deploys(repo: Repository) -> None:
@@ -501,7 +501,7 @@ def test_what_is_no_signature(repo: Repository, blob: bytes) -> None:
         return Entry("sign", now, statements=(signature,))
 
     repo.context.store.publish(make)
-    assert repo.signature(id_).trust == "bad"
+    assert repo.verify(id_).trust == "bad"
     assert repo.storage.fsck(full=True).sound
 
 
@@ -522,7 +522,7 @@ def test_a_name_in_a_signature_cannot_pass_for_a_message_of_the_program(
     rewrite(repo.root, edit)
     with Repository.open(repo.root) as changed:
         assert trust(changed) == ["good", "bad", "good"]
-        assert changed.signature(three[1]) == Checked("bad")
+        assert changed.verify(three[1]) == Checked("bad")
 
 
 @pytest.mark.parametrize("name", ["allowed_signers", "revoked"])
@@ -549,12 +549,12 @@ def test_a_signature_of_another_kind_counts_for_nothing(repo: Repository, people
     blob = sign(people.key("ada"), "git", bytes(32))
     wrong = Signature(subject=id_, of_statement=False, signed_ns=now, blob=blob)
     repo.context.store.publish(lambda: Entry("sign", now, statements=(wrong,)))
-    assert repo.signature(id_).trust == "bad"
+    assert repo.verify(id_).trust == "bad"
     good = commit(repo, 1)
     ((_, row),) = repo.context.store.snapshot.about(Signature, good)
     taken = Entry("sign", now, statements=(replace(row, subject=id_),))
     repo.context.store.publish(lambda: taken)
-    assert repo.signature(id_) == Checked("bad", key=repo.signature(good).key)
+    assert repo.verify(id_) == Checked("bad", key=repo.verify(good).key)
 
 
 def test_grace_counts_for_signatures_too(repo: Repository) -> None:

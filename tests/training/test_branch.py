@@ -66,7 +66,7 @@ def test_a_wrong_branch_is_refused_at_once(tmp_path: Path) -> None:
             mvc.Recorder(repo, model(), branch="a..b")
         with pytest.raises(WrongUsage, match="branch"):
             mvc.Recorder(repo, model(), branch=3)  # type: ignore[arg-type]
-        assert not repo.is_recording("main")
+        assert not repo.recorder("main")
 
 
 def test_a_branch_without_versions_is_begun_though_head_has_left_it(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_from_a_detached_head_it_follows_head(tmp_path: Path) -> None:
         with mvc.Recorder(repo, model()) as recorder:
             recorder.step(wait=True)
             assert recorder.branch is None and repo.head().branch is None
-            assert repo.is_recording(None) and not repo.is_recording("main")
+            assert repo.recorder(None) and not repo.recorder("main")
             terminal.switch("aside", create=True)
             recorder.step()
         assert messages(repo, "aside") == ["step 2", "step 1", "first"]
@@ -147,11 +147,11 @@ def test_the_notice_ends_with_the_process(tmp_path: Path, end: int | None) -> No
             cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout.readline() == "recording\n"
-        assert repo.is_recording("main") and not repo.is_recording("other")
+        assert repo.recorder("main") and not repo.recorder("other")
         if end is not None:
             os.kill(child.pid, end)
         child.communicate(timeout=120)
-        assert not repo.is_recording("main")
+        assert not repo.recorder("main")
 
 
 def test_one_training_records_on_a_branch(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_an_act_that_raises_keeps_nothing_open(folder: Path) -> None:
     report = recorder.close()
     assert (report.durable, report.push and report.push.left) == (1, 0)
     with mvc.Repository.open(folder) as repo:
-        assert not repo.is_recording("main")
+        assert not repo.recorder("main")
         mvc.Recorder(repo, nn.Linear(4, 2)).close()  # another training may record there
     with mvc.Repository.open(folder.parent / "there") as there:
         assert len(there.log("main")) == 1
@@ -65,7 +65,7 @@ def test_a_queue_that_raises_keeps_nothing_open(
         recorder.close()
     assert recorder.repo.closed
     with mvc.Repository.open(folder) as repo:
-        assert not repo.is_recording("main")
+        assert not repo.recorder("main")
         assert repo.remotes.tracking("main", "origin").ahead == 0  # type: ignore[union-attr]
 
 

@@ -235,7 +235,7 @@ def test_arguments(repo: mvc.Repository) -> None:
     if repo.head().branch is None:
         with pytest.raises(WrongUsage, match="HEAD is detached, so there is no branch to push"):
             mvc.Recorder(repo, small(), push="origin")
-    assert not repo.is_recording("main")
+    assert not repo.recorder("main")
     with mvc.Recorder(repo, small()) as recorder:
         recorder.step()
     assert recorder.report.push is None

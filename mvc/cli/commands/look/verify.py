@@ -55,7 +55,7 @@ def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
     found = []
     for rev in revs:
         commit = session.repo.find(rev)
-        found.append((commit, session.repo.signature(commit)))
+        found.append((commit, session.repo.verify(commit)))
     versions = [{"commit": commit, "signature": checked} for commit, checked in found]
     answered = session.answered("mvc.verify.versions/1", {"versions": versions})
     for commit, checked in () if answered else found:
