@@ -173,7 +173,8 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert [d.target for d in repo.deployments(rev=first.id)] == ["prod"]
     assert earlier(repo.context, first.entries["model.safetensors"]) == first.id
     (entry,) = repo.manifest(first.id).entries
-    assert repo.tensor_bytes(entry, entry.tensors[0]) == np.arange(3).tobytes()
+    file = repo.open_file(first.id, entry.path)
+    assert file.tensor_bytes(entry.tensors[0]) == np.arange(3).tobytes()
     assert repo.tracked_name(repo.root / "a" / "b.pt") == "a/b.pt"
     assert repo.forgotten_ns(first.id) is None
     assert not repo.gaps

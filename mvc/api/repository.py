@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mvc.io.ssh_keygen import Checked
     from mvc.maintenance.overview import History
     from mvc.model.commit import Commit
-    from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.model.manifest import FileEntry, Manifest
     from mvc.pipelines.requirements import Requirements
     from mvc.remote.pull import Pulled
     from mvc.remote.push import Pushed
@@ -566,7 +566,7 @@ class Repository(Unpicklable):
         return with_states(self.context, load)
 
     def open_file(self, rev: Rev, path: str) -> VersionFile:
-        """A file of a version, open to read as a binary file; ``tensors`` reads some by key.
+        """A file of a version, open to read as a binary file; ``tensors`` gives some by key.
 
         Raises UnknownPath, StateForgotten, WeightsDropped; reading raises DamagedData.
         """
@@ -576,23 +576,6 @@ class Repository(Unpicklable):
         file = with_states(self.context, lambda: open_file(self.context, commit, path))
         queries.note(self.context, [commit])
         return file
-
-    def tensor_bytes(
-        self, entry: FileEntry, tensor: LogicalTensor, rev: Rev | None = None
-    ) -> memoryview:
-        """The bytes of one tensor of a manifest's entry, in new memory, verified.
-
-        ``rev`` names the version that has the entry. Raises DamagedData, or WeightsDropped if
-        that version gave the tensor up.
-        """
-        from mvc.adapters.views import extract
-        from mvc.repo.content.contents import in_memory
-
-        if rev is not None:
-            check = partial(availability.check_available, self.context, self.find(rev), [entry])
-            with_states(self.context, check)
-        data = in_memory(self.context.store.recovery, entry, {tensor.content})[tensor.content]
-        return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
     def attachment(self, rev: Rev, name: str) -> Any:
         """What a version carries beside its files under a name: bytes, or a state.

@@ -209,9 +209,8 @@ def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: 
     with pytest.raises(WeightsDropped):
         repo.checkout(second, to=tmp_path / "out")
     assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped
-    manifest = repo.manifest("HEAD")
     with pytest.raises(WeightsDropped):
-        repo.tensor_bytes(manifest.entries[0], manifest.entries[0].tensors[0], "HEAD")
+        repo.open_file("HEAD", repo.manifest("HEAD").entries[0].path)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.adapters.python.state import decode_state, values
+from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import CHUNK, MIB
-from mvc.model.manifest import Check, FileEntry
+from mvc.model.manifest import Check, FileEntry, LogicalTensor
 from mvc.names import printable
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
@@ -81,6 +82,11 @@ class VersionFile(io.RawIOBase):
         wanted = {tensor.content for tensor in self.entry.tensors if tensor.key in keys}
         contents = in_memory(self._store.recovery, self.entry, wanted)
         return values(self.entry, contents.__getitem__, keys, library)
+
+    def tensor_bytes(self, tensor: LogicalTensor) -> memoryview:
+        """The row-major bytes of a tensor of ``entry``, in new memory."""
+        data = in_memory(self._store.recovery, self.entry, {tensor.content})[tensor.content]
+        return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
     def nested(self, leaf: Callable[[str, str], object]) -> Any:
         """The structure of the state, with ``leaf(tag, key)`` in the place of each tensor.

@@ -219,11 +219,6 @@ def removed(repo: Repository, rev: Any) -> object:
     return caught.value.message
 
 
-def tensor_bytes(repo: Repository, rev: Any) -> bytes:
-    (entry,) = repo.manifest(rev).entries
-    return bytes(repo.tensor_bytes(entry, entry.tensors[0], rev))
-
-
 def loaded(repo: Repository, rev: Any) -> list[float]:
     model = nn.ParameterDict({"w": torch.zeros(3)})
     load(repo, model, rev)
@@ -281,7 +276,6 @@ USES: dict[tuple[str, str], Use] = {
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
-    ("tensor_bytes", "rev"): lambda repo, rev: tensor_bytes(repo, rev),
     ("version", "rev"): lambda repo, rev: repo.version(rev).id,
 }
 NAMES = {"rev", "revs", "start", "a", "b", "add"}
