@@ -37,7 +37,7 @@ BUDGET = {
     "models": 1_006,
     "pipelines": 445,
     "probing": 835,
-    "recipes": 1_620,
+    "recipes": 1_621,
     "remote": 5_768,
     "repo": 6_316,
     "report": 665,

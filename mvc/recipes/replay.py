@@ -360,16 +360,17 @@ class _Replay:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         here = {tensor.key: tensor for tensor in file.entry.tensors}
         gone = self._repo.availability(self._commit)
-        is_stored = not isinstance(gone, Dropped) or gone.stored
+        stored = None
+        if not isinstance(gone, Dropped) or gone.stored:
+            stored = self._repo.open_file(self._commit, self.entry.path)
         found = []
         for key in sorted({*here, *there}):
             a, b = there.get(key), here.get(key)
             if a is not None and b is not None and a.id == b.id:
                 continue
             distance = None
-            if is_stored and a is not None and b is not None and a.spec == b.spec:
-                right = self._repo.tensor_bytes(self.entry, a)
-                made = file.tensor_bytes(b)
+            if stored and a is not None and b is not None and a.spec == b.spec:
+                right, made = stored.tensor_bytes(a), file.tensor_bytes(b)
                 distance = distance_of(a.spec.dtype, [right], b.spec.dtype, [made])
             found.append(TensorDifference(key, distance))
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))

@@ -82,7 +82,7 @@ class Changes(Struct, frozen=True):
     unchanged: tuple[str, ...] = ()
 
 
-class Move(NamedTuple):
+class RefMove(NamedTuple):
     """A move of HEAD or a branch that is part of a checkout, and what its plan says of that."""
 
     said: Mapping[str, str]
@@ -142,7 +142,7 @@ def restore_all(
         if create and isinstance(to, str):
             branch_change(context, to, commit)  # refuses a name before any file is written
         made = commit if create else None
-        move = Move(planned_move(here, to, made=made), partial(move_head, context, to, made))
+        move = RefMove(planned_move(here, to, made=made), partial(move_head, context, to, made))
         done = _restore(
             context,
             before.commit,
@@ -175,7 +175,7 @@ def fast_forward(
             commit,
             force=False,
             progress=progress,
-            move=Move(
+            move=RefMove(
                 planned_move(old, commit, branch=branch),
                 partial(advance, context, {branch: (old, commit)}, "pull", note=branch),
             ),
@@ -191,7 +191,7 @@ def _restore(
     *,
     force: bool,
     progress: Progress | None,
-    move: Move | None = None,
+    move: RefMove | None = None,
 ) -> Restored:
     """Writes files of ``commit`` over those of ``before``, all or ``paths``, then moves."""
     context.check_worktree()
@@ -343,7 +343,7 @@ def plan(
                 lost.append(entry.path)
     _refuse(lost)
     _refuse_links(context.store.fs, context.root, [*writes, *deletes])
-    return Changes(commit, context.root, writes, deletes, tuple(unchanged))
+    return Changes(commit, context.root, writes, deletes, unchanged=tuple(unchanged))
 
 
 def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
@@ -397,7 +397,7 @@ def apply(
     *,
     progress: Progress | None = None,
     planned: bool = True,
-    move: Move | None = None,
+    move: RefMove | None = None,
 ) -> tuple[str, ...]:
     """Writes all files, then deletes; returns the names that are gone (``replacing``).
 
