@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mvc
+from mvc.api import Gone
 from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
 from mvc.maintenance.forget import preview
 from mvc.repo.commit.request import CommitOptions
@@ -176,7 +177,7 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     file = repo.open_file(first.id, entry.path)
     assert file.tensor_bytes(entry.tensors[0]) == np.arange(3).tobytes()
     assert repo.tracked_name(repo.root / "a" / "b.pt") == "a/b.pt"
-    assert repo.forgotten_ns(first.id) is None
+    assert not isinstance(repo.availability(first.id), Gone)
     assert not repo.gaps
     assert repo.config.get("init.branch") == "main"
     chosen = repo.storage.forget(first.id, dry_run=True)

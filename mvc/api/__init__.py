@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
     from mvc.repo.history.log import LogEntry, LogOptions
-    from mvc.repo.lookup.availability import Availability, Dropped, Stored
+    from mvc.repo.lookup.availability import Availability, Dropped, Gone, Stored
     from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
     from mvc.repo.lookup.revisions import Rev
@@ -92,6 +92,7 @@ __all__ = [
     "ForgottenState",
     "FsckReport",
     "GitCode",
+    "Gone",
     "Healed",
     "History",
     "Identified",
@@ -180,6 +181,7 @@ _IN = {
     "ForgottenState": "mvc.maintenance.receipts",
     "FsckReport": "mvc.maintenance.report",
     "GitCode": "mvc.repo.worktree.git_code",
+    "Gone": "mvc.repo.lookup.availability",
     "Healed": "mvc.maintenance.report",
     "History": "mvc.maintenance.overview",
     "Identified": "mvc.repo.worktree.identify",

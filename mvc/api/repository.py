@@ -32,6 +32,7 @@ from mvc.repo.context import Context, Interrupted
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
+from mvc.repo.lookup.availability import Gone
 from mvc.repo.lookup.refs import RefKind
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, Tuning, check_absent, open_context
@@ -597,22 +598,12 @@ class Repository(Unpicklable):
 
     def availability(self, rev: Rev = "HEAD") -> Availability:
         """Whether the state of a version is here, was dropped for a recipe, or is gone."""
-        return availability.resolve(self.context, self.find(rev))
-
-    def forgotten_ns(self, rev: Rev) -> int | None:
-        """When a version's state was forgotten, in ns since 1970; None if it is stored."""
-        return availability.forgotten_ns(self.context, self.find(rev))
-
-    def is_absent(self, rev: Rev) -> bool:
-        """Whether a version's state never came here: it was fetched without, not forgotten."""
-        return availability.is_absent(self.context, self.find(rev))
-
-    def way_to_state(self, rev: Rev) -> str | None:
-        """Which command brings a state that a rule forgot here, in a sentence; None if none does.
-
-        None also for a state that is stored, or was forgotten by name.
-        """
-        return way_to(self.context, self.find(rev))
+        found = availability.resolve(self.context, self.find(rev))
+        return (
+            replace(found, way=way_to(self.context, found.commit))
+            if isinstance(found, Gone)
+            else found
+        )
 
     def iter_versions(
         self,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mvc.api import Annotation, Commit, Deployed, LogEntry
+from mvc.api import Annotation, Commit, Deployed, Gone, LogEntry
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
@@ -90,6 +90,12 @@ def _related(relations: Sequence[Relation]) -> str:
     if len(relations) <= 1 or changed[0].kind == "equal":
         return "".join(map(str, changed[:1]))
     return ", ".join(f"{printable(each.path)} {each}" for each in changed)
+
+
+def gone(session: Session, id_: CommitId) -> Gone | None:
+    """Why the state of a version is not here; None if it is."""
+    found = session.repo.availability(id_)
+    return found if isinstance(found, Gone) else None
 
 
 def forgotten_on(time_ns: int | None, absent: bool = False) -> str:

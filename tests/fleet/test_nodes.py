@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api import Gone
 from mvc.api.node_status import SILENT_NS
 from mvc.api.repository import Repository
 from mvc.cli.main import run
@@ -177,7 +178,7 @@ def test_what_a_node_serves_now_is_not_forgotten(folder_fleet: Fleet) -> None:
 
     def forget(repo: Repository) -> list[CommitId]:
         repo.storage.forget(keep_last=1)
-        return [each for each in fleet.versions if repo.forgotten_ns(each) is not None]
+        return [each for each in fleet.versions if isinstance(repo.availability(each), Gone)]
 
     assert fleet.remote.own(forget) == [first]
 

@@ -68,7 +68,7 @@ class World:
                 "refs": refs, "states": states(repo, ids), "said": said,
                 "annotated": [(a.author, a.metrics) for id_ in ids for a in repo.annotations(id_)],
                 "head": repo.head().branch,
-                "forgotten": [repo.forgotten_ns(id_) for id_ in ids],
+                "forgotten": [getattr(repo.availability(id_), "time_ns", None) for id_ in ids],
             }  # fmt: skip
 
         return self.remote.own(look, reads=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mvc
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
@@ -61,7 +62,7 @@ def in_packs(repo: Repository) -> int:
 
 def is_as(repo: Repository, run: CheckedHistory) -> bool:
     for id_ in run.ids:
-        if repo.forgotten_ns(id_) is None:
+        if not isinstance(repo.availability(id_), Gone):
             assert_same(repo.checkout(id_), run.states[id_])
     return repo.storage.fsck(full=True).sound
 
@@ -101,7 +102,7 @@ def test_few_states_out_of_a_run_take_no_more_than_they_have(
     repo.fetch()
     assert is_as(repo, run) and in_packs(repo) - before < RAW / 2
     repo.fetch("origin", [run.ids[4]])
-    assert repo.forgotten_ns(run.ids[4]) is None and is_as(repo, run)
+    assert not isinstance(repo.availability(run.ids[4]), Gone) and is_as(repo, run)
     assert in_packs(repo) - before < RAW * 1.5
 
 

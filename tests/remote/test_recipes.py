@@ -11,6 +11,7 @@ import torch
 
 import mvc
 import mvc.recipes as recipes
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import (
     CannotRetrain,
@@ -191,7 +192,9 @@ def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
     assert f"'mvc fetch origin {second.short}' brings it" in str(error.value.hint)
     ada.storage.gc(grace="0")
     ada.fetch(versions=[second])
-    assert dropped(ada, second) is not None and ada.forgotten_ns(story.trained) is None
+    assert dropped(ada, second) is not None and not isinstance(
+        ada.availability(story.trained), Gone
+    )
     assert mvc.retrain(ada, second, trust=True).state and sound(ada)
 
 
@@ -199,12 +202,17 @@ def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story
     drop(story.author, story.trained)
     story.author.push()
     few = story.clone("few", states="last:1")
-    assert few.forgotten_ns(story.base) is None and few.forgotten_ns(story.data) is None
+    assert not isinstance(few.availability(story.base), Gone) and not isinstance(
+        few.availability(story.data), Gone
+    )
     assert story.is_right(mvc.retrain(few, story.trained, trust=True).state)
     none = story.clone("none", states="none")
-    assert none.forgotten_ns(story.base) is not None
+    assert isinstance(none.availability(story.base), Gone)
     none.fetch(versions=[story.trained])
-    assert none.forgotten_ns(story.base) is None and dropped(none, story.trained) is not None
+    assert (
+        not isinstance(none.availability(story.base), Gone)
+        and dropped(none, story.trained) is not None
+    )
     assert story.is_right(mvc.retrain(none, story.trained, trust=True).state)
     assert sound(few) and sound(none)
 
@@ -217,7 +225,7 @@ def test_data_that_stay_at_home(story: Story) -> None:
     third = story.clone("third")
     assert story.is_right(third.checkout(story.trained))
     for repo in (story.server, third):
-        assert repo.forgotten_ns(story.data) is not None and sound(repo)
+        assert isinstance(repo.availability(story.data), Gone) and sound(repo)
         with pytest.raises(StateForgotten, match=story.data.short):
             mvc.retrain(repo, story.trained, trust=True)
         with pytest.raises(StateForgotten, match=story.data.short):
@@ -261,7 +269,7 @@ def test_a_base_that_did_not_come_along(story: Story) -> None:
     with pytest.raises(StateForgotten, match=story.base.short) as error:
         mvc.retrain(few, story.trained, trust=True)
     assert f"'mvc fetch origin {story.base.short}' brings it" in str(error.value.hint)
-    assert few.forgotten_ns(story.data) is None  # the newest of its tag
+    assert not isinstance(few.availability(story.data), Gone)  # the newest of its tag
     few.fetch(versions=[story.base])
     assert story.is_right(mvc.retrain(few, story.trained, trust=True).state)
 

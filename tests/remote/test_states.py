@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import (
     RemoteUnreachable,
@@ -42,7 +43,7 @@ def is_right(repo: Repository, line: Team, number: int) -> bool:
 
 def kept(repo: Repository, line: Team) -> list[int]:
     """The numbers of the versions whose states are here."""
-    return [i for i, id_ in enumerate(line.ids) if repo.forgotten_ns(id_) is None]
+    return [i for i, id_ in enumerate(line.ids) if not isinstance(repo.availability(id_), Gone)]
 
 
 def absent(error: pytest.ExceptionInfo[StateForgotten], id_: CommitId, remote: str) -> bool:
@@ -100,7 +101,7 @@ def test_what_was_forgotten_by_name_does_not(line: Team) -> None:
     with pytest.raises(StateForgotten) as error:
         repo.checkout(line.ids[4])
     assert "mvc fetch" not in str(error.value.hint)
-    assert repo.way_to_state(line.ids[4]) is None
+    assert getattr(repo.availability(line.ids[4]), "way", None) is None
     with pytest.raises(StateForgotten, match="forgotten by name") as error:
         repo.fetch("origin", [line.ids[4]])
     assert f"'mvc forget --list {line.ids[4].short}'" in str(error.value.hint)

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import mvc
+from mvc.api import Gone
 from mvc.errors import StorageFull, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.repo import queries as queries_module
@@ -165,7 +166,7 @@ def test_forget_what_was_never_asked_for(repo: mvc.Repository):
     from mvc.maintenance import forget
 
     forget.forget(repo.context, chosen)
-    assert [repo.forgotten_ns(id_) is not None for id_ in ids] == [
+    assert [isinstance(repo.availability(id_), Gone) for id_ in ids] == [
         *(False, True, False, False, True, False)
     ]
 

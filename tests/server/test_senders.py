@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mvc
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
@@ -110,7 +111,7 @@ def test_who_forgets_without_admin_is_not_locked_out(
 
     def there() -> list[bool]:
         with Repository.open(folder / "models") as repo:
-            return [repo.forgotten_ns(each.id) is not None for each in repo.log("main")]
+            return [isinstance(repo.availability(each.id), Gone) for each in repo.log("main")]
 
     with Repository.init(tmp_path / "ada") as ada:
         for value in range(3):
@@ -232,5 +233,7 @@ def test_a_clone_with_few_states_has_what_is_live(tmp_path: Path) -> None:
         there.deploy(ids[0], "lab")
         for states, stored in (("last:1", {0, 1, 4}), ("none", set())):
             with mvc.clone(str(there.root), tmp_path / states[:4], states=states) as ada:
-                assert {n for n in range(5) if not ada.is_absent(ids[n])} == stored
+                assert {
+                    n for n in range(5) if getattr(ada.availability(ids[n]), "why", "") != "absent"
+                } == stored
                 assert all(ada.checkout(ids[n]) for n in stored)

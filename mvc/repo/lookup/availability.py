@@ -63,12 +63,14 @@ class Dropped(Struct, frozen=True):
 
 class Gone(Struct, frozen=True):
     """The state of ``commit`` is not here since ``time_ns``: it never came (``absent``), or was
-    deleted by a rule (``forgotten``) or for good (``purged``).
+    deleted by a rule (``forgotten``) or for good (``purged``). ``way``: the command that brings it,
+    in a sentence; None if no remote can have it.
     """
 
     commit: CommitId
     why: Literal["absent", "forgotten", "purged"]
     time_ns: int
+    way: str | None = None
 
     @property
     def named(self) -> bool:

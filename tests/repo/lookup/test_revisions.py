@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mvc.recipes as recipes
+from mvc.api import Availability
 from mvc.api.repository import Repository
 from mvc.api.storage import Storage
 from mvc.errors import (
@@ -33,6 +34,7 @@ from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import resolve, resolve_ref
+from mvc.state import StateFile
 from mvc.times import format_time
 from mvc.training.resume import load, resume
 from tests.repo.publishing import START, advance, commit, set_ref
@@ -230,6 +232,17 @@ def made_again(repo: Repository, rev: Any) -> list[float]:
         return repo.checkout(rev)["w"].tolist()
 
 
+def provided(repo: Repository, rev: Any) -> list[float]:
+    with repo.providing(rev, "model.safetensors", StateFile.of(repo.checkout(rev))):
+        return repo.checkout(rev)["w"].tolist()
+
+
+def proven(repo: Repository, rev: Any) -> Availability:
+    base, path = repo.find("HEAD"), "model.safetensors"
+    repo.storage.prove(rev, path, base=base, seconds=1.0, where="here")
+    return repo.availability(rev)
+
+
 def refused(use: Callable[[], object]) -> str:
     """The version carries neither code nor a training state; with its name in the message."""
     with pytest.raises((UnknownPath, CannotResume)) as caught:
@@ -241,17 +254,18 @@ def refused(use: Callable[[], object]) -> str:
 USES: dict[tuple[str, str], Use] = {
     ("annotate", "rev"): lambda repo, rev: repo.annotate(rev, note="good").note,
     ("annotations", "rev"): lambda repo, rev: repo.annotations(rev),
+    ("attachment", "rev"): lambda repo, rev: refused(lambda: repo.attachment(rev, "none")),
+    ("availability", "rev"): lambda repo, rev: repo.availability(rev),
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
+    ("cost", "rev"): lambda repo, rev: repo.storage.cost(rev).nbytes,
+    ("prove", "rev"): proven,
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
     ("deployments", "rev"): lambda repo, rev: [d.target for d in repo.deployments(rev=rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
     ("forget", "revs"): lambda repo, rev: repo.storage.forget(rev).commits,
-    ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
-    ("way_to_state", "rev"): lambda repo, rev: repo.way_to_state(rev),
-    ("is_absent", "rev"): lambda repo, rev: repo.is_absent(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("load", "rev"): loaded,
     ("load_model", "rev"): lambda repo, rev: refused(lambda: load_model(repo, rev, trust=True)),
@@ -273,6 +287,7 @@ USES: dict[tuple[str, str], Use] = {
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
     ("checkout to", "rev"): lambda repo, rev: repo.checkout(rev, to=repo.root).commit,
     ("open_file", "rev"): lambda repo, rev: repo.open_file(rev, "model.safetensors").read(),
+    ("providing", "rev"): provided,
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,

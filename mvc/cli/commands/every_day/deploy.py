@@ -11,6 +11,7 @@ from mvc.api import Deployed
 from mvc.cli.commits import (
     IsLive,
     forgotten_on,
+    gone,
     live_now,
     state_json,
     tell_deployed,
@@ -120,5 +121,5 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
 
 
 def _state(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
-    id_ = deployed.commit
-    return session.repo.forgotten_ns(id_), session.repo.is_absent(id_)
+    left = gone(session, deployed.commit)
+    return (left.time_ns, left.why == "absent") if left else (None, False)

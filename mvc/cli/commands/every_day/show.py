@@ -18,7 +18,7 @@ import click
 import mvc.recipes as recipes
 from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, forgotten_on, heading, live_now, signed_line
+from mvc.cli.commits import details, forgotten_on, gone, heading, live_now, signed_line
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.receipts import print_receipt
 from mvc.cli.verb import (
@@ -126,8 +126,8 @@ def _print_commit(session: Session, rev: CommitId) -> None:
             if any(state.commit == entry.id for state in receipt.states):
                 session.line()
                 print_receipt(session, receipt, entry.id)
-        if (way := session.repo.way_to_state(entry.id)) is not None:
-            session.note(way)
+        if (left := gone(session, entry.id)) and left.way:
+            session.note(left.way)
     session.tell_incomplete(incomplete)
 
 
@@ -192,9 +192,10 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
     if incomplete:
         return "its parent cannot be read"
     parent = entry.commit.parents[0]
-    when, way = forgotten_on(session.repo.forgotten_ns(parent)), session.repo.way_to_state(parent)
-    what = "is not here" if session.repo.is_absent(parent) else f"was {when}"
-    return f"the state of its parent {what}" + ("" if way is None else f"; {way}")
+    left = gone(session, parent)
+    when = forgotten_on(left.time_ns if left else None)
+    what = "is not here" if left and left.why == "absent" else f"was {when}"
+    return f"the state of its parent {what}" + (f"; {left.way}" if left and left.way else "")
 
 
 def _print_file(

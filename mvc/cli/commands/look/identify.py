@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from mvc.api import Identified, Nearest
-from mvc.cli.commits import forgotten_on, state_json
+from mvc.cli.commits import forgotten_on, gone, state_json
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, verb
 from mvc.text import count, format_time, one_line, printable
 
@@ -58,8 +58,8 @@ def _print(session: Session, version: Identified) -> None:
     when = format_time(commit.time_ns, precise=False)
     id_ = session.paint(version.commit.short, "id")
     session.line(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip())
-    if (way := session.repo.way_to_state(version.commit)) is not None:
-        session.note(way)
+    if (left := gone(session, version.commit)) and left.way:
+        session.note(left.way)
     for deployed in version.deployments:
         target = session.paint(printable(deployed.target), "target")
         when = format_time(deployed.time_ns)

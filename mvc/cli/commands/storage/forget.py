@@ -14,7 +14,7 @@ import click
 
 import mvc.recipes as recipes
 from mvc.api import Chosen, Commit, ForgetPreview
-from mvc.cli.commits import forgotten_on
+from mvc.cli.commits import forgotten_on, gone
 from mvc.cli.payload import stamped
 from mvc.cli.receipts import print_receipt
 from mvc.cli.verb import (
@@ -156,7 +156,8 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     for id_ in chosen.restored:
         session.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
     for id_ in chosen.already:
-        when = forgotten_on(session.repo.forgotten_ns(id_))
+        left = gone(session, id_)
+        when = forgotten_on(left.time_ns if left else None)
         session.note(f"the state of {id_.short} was {when} already")
     if not chosen.commits:
         if not chosen.already:
