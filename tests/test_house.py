@@ -24,8 +24,8 @@ CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any
 BUDGET = {
     ".": 915,
     "adapters": 2_166,
-    "api": 921,
-    "cli": 3_860,
+    "api": 923,
+    "cli": 3_859,
     "codecs": 1_494,
     "distributed": 1_655,
     "frameworks": 2_629,

@@ -13,7 +13,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.api.absent import entered, fetches
     from mvc.api.clone import clone, visit
-    from mvc.api.given import opened
+    from mvc.api.given import opened, version_with
     from mvc.api.healing import heal, rebuild_index
     from mvc.api.node_status import NodeStatus, nodes
     from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
@@ -154,6 +154,7 @@ __all__ = [
     "settings",
     "unset_value",
     "user_file",
+    "version_with",
     "visit",
 ]
 
@@ -244,6 +245,7 @@ _IN = {
     "settings": "mvc.repo.config",
     "unset_value": "mvc.repo.config",
     "user_file": "mvc.repo.config",
+    "version_with": "mvc.api.given",
     "visit": "mvc.api.clone",
 }
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.errors import NotARepository, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
 from mvc.remote.transports.folder import FolderTransport
+from mvc.repo.worktree.identify import earlier
 from mvc.types import PathName
 
 
@@ -44,3 +47,10 @@ def serve(
     this process.
     """
     return FolderTransport(str(repo.root), repo.context, scopes=scopes, sender=sender)
+
+
+def version_with(
+    repo: Repository, entry: FileEntry, *, besides: CommitId | None = None
+) -> CommitId | None:
+    """The newest stored version that introduced this state at this path; None without one."""
+    return earlier(repo.context, entry, besides=besides)

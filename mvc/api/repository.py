@@ -711,12 +711,6 @@ class Repository(Unpicklable):
         given = Path(file) if isinstance(file, str | PathLike) else file
         return identify.identify(self.context, given)
 
-    def version_with(self, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
-        """The newest stored version that introduced this state at this path; None without one."""
-        from mvc.repo.worktree import identify
-
-        return identify.earlier(self.context, entry, besides=besides)
-
     def nearest(self, path: PathName) -> Nearest | None:
         """The version with most tensors of this file, for a file that no version has.
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.api import CommitOptions, CommitResult, FileOptions, LogEntry
+from mvc.api import CommitOptions, CommitResult, FileOptions, LogEntry, version_with
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock, warn_of_new_target
 from mvc.cli.output import Output
@@ -269,8 +269,7 @@ def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repo.manifest(done.id).by_path if changed else {}
-    find = session.repo.version_with
-    found = {path: find(entries[path], besides=done.id) for path in changed}
+    found = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}
     return {path: version for path, version in found.items() if version is not None}
 
 
