@@ -56,13 +56,12 @@ def tree(module: str) -> ast.Module:
 @cache
 def imported(module: str) -> dict[str, str]:
     """What each name of a module stands for: a module, or a name in one."""
-    names = {
+    return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(tree(module))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mvc")
         for alias in node.names
     }
-    return names
 
 
 def resolved(caller: Function, called: ast.expr) -> Function | None:
