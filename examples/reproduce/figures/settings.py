@@ -26,11 +26,9 @@ _SAID = {
         "were of torch 2.11; those of 2.13",
     ),
     "docs/architecture.md": (
-        "about 150 bytes for each coding",
-        "Pieces of 32 MiB are cut into chunks of 1 MiB",
-        "About 8 MiB of raw bytes",
-        "(16 MiB, or one larger tensor)",
-        "It has up to 64 MiB",
+        "Chunks of 1 MiB are encoded",
+        "into records of some 8 MiB",
+        "a slice of at most 64 MiB",
         "cut into pieces of 32 MiB",
     ),
     "docs/decisions.md": (
