@@ -24,7 +24,7 @@ CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any
 BUDGET = {
     ".": 915,
     "adapters": 2_166,
-    "api": 923,
+    "api": 924,
     "cli": 3_859,
     "codecs": 1_494,
     "distributed": 1_655,
@@ -38,14 +38,14 @@ BUDGET = {
     "pipelines": 445,
     "probing": 835,
     "recipes": 1_621,
-    "remote": 5_768,
+    "remote": 5_770,
     "repo": 6_317,
     "report": 665,
     "server": 1_236,
     "serving": 574,
     "store": 5_856,
     "testing": 395,
-    "training": 1_443,
+    "training": 1_442,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

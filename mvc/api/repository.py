@@ -1071,7 +1071,8 @@ class Repository(Unpicklable):
         fast-forward or has moved there meanwhile, UnknownRevision, StateForgotten, WeightsDropped,
         RemoteUnreachable, RemoteRefused.
         """
-        from mvc.remote.push import PushOptions, push, push_states
+        from mvc.remote.push import push, push_states
+        from mvc.remote.refs import PushOptions
 
         found = self.remotes.find(remote)
         if states:

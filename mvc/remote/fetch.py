@@ -18,7 +18,6 @@ from mvc.errors import DamagedData, HistoryMissing, RemoteRefused, StateForgotte
 from mvc.ids import CommitId
 from mvc.model.statement import Tombstone
 from mvc.names import REMOTE
-from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
@@ -31,6 +30,7 @@ from mvc.remote.places import (
     keep_place,
     tips_of,
 )
+from mvc.remote.refs import advances, leads_to
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.remote.statements import by_name, here_again, told, without

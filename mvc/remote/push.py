@@ -7,14 +7,13 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mvc.errors import (
@@ -22,14 +21,12 @@ from mvc.errors import (
     HistoryMissing,
     RefConflict,
     StateForgotten,
-    UnknownRevision,
     WeightsDropped,
 )
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Retraction, Tombstone
-from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
+from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE
 from mvc.remote.fetch import nearest_kept
-from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
@@ -40,13 +37,13 @@ from mvc.remote.places import (
     known_place,
     tips_of,
 )
+from mvc.remote.refs import PushOptions, RefPlan
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries, sent_with
 from mvc.remote.statements import told, tombstones, without
 from mvc.remote.transfer import (
     NOTHING,
-    Change,
     RefUpdate,
     Tally,
     Transferred,
@@ -76,10 +73,7 @@ from mvc.remote.unsent import (
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
-from mvc.repo.lookup.refs import head as own_head
-from mvc.repo.lookup.revisions import resolve
-from mvc.repo.statements.live import live_now
+from mvc.repo.lookup.refs import remote_refs, tags
 from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
@@ -89,19 +83,6 @@ if TYPE_CHECKING:
     from mvc.remote.sending.sender import Sending
 
 _AT_ONCE = 1000  # operations whose tombstones go in one slice
-
-
-class PushOptions(Struct, frozen=True):
-    """``every``: all branches and tags. ``force``: refs also move back, from where the last fetch
-    or push saw them. ``delete``: refs to delete there. ``dry_run``: only say what would go.
-    ``partial``: also versions whose states neither side has.
-    """
-
-    every: bool = False
-    force: bool = False
-    delete: tuple[str, ...] = ()
-    dry_run: bool = False
-    partial: bool = False
 
 
 class Pushed(Transferred, frozen=True):
@@ -153,10 +134,11 @@ def push(
         work = _Push(context, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
-        plan = _Plan(context, remote, work, chosen, refs=refs)
-        updates = plan.updates()
+        plan = RefPlan(context, remote, work.head, refs, options=chosen)
+        updates = plan.updates(forgot=work.forgot)
         wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
-        updates += plan.tags_along(updates, work.needed(wanted, partial=chosen.partial))
+        along = plan.tags_along(updates, work.needed(wanted, partial=chosen.partial))
+        updates += along.updates
         if chosen.dry_run:
             work.count(wanted)
         else:
@@ -166,9 +148,9 @@ def push(
             ])  # fmt: skip
             work.note(updates)
         kept = work.not_forgotten()
-        denied = (*plan.denied, *sorted(work.denied), *(("admin",) if kept else ()))
+        denied = (*along.denied, *sorted(work.denied), *(("admin",) if kept else ()))
         return Pushed(
-            **asdict(work.tally.total(updates)), passed_over=plan.passed_over,
+            **asdict(work.tally.total(updates)), passed_over=along.passed_over,
             at_home=work.at_home, denied=denied,
             not_there=plan.not_there(),
             not_forgotten=kept, refused=work.refused(),
@@ -244,198 +226,6 @@ def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:
     keep_place(context, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
-# -- which refs move ---------------------------------------------------------------------------
-
-
-class _Plan:
-    """``standing``: the tips that are named, also those that are there already."""
-
-    def __init__(
-        self, context: Context, remote: Remote, work: _Push, options: PushOptions, *,
-        refs: Sequence[str],
-    ) -> None:  # fmt: skip
-        self._context, self._remote, self._forgot = context, remote, work.forgot
-        self._theirs, self._options, self._scopes = work.head.refs, options, work.head.scopes
-        self._delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
-        self._named = self._chosen(refs)
-        self.standing = list(self._named.values())
-        self.passed_over: tuple[str, ...] = ()
-        self.denied: tuple[str, ...] = ()
-
-    def updates(self) -> list[RefUpdate]:
-        """The refs that are to move. Raises RefConflict if one of them must not."""
-        found, refused = list[RefUpdate](), list[tuple[RefUpdate, str]]()
-        for name in self._deleted():
-            found.append(self._update(name, None))
-        for name, new in self._named.items():
-            if self._theirs.get(name) == new:
-                continue
-            update = self._update(name, new)
-            if (reason := self._refused(update)) is not None:
-                refused.append((update, reason))
-            found.append(update)
-        for update in found:
-            if self._options.force or update.new is None:
-                self._check_seen(update)
-        if refused:
-            raise self._rejected(refused)
-        return found
-
-    def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
-        """Full names of what is to be pushed, and where they are here."""
-        context = self._context
-        if self._options.every:
-            found = {BRANCH + ref.name: ref.commit for ref in branches(context)}
-            return found | {TAG + ref.name: ref.commit for ref in tags(context)}
-        if refs:
-            return dict(self._find(ref) for ref in refs if not ref.startswith(":"))
-        if self._delete:
-            return {}
-        at = own_head(context)
-        if at.branch is None:
-            raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
-        if at.commit is None:
-            raise UnknownRevision(
-                f"nothing was committed on {at.branch} yet", hint="make a version with 'mvc commit'"
-            )
-        return {BRANCH + at.branch: at.commit}
-
-    def _find(self, ref: str) -> tuple[str, CommitId]:
-        """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
-        name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
-        for full in (BRANCH + name, TAG + name, name):
-            value = self._context.store.ref(full)
-            if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
-                return self._renamed(full, other) if has_other else full, value
-        if has_other:
-            return self._renamed(BRANCH, other), resolve(self._context, name)
-        raise UnknownRevision(
-            f"there is no branch or tag {printable(name[:100])}",
-            hint="'mvc branch' and 'mvc tag' list them; "
-            f"'mvc branch {printable(name[:100])} REV' makes one",
-        )
-
-    def _renamed(self, source: str, name: str) -> str:
-        """The full name of a ref there; one that is new is of the kind of its source."""
-        known = (f for f in (BRANCH + name, TAG + name) if f in self._theirs)
-        kind = TAG if source.startswith(TAG) else BRANCH
-        full = name if name.startswith((BRANCH, TAG)) else next(known, kind + name)
-        check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
-        return full
-
-    def _deleted(self) -> Iterator[str]:
-        for name in self._delete:
-            full = next((f for f in (BRANCH + name, TAG + name) if f in self._theirs), None)
-            if full is None:
-                raise UnknownRevision(
-                    f"{self._remote.name} has no branch or tag {printable(name[:100])}",
-                    hint=f"'mvc remote show {self._remote.name}' lists what it has",
-                )
-            yield full
-
-    def _update(self, name: str, new: CommitId | None) -> RefUpdate:
-        old = self._theirs.get(name)
-        there = old if isinstance(old, CommitId) else None
-        change: Change = "new" if there is None else "deleted"
-        if there is not None and new is not None:
-            is_forward = advances(name) and leads_to(self._context, new, there, {})
-            change = "forward" if is_forward else "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change=change)
-
-    def _refused(self, update: RefUpdate) -> str | None:
-        """Why a ref must not move, in git's words; None if it may."""
-        if update.change != "forced" or self._options.force:
-            return None
-        if not advances(update.name):
-            return "already exists"
-        known = update.old is not None and self._context.store.has_commit(update.old)
-        return "non-fast-forward" if known else "fetch first"
-
-    def _check_seen(self, update: RefUpdate) -> None:
-        """Raises RefConflict for a ref that somebody has moved since it was last seen."""
-        seen = self._context.store.ref(update.local)
-        if update.change in {"forced", "deleted"} and seen != update.old:
-            at = "nowhere" if update.old is None else update.old.short
-            raise RefConflict(
-                f"{shown(update.name)} is not where the last fetch saw it: it is at {at} "
-                "(stale info)",
-                hint=f"'mvc fetch {self._remote.name}' and look at it, then push again",
-            )
-
-    def _rejected(self, refused: Sequence[tuple[RefUpdate, str]]) -> RefConflict:
-        words = ", ".join(f"{shown(update.name)} ({reason})" for update, reason in refused)
-        if any(reason == "already exists" for _, reason in refused):
-            hint = "choose another name, or push it with --force"
-        else:
-            to = self._remote.typed
-            hint = (
-                f"'mvc pull{to}' brings what is there; mvc merges no weights: 'mvc switch -c NAME',"
-                f" then 'mvc push{to}' gives versions that are only here a branch of their own"
-            )
-        but = ", but what was forgotten by name is forgotten there" if self._forgot else ""
-        said = f"{self._remote.name} rejects {words}; nothing was pushed{but}"
-        return RefConflict(said, hint=hint)
-
-    @cached_property
-    def _there(self) -> Ancestors:
-        """What refs of the remote lead to once this is pushed."""
-        store = self._context.store
-        theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
-        return Ancestors(store.snapshot, filter(store.has_commit, [*theirs, *self.standing]))
-
-    def tags_along(
-        self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
-    ) -> list[RefUpdate]:
-        """Tags of what is there then, and of data sets that a version needs, unless another version
-        has the name there.
-        """
-        named = {update.name for update in updates}
-        found, others, denied = list[RefUpdate](), list[str](), list[str]()
-        for ref in tags(self._context) if self.standing else ():
-            name = TAG + ref.name
-            theirs = self._theirs.get(name)
-            goes = ref.commit in self._there or (ref.name.startswith(DATA) and ref.commit in needed)
-            if name in named or theirs == ref.commit or not goes:
-                continue
-            update = self._update(name, ref.commit)
-            if update.change == "forced":
-                others.append(ref.name)
-            elif allows(self._scopes, "push", name):
-                found.append(update)
-            else:
-                denied.append(f"push:{name}")
-        self.passed_over, self.denied = tuple(others), tuple(denied)
-        return found
-
-    def not_there(self) -> tuple[tuple[str, CommitId], ...]:
-        """Targets whose live version no ref of the remote leads to, with that version."""
-        live = live_now(self._context).items()
-        return tuple(
-            (target, id_)
-            for id_, targets in live
-            for target in targets
-            if id_ not in self._there and not self._came(target, id_)
-        )
-
-    def _came(self, target: str, id_: CommitId) -> bool:
-        """Whether a fetch brought the deployment, so that its remote has both."""
-        snapshot = self._context.store.snapshot
-        entries = (snapshot.entry(at).entry for at in snapshot.deployments_of(id_))
-        return any(
-            made.target == target and made.subject == id_ and entry.operation == FETCH
-            for entry in entries
-            for made in entry.deployments
-        )
-
-    def _tracking(self, name: str) -> str:
-        """The ref here that says where it is there: for a tag the tag itself."""
-        short = name.removeprefix(BRANCH).removeprefix(TAG)
-        tracked = f"{REMOTE}{self._remote.name}/{short}"
-        if name.startswith(BRANCH) or self._context.store.ref(tracked) is not None:
-            return tracked
-        return name
-
-
 # -- what goes ---------------------------------------------------------------------------------
 
 
@@ -475,9 +265,7 @@ class _Push:
             return
         stones = iter(snapshot.retry_on_rewrite(look))
         while sent := list(islice(stones, _AT_ONCE)):
-            got = self._transport.receive(Slice(encode_entries(sent), 0, ()))
-            self.forgot |= got.begun > 0
-            self._took(got)
+            self.forgot |= self._give(Slice(encode_entries(sent), 0, ())).begun > 0
 
     def not_forgotten(self) -> tuple[CommitId, ...]:
         """Versions that the remote has, forgotten by name here and not there, as far as known."""

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec import Struct
 
-from mvc.api import fetches
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE, an, training_path
@@ -68,7 +67,6 @@ class Resumed(Struct, frozen=True):
 _resumed: WeakKeyDictionary[torch.nn.Module, tuple[Path, Resumed]] = WeakKeyDictionary()
 
 
-@fetches
 def resume(
     repo: Repository,
     model: torch.nn.Module,
@@ -95,7 +93,6 @@ def resume(
     return resumed
 
 
-@fetches
 def load(
     repo: Repository,
     model: torch.nn.Module,

@@ -73,7 +73,8 @@ def test_it_is_not_on_the_remote_after_a_push_of_an_old_clone(
     repo.storage.forget([secret], reason="a person asked")
     repo.storage.gc(grace="0")
     assert not found_in(repo.root / ".mvc", needle)
-    repo.push("origin")
+    assert repo.push("origin").operations == 1  # what the remote forgets is news
+    assert not repo.push("origin").is_news
     old.branch("keeps", secret)
     old.tag("too", secret)
     old.deploy(secret, "prod")

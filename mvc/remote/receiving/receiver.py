@@ -27,7 +27,6 @@ from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Statement, Tombstone
 from mvc.names import is_report, printable
-from mvc.remote.moves import leads_to, ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.receiving.verify import (
     Delivered,
@@ -38,6 +37,7 @@ from mvc.remote.receiving.verify import (
     opened_ahead,
     prove,
 )
+from mvc.remote.refs import leads_to, ref_changes
 from mvc.remote.scopes import allows, check_moves, check_news, check_protected, require
 from mvc.remote.slices import Absent, NodeReport, PartReader, Sent, decode_entries, sent_with
 from mvc.remote.statements import (

@@ -14,7 +14,8 @@ from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import fsck
 from mvc.remote.fetch import fetch
-from mvc.remote.push import Pushed, PushOptions, push
+from mvc.remote.push import Pushed, push
+from mvc.remote.refs import PushOptions
 from mvc.remote.remotes import Remote, add_remote, remotes
 from mvc.remote.transfer import Transferred
 from mvc.remote.transports.bucket import transport as transports

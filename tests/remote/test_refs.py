@@ -4,7 +4,7 @@ import pytest
 
 from mvc.errors import InvalidName, MvcError, RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.remote.moves import ref_changes
+from mvc.remote.refs import ref_changes
 from mvc.remote.transport import Move
 from mvc.repo import refs
 from mvc.repo.context import Context
