@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from mvc.remote import scopes, slices, wire
     from mvc.remote.remotes import Remote, remote_at
     from mvc.remote.replica import Replica
-    from mvc.remote.sending.live import LiveMark
     from mvc.remote.slices import NodeReport, Sent, decode_entries, encode_entries
     from mvc.remote.transport import Place, Received, Slice, Transport, Wanted
-    from mvc.remote.transports.folder import FolderTransport, account, load_transfers
+    from mvc.remote.transports.folder import account, load_transfers
     from mvc.remote.transports.opening import open_transport
 
 __all__ = [
-    "FolderTransport",
-    "LiveMark",
     "NodeReport",
     "Place",
     "Received",
@@ -45,8 +42,6 @@ __all__ = [
 ]
 
 _IN = {
-    "FolderTransport": "mvc.remote.transports.folder",
-    "LiveMark": "mvc.remote.sending.live",
     "NodeReport": "mvc.remote.slices",
     "Place": "mvc.remote.transport",
     "Received": "mvc.remote.transport",

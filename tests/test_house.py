@@ -22,9 +22,9 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 14, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 915,
+    ".": 914,
     "adapters": 2_166,
-    "api": 924,
+    "api": 913,
     "cli": 3_859,
     "codecs": 1_494,
     "distributed": 1_655,

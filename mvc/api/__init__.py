@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mvc.faces import face
 
 if TYPE_CHECKING:
-    from mvc.api.absent import entered, fetches
     from mvc.api.clone import clone, visit
     from mvc.api.given import opened, version_with
     from mvc.api.healing import heal, rebuild_index
@@ -140,8 +139,6 @@ __all__ = [
     "clear_caches",
     "clone",
     "clone_into",
-    "entered",
-    "fetches",
     "heal",
     "metrics_from",
     "nodes",
@@ -231,8 +228,6 @@ _IN = {
     "clear_caches": "mvc.repo.lookup.manifests",
     "clone": "mvc.api.clone",
     "clone_into": "mvc.remote.clone",
-    "entered": "mvc.api.absent",
-    "fetches": "mvc.api.absent",
     "heal": "mvc.api.healing",
     "metrics_from": "mvc.repo.values",
     "nodes": "mvc.api.node_status",

@@ -6,10 +6,8 @@ without a state, as a report, fetches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
@@ -20,25 +18,6 @@ if TYPE_CHECKING:
     from mvc.remote.remotes import Remote
 
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
-
-
-def fetches(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function of a repository, which runs as by ``with_states``."""
-
-    @wraps(function)
-    def fetching(*args: _P.args, **named: _P.kwargs) -> _T:
-        repo: Any = args[0]
-        return with_states(repo.context, partial(function, *args, **named))
-
-    return fetching
-
-
-@contextmanager
-def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
-    """What ``make`` returns, entered; its beginning runs as by ``with_states``."""
-    with ExitStack() as stack:
-        yield with_states(context, lambda: stack.enter_context(make()))
 
 
 def with_states(context: Context, act: Callable[[], _T]) -> _T:

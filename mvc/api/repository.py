@@ -585,7 +585,8 @@ class Repository(Unpicklable):
         """
         from mvc.repo import attached
 
-        return attached.read(self.context, self.find(rev), name)
+        commit = self.find(rev)
+        return with_states(self.context, lambda: attached.read(self.context, commit, name))
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
         """While the block runs, the file at ``path`` of a version is read from ``file``.

@@ -48,7 +48,7 @@ class Contents:
             out[at : at + len(data)] = data
 
         try:
-            write_file(self._repo.context, entry, write_at)
+            write_file(self._repo.context.store.recovery, entry, write_at)
         except MvcError as error:
             return error.kind
         return hashlib.sha256(out).hexdigest()
