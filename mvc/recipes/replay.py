@@ -31,6 +31,7 @@ from mvc.errors import (
     MvcWarning,
     NotTrusted,
     RetrainingDiffers,
+    StateForgotten,
     need_torch,
 )
 from mvc.ids import CommitId
@@ -52,7 +53,9 @@ _CALL = 200  # characters of a call
 _ENDING = 10  # seconds in which a process that is done may end its own children
 _ORPHAN = 1.0  # seconds in which a fork ends after the process that made it
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
-_FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}
+_FAILURES: dict[str, type[MvcError]] = {
+    each.__name__: each for each in (CannotBuild, DamagedData, StateForgotten)
+}
 
 
 class ReplayOptions(Struct, frozen=True):
