@@ -25,7 +25,7 @@ BUDGET = {
     ".": 914,
     "adapters": 2_166,
     "api": 913,
-    "cli": 3_859,
+    "cli": 3_850,
     "codecs": 1_494,
     "distributed": 1_655,
     "frameworks": 2_629,

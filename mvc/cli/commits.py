@@ -64,7 +64,7 @@ def heading(
     out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
 ) -> str:
     """``commit 1a2b3c4d5e (HEAD -> main) [prod]``; brackets name the targets it is live on."""
-    id_ = str(entry.id) if full else entry.id.short
+    id_ = entry.id if full else entry.id.short
     return out.paint(f"commit {id_}", "id") + _names(out, entry, branch, live)
 
 

@@ -29,9 +29,10 @@ _MOST_IN_JSON = 10_000
 def show_tensor(session: Session, rev: CommitId, name: str, output: str | None) -> None:
     """Prints the tensor ``name`` (``KEY`` or ``PATH:KEY``), or saves it in ``output``."""
     entry, found = _named(session, session.repo.manifest(rev), name)
-    values = as_numpy(found.spec, session.repo.open_file(rev, entry.path).tensor_bytes(found))
     if output is not None:
         session.check_output(output, force=None)
+    values = as_numpy(found.spec, session.repo.open_file(rev, entry.path).tensor_bytes(found))
+    if output is not None:
         file = io.BytesIO()
         np.save(file, values)
         session.fs.replace_file(

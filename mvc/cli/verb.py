@@ -155,15 +155,15 @@ def option(
     **settings: Any,
 ) -> Any:
     """An option with a value; ``completes`` as of an argument."""
-    settings = {"metavar": metavar, "help": help_, **settings}
-    return _Declared(Option, names, settings, needs, takes=takes)
+    given = {"metavar": metavar, "help": help_, **settings}
+    return _Declared(Option, names, given, needs, takes=takes)
 
 
 def flag(
     help_: str, *names: str, needs: str = "", takes: str | None = None, **settings: Any
 ) -> Any:
-    """An option that is there or not; with ``count``, how often."""
-    return _Declared(Option, names, {"help": help_, **settings}, needs, takes=takes)
+    """An option that is there or not."""
+    return option(None, help_, *names, needs=needs, takes=takes, **settings)
 
 
 @cache

@@ -113,7 +113,7 @@ def _write_model(session: Session, rev: str, output: str | None, *, force: bool)
 
     commit = session.repo.find(rev)
     folder = output or f"model-{commit.short}"
-    done = session.run("restoring", export_model, session.repo, commit, folder, force=force)
+    done = session.run("restoring", export_model, session.repo, commit, folder=folder, force=force)
     call = recipes.model(session.repo, commit).call
     if session.answered("mvc.checkout/1", fields(done) | {"model": call, "folder": folder}):
         return

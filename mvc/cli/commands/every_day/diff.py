@@ -44,7 +44,9 @@ def command(session: Session, args: _DiffOptions) -> int:
         from mvc.cli.environments import compare_environments
 
         return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
-    found = session.run("comparing", session.repo.diff, args.a, args.b, session.names(args.paths))
+    found = session.run(
+        "comparing", session.repo.diff, args.a, args.b, paths=session.names(args.paths)
+    )
     _tell_from_head(session, found, named=args.a)
     for path, why in found.unmeasured.items():
         session.note(f"{session.from_here(path)}: compared by hashes only: {why}")
@@ -57,13 +59,10 @@ def command(session: Session, args: _DiffOptions) -> int:
 
 def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
     """Says for which paths HEAD replaced a file that is not there; how to name two versions."""
-    if not found.from_head:
-        return
-    paths = listed([session.from_here(path) for path in found.from_head], 3)
-    text = f"{paths}: no file here, taken as in HEAD"
-    if named is None:
-        text += "; for what it changed: mvc diff HEAD~1"
-    session.note(text)
+    if found.from_head:
+        paths = listed([session.from_here(path) for path in found.from_head], 3)
+        more = "; for what it changed: mvc diff HEAD~1" if named is None else ""
+        session.note(f"{paths}: no file here, taken as in HEAD{more}")
 
 
 def _differs(found: Diff) -> bool:

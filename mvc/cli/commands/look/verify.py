@@ -52,14 +52,10 @@ def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
 
 
 def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
-    found = []
-    for rev in revs:
-        commit = session.repo.find(rev)
-        found.append((commit, session.repo.verify(commit)))
+    found = [(commit, session.repo.verify(commit)) for commit in map(session.repo.find, revs)]
     versions = [{"commit": commit, "signature": checked} for commit, checked in found]
-    answered = session.answered("mvc.verify.versions/1", {"versions": versions})
-    for commit, checked in () if answered else found:
-        style = None if checked.trust == "good" else "bad"
-        said = session.paint(f"signed {checked}", style)
-        session.line(f"{session.paint(commit.short, 'id')} {said}")
+    if not session.answered("mvc.verify.versions/1", {"versions": versions}):
+        for commit, checked in found:
+            said = session.paint(f"signed {checked}", None if checked.trust == "good" else "bad")
+            session.line(f"{session.paint(commit.short, 'id')} {said}")
     return int(any(checked.trust != "good" for _, checked in found))

@@ -31,7 +31,7 @@ def command(session: Session, args: _CloneOptions) -> None:
     options = CloneOptions(
         branch=args.branch, states=args.states, bare=args.bare, options=args.options
     )
-    done = session.run("receiving", clone_into, args.url, args.folder, options, config=load)
+    done = session.run("receiving", clone_into, args.url, args.folder, options=options, config=load)
     if session.answered("mvc.clone/1", done):
         return
     came = done.fetched

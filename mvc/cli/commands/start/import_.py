@@ -66,7 +66,11 @@ def command(session: Session, args: _ImportOptions) -> None:
             message=args.message,
         )
     except BaseException:
-        _tell_kept(session, done)
+        if kept := sum(version.kept for version in done):
+            session.note(
+                f"{count(kept, 'version')} imported so far, and kept; the same command again goes "
+                "on from there"
+            )
         raise
     if left_out:
         names = listed([printable(str(path)) for path in left_out], 5)
@@ -114,15 +118,6 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
     )
     if not session.answered("mvc.import.data/1", {"data_sets": [found]}):
         session.note(f"Data set {found.name} is at {found.version.short}")
-
-
-def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
-    kept = sum(version.kept for version in done)
-    if kept:
-        session.note(
-            f"{count(kept, 'version')} imported so far, and kept; the same command again goes on "
-            "from there"
-        )
 
 
 def _summary(found: Sequence[Imported]) -> str:
