@@ -240,7 +240,7 @@ class Session(Output):
 
     @contextmanager
     def training(self) -> Iterator[Progress]:
-        """As ``out.progress``; where nothing can be drawn, it says once what is waited for."""
+        """As ``progress``; where nothing can be drawn, it says once what is waited for."""
         due = time.monotonic() + _SILENT
 
         def tell(_done: int, _total: int, text: str) -> None:

@@ -97,7 +97,6 @@ def _tell(
     *,
     would: bool = False,
 ) -> None:
-
     if not done.is_news:
         if not done.is_short:
             session.note("Everything up to date")

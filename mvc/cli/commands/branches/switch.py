@@ -15,7 +15,6 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc switch -c experiment", _SwitchOptions)
 def command(session: Session, args: _SwitchOptions) -> None:
-
     before = session.repo.head(if_known=True).branch
     there = {ref.name for ref in session.repo.refs()}
     done = session.run(

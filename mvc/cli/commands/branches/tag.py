@@ -16,7 +16,6 @@ class _TagOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc tag v1.2 HEAD~1", _TagOptions)
 def command(session: Session, args: _TagOptions) -> None:
-
     if args.delete:
         delete_refs(session, "tag", args.names, force=args.force)
     elif args.names:

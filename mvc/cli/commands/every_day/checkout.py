@@ -57,7 +57,6 @@ def command(session: Session, args: _CheckoutOptions) -> None:
 
 
 def _checkout(session: Session, args: _CheckoutOptions) -> None:
-
     before = session.repo.head(if_known=True).branch
     rev, paths = session.moment_or_rev(args.words, args.at, args.target)
     if rev is None:

@@ -70,7 +70,6 @@ def _differs(found: Diff) -> bool:
 
 
 def _print(session: Session, found: Diff, *, stat: bool) -> None:
-
     folding = Folding.of({f.path for f in found.files}, unfold=session.verbose)
     for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
@@ -101,7 +100,6 @@ def _word(value: float | str | None) -> str:
 def _print_tensors(
     session: Session, file: FileDiff, changed: Sequence[TensorDiff], folding: Folding
 ) -> None:
-
     tensors = [t for t in changed if folding.keeps(file.path, t.key)]
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]

@@ -39,10 +39,10 @@ def _tell(session: Session, args: _LiveOptions) -> None:
         return
     found = _found(session, args)
     if session.as_json:
-        found_json = [
+        answers = [
             fields(each) | {"signature": signature_of(session, each.deployment)} for each in found
         ]
-        session.json("mvc.live/1", {"live": found_json})
+        session.json("mvc.live/1", {"live": answers})
         return
     is_now = live_now(session)
     if not found:
@@ -57,7 +57,6 @@ def _tell(session: Session, args: _LiveOptions) -> None:
 
 
 def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
-
     if args.between is not None:
         return session.repo.live_between(*args.between, args.target)
     if args.target is None:

@@ -81,7 +81,6 @@ def command(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
-
     by_moment = args.at is not None or args.target is not None
     if by_moment and args.words:
         raise WrongUsage("name a REV, or a moment with --at (and its --target)")

@@ -48,7 +48,6 @@ def command(session: Session, args: _StatusOptions) -> None:
 
 
 def _print_short(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
-
     for change in changed:
         mark = session.paint(_MARKS[change.kind], _STYLES[change.kind])
         session.line(f"{mark} {session.from_here(change.path)}")
@@ -59,7 +58,6 @@ def _print_short(session: Session, status: Status, changed: Sequence[FileChange]
 
 
 def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
-
     if status.branch is not None:
         session.line(
             f"On branch {session.paint(printable(status.branch), 'branch')}{_apart(session)}"

@@ -21,7 +21,6 @@ class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc annotate HEAD --metric auc=0.91 --note 'nightly evaluation'", _AnnotateOptions)
 def command(session: Session, args: _AnnotateOptions) -> None:
-
     commit = session.repo.find(args.rev)
     found, adds = session.repo.annotations(commit), args.metrics or args.params or args.note
     if adds:

@@ -50,7 +50,6 @@ def _print_nearest(session: Session, near: Nearest, file: str) -> None:
 
 
 def _print(session: Session, version: Identified) -> None:
-
     commit = session.repo.version(version.commit)
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:

@@ -24,7 +24,6 @@ class _LsOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc ls HEAD~1", _LsOptions)
 def command(session: Session, args: _LsOptions) -> None:
-
     if args.data is not None:
         _print_data(session, args.data)
         return
@@ -42,7 +41,6 @@ def command(session: Session, args: _LsOptions) -> None:
 
 
 def _print_data(session: Session, name: str) -> None:
-
     found = [recipes.data_set(session.repo, name)] if name else recipes.data_sets(session.repo)
     if session.answered("mvc.ls.data/1", {"data_sets": found}):
         return

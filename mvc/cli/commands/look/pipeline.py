@@ -93,7 +93,6 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
 
 
 def _list(session: Session) -> None:
-
     stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
     if session.answered("mvc.pipeline/1", {"stages": stages, "presets": PRESETS}):
         return

@@ -121,7 +121,6 @@ def _tensor(shape: str) -> Any:
 
 
 def _print(session: Session, found: Probe) -> None:
-
     rows = found.rows if session.verbose else found.shown(_MOST_ROWS)
     styles = ["bad" if row.differs else None for row in rows]
     session.table(_COLUMNS, [row.cells() for row in rows], styles=styles)

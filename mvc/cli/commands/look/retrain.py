@@ -29,7 +29,6 @@ class _RetrainOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc retrain HEAD --trust-code", _RetrainOptions)
 def command(session: Session, args: _RetrainOptions) -> None:
-
     commits = [session.repo.find(rev) for rev in args.rev]
     trust = (*args.trust, *(commits if args.trust_code else ()))
     found = []

@@ -23,7 +23,6 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc fetch origin", _FetchOptions)
 def command(session: Session, args: _FetchOptions) -> None:
-
     remote = session.repo.remotes.find(args.remote)
     done = session.run(
         "receiving",

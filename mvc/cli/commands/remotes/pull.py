@@ -18,7 +18,6 @@ class _PullOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc pull", _PullOptions)
 def command(session: Session, args: _PullOptions) -> None:
-
     remote = session.repo.remotes.find(args.remote)
     done = session.run("receiving", session.repo.pull, args.remote)
     if session.answered("mvc.pull/1", done):

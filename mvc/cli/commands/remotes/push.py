@@ -37,7 +37,6 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc push origin main", _PushOptions)
 def command(session: Session, args: _PushOptions) -> int:
-
     remote = session.repo.remotes.find(args.remote)
     done = session.run(
         "sending",

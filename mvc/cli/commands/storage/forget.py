@@ -149,7 +149,6 @@ def _warn(session: Session, chosen: Chosen) -> None:
 
 
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
-
     if chosen.queries_since_ns is not None:
         since = format_time(chosen.queries_since_ns, precise=False)
         session.note(f"Queries are recorded since {since}; versions older than that stay")

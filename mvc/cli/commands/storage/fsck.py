@@ -77,7 +77,6 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
 
 
 def _print_repaired(session: Session, done: Repaired, other: Path | None) -> None:
-
     good = session.paint("healed", "good")
     shown = len(done.healed) if session.verbose else _FIRST
     session.lines(
@@ -103,7 +102,6 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
 
 
 def _print(session: Session, report: FsckReport) -> None:
-
     for problem in report.problems:
         _print_problem(session, problem)
     for note in report.notes:
@@ -132,7 +130,6 @@ def _print(session: Session, report: FsckReport) -> None:
 
 
 def _print_problem(session: Session, problem: Problem) -> None:
-
     where = f" ({printable(problem.where)})" if problem.where else ""
     name = _short(problem.object)
     title = _titled(session.paint(problem.kind, "bad"), name if name != problem.kind else "")

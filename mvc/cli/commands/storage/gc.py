@@ -44,7 +44,6 @@ def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -> None:
-
     gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
     named = [count(n, noun) for noun, n in gone.items() if n]
     deleted = "Would delete" if dry_run else "Deleted"
