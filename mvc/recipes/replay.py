@@ -131,6 +131,7 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
     while True:
         recipe = recipe_of(repo, order[-1])
         base = recipe.base.version
+        repo.manifest(base)  # a lazy remote may have it
         gone = repo.availability(base)
         if not isinstance(gone, Dropped) or gone.stored or gone.path != recipe.base.path:
             return order[::-1]
