@@ -37,7 +37,7 @@ BUDGET = {
     "models": 1_006,
     "pipelines": 445,
     "probing": 835,
-    "recipes": 1_621,
+    "recipes": 1_622,
     "remote": 5_770,
     "repo": 6_317,
     "report": 665,

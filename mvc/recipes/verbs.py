@@ -15,7 +15,8 @@ from mvc.errors import UnknownPath, WeightsDropped, need_torch
 from mvc.ids import CommitId
 from mvc.models.environment import NAME as ENVIRONMENT
 from mvc.models.environment import Environment
-from mvc.models.models import NAME, attached_bytes, read_model, trusted_versions
+from mvc.models.models import NAME, attached_bytes, trusted_versions
+from mvc.models.models import read_model as model
 from mvc.models.stored_code import FOLDER
 from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
 from mvc.recipes import dataset
@@ -197,9 +198,6 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
     return recipe_of(repo, commit).calls if carries else []
 
 
-model = read_model
-
-
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
     """The source files that a version carries, by name; empty if it has none. Runs nothing."""
     commit = repo.find(rev)
@@ -220,7 +218,7 @@ def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
             f"{commit.short} does not carry the environment in which it was made",
             hint="repo.commit(..., attachments=mvc.describe_model(model)) records it",
         )
-    used = read_model(repo, commit).packages if NAME in carried else ()
+    used = model(repo, commit).packages if NAME in carried else ()
     return Environment.decode(attached_bytes(repo, commit, ENVIRONMENT), tuple(used))
 
 
