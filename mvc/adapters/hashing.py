@@ -15,21 +15,14 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
-    """The entry that a commit of this file would make.
+    """The entry that a commit of this file would make; the file keeps the ids of its contents.
 
     Takes the memory of one piece, or of one storage that views refer to.
     """
     largest = max((c.spec.nbytes for c in parsed.contents), default=0)
     buffer = np.empty(min(PIECE, largest), np.uint8).data
-    ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
-    return entry_from(parsed, path, ids, parsed.skeleton())
-
-
-def hash_finally(parsed: ParsedFile, path: str) -> FileEntry:
-    """As ``hash_file``, of a file to which nobody writes any more: it keeps the ids."""
-    entry = hash_file(parsed, path)
-    parsed.ids = [content.id for content in entry.contents]
-    return entry
+    parsed.ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
+    return entry_from(parsed, path, parsed.ids, parsed.skeleton())
 
 
 def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from mvc.adapters.files.detect import opaque
-from mvc.adapters.hashing import hash_finally, whole
+from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import MemorySource, ParsedFile, StepFrom
 from mvc.adapters.python.arrays import array_bytes, has_dtype, make_array
 from mvc.adapters.python.state import from_state, to_state
@@ -87,7 +87,7 @@ class StateFile:
     @cached_property
     def entry(self) -> FileEntry:
         """What the version's manifest says of the file, but for its path."""
-        return hash_finally(self.parsed, DEFAULT_STATE)
+        return hash_file(self.parsed, DEFAULT_STATE)
 
     @property
     def root(self) -> Root:
