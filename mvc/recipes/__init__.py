@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mvc.faces import face
 
 if TYPE_CHECKING:
+    from mvc.models.models import read_model as model
     from mvc.recipes.verbs import (
         add_data,
         calls,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         data_sets,
         drop_weights,
         environment,
-        model,
         record,
         retrain,
         retraining,
