@@ -6,7 +6,7 @@ without a state, as a report, fetches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
@@ -15,7 +15,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 
 if TYPE_CHECKING:
-    from mvc.remote.remotes import Remote
+    pass
 
 _T = TypeVar("_T")
 
@@ -38,35 +38,28 @@ def with_states(context: Context, act: Callable[[], _T]) -> _T:
 
 
 def fetch_absent(context: Context, error: StateForgotten) -> None:
-    """Fetches the state that a method lacked. Raises the error, with the way, where none is lazy.
+    """Fetches the state that a method lacked, from the first lazy remote that has it.
 
-    Raises also what ``fetch`` does.
+    Raises what the first of them does, and without one the error, with the command that fetches.
     """
     from mvc.remote.remotes import remotes  # as below: only where a state is absent
 
     assert error.absent is not None
-    version = CommitId(error.absent)
-    lazy = [remote for remote in remotes(context).values() if remote.lazy]
-    if lazy:
-        _fetch_from(context, lazy, version)
-        return
+    version, failed = CommitId(error.absent), list[MvcError]()
+    for remote in remotes(context).values():
+        if remote.lazy:
+            from mvc.remote.fetch import fetch_states
+
+            try:
+                fetch_states(context, remote, [version])
+                return
+            except (RemoteUnreachable, StateForgotten) as problem:
+                failed.append(problem)
+    if failed:
+        raise failed[0]
     way = way_to(context, version)
     others = error.hint if way is None or error.hint != availability.GONE else None
     raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
-
-
-def _fetch_from(context: Context, lazy: Sequence[Remote], version: CommitId) -> None:
-    """Fetches a state from the first of these remotes that has it; raises the first one's error."""
-    from mvc.remote.fetch import fetch_states
-
-    failed: list[MvcError] = []
-    for remote in lazy:
-        try:
-            fetch_states(context, remote, [version])
-            return
-        except (RemoteUnreachable, StateForgotten) as error:
-            failed.append(error)
-    raise failed[0]
 
 
 def way_to(context: Context, version: CommitId) -> str | None:

@@ -303,7 +303,8 @@ def test_a_commit_that_deploys_says_what_is_not_sent(three: Pair) -> None:
     )
     run(bob, "push")
     (bob.root / "m.bin").write_bytes(b"two")
-    assert "not sent" not in run(bob, "commit", "-a", "--deploy", "prod", "--push")
+    said = run(bob, "commit", "-a", "--deploy", "prod", "--push")
+    assert "not sent" not in said and "'mvc push' sends the branch" in said
     assert server.live("prod").commit == bob.find("HEAD") and state(bob) == "in step"
     assert "not sent" not in run(bob, "commit", "--allow-empty", "-m", "no deployment")
     assert "--push goes with --deploy" in run(bob, "commit", "-a", "--push", code=2)

@@ -119,6 +119,8 @@ def command(session: Session, args: _CommitOptions) -> None:
             session.note(f"the production weights are in {args.output}")
     if done.deployment is not None:
         tell_unsent(session, done.deployment.target)
+        if args.push:
+            session.note("only the deployed version was sent; 'mvc push' sends the branch")
     if failure is not None:
         raise failure
     if session.as_json:
