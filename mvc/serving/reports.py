@@ -29,7 +29,7 @@ QUEUE = "reports"
 """The file in the folder beside what a node serves."""
 MOST = 10_000
 """Reports that wait; the oldest ones go for newer ones."""
-_AT_ONCE = 256
+AT_ONCE = 256
 _REFUSALS = 32  # of one call
 _LARGEST = 8 * MIB
 _REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
@@ -98,7 +98,7 @@ class Reports:
         waiting = sorted(
             (each for each in self._read() if not each.delivered), key=lambda each: each.refusals
         )
-        due = [waiting[at : at + _AT_ONCE] for at in range(0, len(waiting), _AT_ONCE)][::-1]
+        due = [waiting[at : at + AT_ONCE] for at in range(0, len(waiting), AT_ONCE)][::-1]
         done, refused, refusals = set[_Report](), set[_Report](), list[MvcError]()
         try:
             while due and len(refusals) <= _REFUSALS:

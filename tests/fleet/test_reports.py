@@ -171,7 +171,7 @@ def test_however_many_are_refused_the_others_go(
     server: Server, reports: Reports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each call is a process of its own, and some are accepted only later."""
-    monkeypatch.setattr("mvc.serving.reports._AT_ONCE", 16)
+    monkeypatch.setattr("mvc.serving.reports.AT_ONCE", 16)
     missing = [CommitId(number.to_bytes(32)) for number in range(1, 101)]
     later = Server(tmp_path / "later", 4).versions[-1]
     for number, version in enumerate([*missing, later, server.versions[0]]):
