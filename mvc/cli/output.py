@@ -43,7 +43,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "hint": {"fg": "cyan"},
 }
 PAGER = "MVC_PAGER"
-_SOON = 0.5  # seconds that a command works before it is shown how far it is
+SOON = 0.5  # seconds that a command works before it is shown how far it is
 _NAME = 24  # characters of what is being done
 
 
@@ -222,7 +222,7 @@ class Output:
         if self.quiet or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
             yield None
             return
-        lock, due = threading.Lock(), time.monotonic() + _SOON
+        lock, due = threading.Lock(), time.monotonic() + SOON
         bar: Bar | None = None
 
         def tell(done: int, total: int, what: str) -> None:

@@ -20,7 +20,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> Termin
     """What stands for stderr from here on; pytest sets its own after fixtures."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(output, "_SOON", 0)
+    monkeypatch.setattr(output, "SOON", 0)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
@@ -68,7 +68,7 @@ def test_lines_that_are_printed_take_its_place(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_quick_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
-    monkeypatch.setattr(output, "_SOON", 60)
+    monkeypatch.setattr(output, "SOON", 60)
     with Session().progress("storing") as progress:
         assert progress is not None
         progress(1, 10, "x")

@@ -154,9 +154,9 @@ class _Flipper:
             places = [(r.pack, r.start) for r in span.recorded.entry.regions]
             places += [(p, at) for p, at, _ in view._records._found.pop(span.recorded.offset, ())]
             for place in places:
-                view.packs._headers.pop(place, None)
+                view.packs.headers.pop(place, None)
             if span.kind == "header":
-                view.packs._headers.pop((int(span.path.stem), span.start), None)
+                view.packs.headers.pop((int(span.path.stem), span.start), None)
 
     def _named(self, span: Span) -> list:
         pack = int(span.path.stem)

@@ -373,7 +373,7 @@ def _draft(
     gone = {change.path for change in request.changes if change.path not in files.kept}
     whole = request.options.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
-    for path in _displaced(context, {*paths, *files.kept}, files.kept.keys()):
+    for path in displaced(context, {*paths, *files.kept}, files.kept.keys()):
         del paths[path]
     if at.commit is not None:
         reused = [entry for path, entry in paths.items() if path not in files.kept]
@@ -387,7 +387,7 @@ def _draft(
     return _Draft(at, parent, manifest, regions=objects.sync())
 
 
-def _displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[str]:
+def displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[str]:
     """Those of ``paths`` that are folders of ``committed`` files now, or lay in their place.
 
     Raises WrongUsage where no file on disk tells which of the two is meant.

@@ -60,7 +60,7 @@ class PackReader:
         self._fs = fs
         self._folder = folder
         self._open: dict[int, ReadFile] = {}
-        self._headers: dict[tuple[int, int], RecordHeader] = {}
+        self.headers: dict[tuple[int, int], RecordHeader] = {}
 
     def _file(self, pack: int) -> ReadFile:
         handle = self._open.get(pack)
@@ -79,7 +79,7 @@ class PackReader:
 
     def header(self, pack: int, offset: int) -> RecordHeader:
         """The verified header of the record at ``offset``."""
-        cached = self._headers.get((pack, offset))
+        cached = self.headers.get((pack, offset))
         if cached is None:
             where = f"pack {pack} at byte {offset}"
             file = self._file(pack)
@@ -91,9 +91,9 @@ class PackReader:
             if len(head) < need:
                 head += file.read_header(offset + len(head), need - len(head))
             cached = decode_header(head[:need], where)
-            if len(self._headers) > self._cached:
-                self._headers.clear()
-            self._headers[(pack, offset)] = cached
+            if len(self.headers) > self._cached:
+                self.headers.clear()
+            self.headers[(pack, offset)] = cached
         return cached
 
     def ahead(self) -> PackReader:
@@ -198,7 +198,7 @@ class PackReader:
 
     def forget(self) -> None:
         """Drops what was read: packs that no entry names any more may be deleted or reused."""
-        self._headers.clear()
+        self.headers.clear()
         self._open = {}  # each is closed when the last thread that reads it lets go
 
     def close(self) -> None:
