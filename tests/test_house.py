@@ -32,7 +32,7 @@ BUDGET = {
     "importing": 413,
     "io": 1_406,
     "lossy": 2_130,
-    "maintenance": 5_837,
+    "maintenance": 5_787,
     "model": 762,
     "models": 1_006,
     "pipelines": 445,
@@ -43,7 +43,7 @@ BUDGET = {
     "report": 665,
     "server": 1_236,
     "serving": 574,
-    "store": 5_856,
+    "store": 5_857,
     "testing": 395,
     "training": 1_442,
 }

@@ -13,20 +13,19 @@ from msgspec.structs import replace
 
 from mvc.codecs.patch import encode_patch
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.limits import PIECE
 from mvc.maintenance.collect import Collection, CollectionPlan, Reachable, Specs, reachable
 from mvc.maintenance.collect import collect as collection
+from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import StorageGraph, read
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
-from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import all_in_use
 from mvc.repo.queries import drop_rows
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import DiskUse, Store
-from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+from mvc.store.writing.full_or_delta import Policy
 from mvc.times import parse_duration
 from mvc.types import Progress
 
@@ -153,16 +152,5 @@ def _estimated(
     if id_ not in specs:
         old = recovery.manifest(base) if base is not None else b""
         return len(encode_patch(memoryview(recovery.manifest(id_)), memoryview(old)))
-    spec, base_spec = specs[id_], specs.get(base or b"")
-    piece = None
-    if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
-        piece = BasePiece(base, _first_piece(recovery, base, base_spec))
-    new = _first_piece(recovery, id_, spec)
-    choice = choose(spec, new, base_spec if piece else None, piece, policy=policy)[0]
-    return round(choice.share * spec.nbytes)
-
-
-def _first_piece(recovery: Recovery, id_: bytes, spec: TensorSpec) -> memoryview:
-    out = memoryview(bytearray(min(PIECE, spec.nbytes)))
-    recovery.piece(id_, 0, out)
-    return out
+    under = (base, specs[base]) if base is not None and base in specs else None
+    return round(sampled(recovery, policy, (id_, specs[id_]), under).share * specs[id_].nbytes)

@@ -576,12 +576,6 @@ class StorageGraph:
     def _by_base(self) -> _Groups:
         return _grouped(self.base, self.reversible, len(self))
 
-    @cached_property
-    def ambiguous(self) -> set[bytes]:
-        """First bytes of ids that several objects share; such objects always stay."""
-        numbers = np.flatnonzero(self.shares_prefix).tolist()
-        return {self.id_of(number)[:BASE_BYTES] for number in numbers}
-
     def base_of(self, member: Member) -> bytes | None:
         """The id of a member's base; None for a full record, and if the base is not stored.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
+from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import Contents, Flags, Integers, StorageGraph, column, read
 from mvc.maintenance.payloads import decoded
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
@@ -26,7 +27,6 @@ from mvc.store.index.folder import current
 from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
-from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.text import html_table, size
 
 _KINDS = ("full", "delta", "metadata")
@@ -202,17 +202,12 @@ def _spread(ends: Integers) -> list[int]:
 
 def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> float | None:
     """The share of its raw bytes that a predicted piece would take as a delta from its base."""
-    coding, recovery = found.coding(row), context.store.recovery
-    size, start = coding.member.nbytes, coding.member.start
+    coding, dtype, recovery = found.coding(row), rule.rpartition(":")[2], context.store.recovery
+    start = coding.member.start
+    spec = TensorSpec(dtype, ((start + coding.member.nbytes) // TensorSpec(dtype, ()).nbytes,))
+    blob, base = (coding.member.id, spec), (coding.base or b"", spec)
     with suppress(MvcError):
-        dtype = rule.rpartition(":")[2]
-        spec = TensorSpec(dtype, (size // TensorSpec(dtype, ()).nbytes,))
-        new, old = (memoryview(bytearray(size)) for _ in range(2))
-        assert coding.base is not None
-        recovery.piece(coding.base, start, old)
-        recovery.piece(coding.member.id, start, new)
-        policy = encoding_policy(context.config)
-        return choose(spec, new, spec, BasePiece(coding.base, old), policy=policy)[0].share
+        return sampled(recovery, encoding_policy(context.config), blob, base, start).share
     return None
 
 

@@ -17,11 +17,9 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.codecs import cast
-from mvc.codecs.patch import encode_patch
-from mvc.codecs.payload import pack_chunks
 from mvc.ids import CommitId, ManifestId
-from mvc.limits import CHUNK, PIECE
+from mvc.limits import PIECE
+from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import StorageGraph
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.commit import Commit
@@ -31,9 +29,9 @@ from mvc.repo.content.predecessors import BaseFinder, content_names
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.store.packs.records import BASE_BYTES, BLOB
+from mvc.store.packs.records import BLOB
 from mvc.store.recovery.rates import Rates
-from mvc.store.writing.full_or_delta import BasePiece, Choice, choose, fitted
+from mvc.store.writing.full_or_delta import Choice
 from mvc.types import Progress
 
 
@@ -323,16 +321,7 @@ def _stored(candidate: Candidate) -> int:
     return candidate.stored
 
 
-_EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones by samples
 _GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
-
-
-class _Trial(Struct, frozen=True):
-    """``share`` of raw bytes; whether it is a ``delta``, and whether it is ``reversible``."""
-
-    share: float
-    delta: bool
-    reversible: bool
 
 
 class Sizes:
@@ -347,7 +336,7 @@ class Sizes:
         self._rates = survey.context.store.rates
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
+        self._tried: dict[tuple[bytes, bytes | None], Choice] = {}
 
     def learn(self, id_: bytes, span: int, share: float) -> None:
         """Records the share of its raw bytes that a blob takes."""
@@ -374,10 +363,8 @@ class Sizes:
             at = self._survey.first[id_]
             share = self._share(self._line(id_, at), at, span)
             return self._pieces(id_, base, share, span=span, reversible=alike)
-        known = base if tried.delta else None
-        return self._pieces(
-            id_, known, tried.share, span=span, reversible=tried.reversible, sure=True
-        )
+        known, plain = base if tried.against else None, tried.pipeline and not tried.transform
+        return self._pieces(id_, known, tried.share, span=span, reversible=bool(plain), sure=True)
 
     def _pieces(
         self,
@@ -438,65 +425,15 @@ class Sizes:
         """A trial: recovers a blob and its base and encodes it as a commit would."""
         if (id_, base) in self._tried:
             return
-        trial = self._try(id_, base)
-        self._tried[id_, base] = trial
-        self.learn(id_, span if trial.delta else 0, trial.share)
-
-    def _try(self, id_: bytes, base: bytes | None) -> _Trial:
-        spec = self._survey.specs[id_]
-        recovery = self._survey.context.store.recovery
+        survey, under = self._survey, None
+        spec, recovery, found = survey.specs[id_], survey.context.store.recovery, survey.found
+        if base is not None and not found.shares_prefix[found.number(base)]:
+            under = base, survey.specs[base]
         starts = starts_of(spec.nbytes)
         start = starts[len(starts) // 2 if len(starts) > 2 else 0]
-        new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
-        recovery.piece(id_, start, new)
-        piece = None
-        base_spec = None
-        if base is not None and base[:BASE_BYTES] not in self._survey.found.ambiguous:
-            base_spec = self._survey.specs[base]
-            piece = self._base_piece(base, base_spec, spec, start)
-        choice = choose(
-            spec, new, base_spec=base_spec if piece else None, base=piece, policy=self._policy
-        )[0]
-        against = piece.data if piece is not None and choice.against else None
-        share = _size(choice, new, against) / max(1, len(new))
-        reversible = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
-        return _Trial(share, choice.against, reversible)
-
-    def _base_piece(
-        self, base: bytes, base_spec: TensorSpec, spec: TensorSpec, start: int
-    ) -> BasePiece | None:
-        if start and start >= base_spec.nbytes:
-            return None
-        data = memoryview(bytearray(min(PIECE, base_spec.nbytes - start)))
-        if base_spec.dtype != spec.dtype:
-            if start or base_spec.elements != spec.elements or base_spec.nbytes > PIECE:
-                return None
-            self._survey.context.store.recovery.piece(base, 0, data)
-            converted = cast.cast(data, base_spec.dtype, spec.dtype)
-            return BasePiece(base, memoryview(converted).cast("B"))
-        self._survey.context.store.recovery.piece(base, start, data)
-        return BasePiece(base, data)
-
-
-def _plain(choice: Choice) -> str:
-    return choice.pipeline.text if choice.pipeline else ""
-
-
-def _size(choice: Choice, new: memoryview, against: memoryview | None) -> float:
-    """Payload bytes of a piece."""
-    if choice.pipeline is None:
-        return len(encode_patch(new, against if against is not None else memoryview(b"")))
-    if len(new) > _EXACT or choice.pipeline.scope == "group":
-        return choice.share * len(new)
-    pipeline = choice.pipeline
-    base = None if against is None else fitted(against, len(new))
-    chunks = [
-        pipeline.encode_chunk(
-            new[at : at + CHUNK], None if base is None else base[at : at + CHUNK], choice.width
-        )
-        for at in range(0, len(new), CHUNK)
-    ]
-    return sum(len(part) for part in pack_chunks(chunks, choice.width, CHUNK))
+        tried = sampled(recovery, self._policy, (id_, spec), under, start)
+        self._tried[id_, base] = tried
+        self.learn(id_, span if tried.against else 0, tried.share)
 
 
 class Costs:

@@ -17,9 +17,10 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
+from mvc.limits import RECORD, RECORD_MEMBERS
 from mvc.lossy.lc.payload import encode_joint, encode_steps
 from mvc.lossy.lc.step import Addition
+from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import CodingPlace, StoredRecord, read_records
 from mvc.maintenance.repack.problem import Survey, survey
 from mvc.maintenance.rewrite_plan import (
@@ -30,6 +31,7 @@ from mvc.maintenance.rewrite_plan import (
     retry_on_rewrite,
     rewrite,
 )
+from mvc.model.hashing import pieces
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.context import Context
 from mvc.store.graph.search import PathStep
@@ -39,7 +41,6 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
 from mvc.store.proving import proof_of
 from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
-from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
@@ -317,15 +318,11 @@ class _Planner:
     def _cost(self, id_: bytes, base: bytes) -> float:
         """Estimated bytes of the smaller of a delta from ``base`` and a full record."""
         spec, context = self._survey.specs[id_], self._survey.context
-        recovery, policy, total = context.store.recovery, encoding_policy(context.config), 0.0
-        for start in range(0, max(spec.nbytes, 1), PIECE):
-            new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
-            old = memoryview(bytearray(len(new)))
-            recovery.piece(id_, start, new)
-            recovery.piece(base, start, old)
-            (choice,) = choose(spec, new, base_spec=spec, base=BasePiece(base, old), policy=policy)
-            total += choice.share * len(new) + len(id_)
-        return total
+        recovery, policy = context.store.recovery, encoding_policy(context.config)
+        return sum(
+            sampled(recovery, policy, (id_, spec), (base, spec), start).share * length + len(id_)
+            for start, length in pieces(spec)
+        )
 
 
 def _parts(chains: Iterable[Chain], times: int) -> Iterator[tuple[Chain, ...]]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from mvc.codecs import cast
 from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
+from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
@@ -189,6 +191,21 @@ def _delta(
     if spec.dtype == "raw" and pipeline.text != "raw":
         choices.append(Choice("patch", None, _patch_share(new, base.data), against=True))
     return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 9.0, against=True))
+
+
+def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:
+    """Whether a base has a piece against which the one at ``start`` can be coded."""
+    if base.dtype == spec.dtype:
+        return not start or start < base.nbytes
+    # Pieces of differing element size do not line up.
+    return not start and base.elements == spec.elements and base.nbytes <= PIECE
+
+
+def converted(data: memoryview, base: TensorSpec, spec: TensorSpec) -> memoryview:
+    """Bytes of a base as elements of another dtype."""
+    if base.dtype == spec.dtype:
+        return data
+    return memoryview(cast.cast(data, base.dtype, spec.dtype)).cast("B")
 
 
 def fitted(data: memoryview, size: int) -> memoryview:

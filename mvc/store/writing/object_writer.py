@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from mvc.codecs import cast
 from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
@@ -31,7 +30,9 @@ from mvc.store.writing.full_or_delta import (
     Choice,
     Policy,
     choose,
+    converted,
     fitted,
+    lines_up,
     predicted_choice,
 )
 from mvc.store.writing.layout import ENDLESS, before_run
@@ -341,20 +342,15 @@ class ObjectWriter:
         with a run.
         """
         spec, start = piece.spec, piece.start
-        if base is None or not self.policy.may_delta(spec):
+        if base is None or not self.policy.may_delta(spec) or not lines_up(base.spec, spec, start):
             return
-        if start and start >= base.spec.nbytes:
-            return  # the base ends before this piece
-        alike = base.spec.dtype == spec.dtype
-        if not alike and (start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE):
-            return  # pieces of differing element size do not line up
         layout = self.policy.layout
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self.policy.reset or layout.ends(chain, self.sequence)
         if ends and layout.is_near(chain, self.sequence):
             return  # a full record follows, and no delta is worth it beside that
         plain = before_run(chain, run)
-        if plain and alike and not ends:
+        if plain and base.spec.dtype == spec.dtype and not ends:
             found = layout.base(plain, self.sequence)
             if found.id != base.id:
                 under = plain[: plain.index(found) + 1]
@@ -364,10 +360,7 @@ class ObjectWriter:
                     return  # a full record is better than to go on from there
         if len(plain) < len(chain):
             return  # deltas of a run are undone by nothing, and lead through all of it
-        data = base.piece(start)
-        if not alike:
-            data = memoryview(cast.cast(data, base.spec.dtype, spec.dtype)).cast("B")
-        yield BasePiece(base.id, data, chain, ends)
+        yield BasePiece(base.id, converted(base.piece(start), base.spec, spec), chain, ends)
 
     def _older(self, base: Base, link: Link, start: int) -> memoryview:
         """A piece of an object that leads to a base: from memory, or recovered and verified."""
