@@ -13,6 +13,7 @@ def sampled(
     policy: Policy,
     blob: tuple[bytes, TensorSpec],
     base: tuple[bytes, TensorSpec] | None,
+    *,
     start: int = 0,
 ) -> Choice:
     """The coding that a commit would choose for the piece at ``start``; with an estimated size."""

@@ -207,7 +207,7 @@ def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> flo
     spec = TensorSpec(dtype, ((start + coding.member.nbytes) // TensorSpec(dtype, ()).nbytes,))
     blob, base = (coding.member.id, spec), (coding.base or b"", spec)
     with suppress(MvcError):
-        return sampled(recovery, encoding_policy(context.config), blob, base, start).share
+        return sampled(recovery, encoding_policy(context.config), blob, base, start=start).share
     return None
 
 

@@ -431,7 +431,7 @@ class Sizes:
             under = base, survey.specs[base]
         starts = starts_of(spec.nbytes)
         start = starts[len(starts) // 2 if len(starts) > 2 else 0]
-        tried = sampled(recovery, self._policy, (id_, spec), under, start)
+        tried = sampled(recovery, self._policy, (id_, spec), under, start=start)
         self._tried[id_, base] = tried
         self.learn(id_, span if tried.against else 0, tried.share)
 

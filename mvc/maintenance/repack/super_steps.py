@@ -320,7 +320,8 @@ class _Planner:
         spec, context = self._survey.specs[id_], self._survey.context
         recovery, policy = context.store.recovery, encoding_policy(context.config)
         return sum(
-            sampled(recovery, policy, (id_, spec), (base, spec), start).share * length + len(id_)
+            sampled(recovery, policy, (id_, spec), (base, spec), start=start).share * length
+            + len(id_)
             for start, length in pieces(spec)
         )
 
