@@ -194,8 +194,7 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
     Empty if the version has no recipe. Raises DamagedData.
     """
     commit = repo.find(rev)
-    carries = RECIPE in repo.version(commit).attached
-    return recipe_of(repo, commit).calls if carries else []
+    return recipe_of(repo, commit).calls if RECIPE in repo.version(commit).attached else []
 
 
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:

@@ -206,7 +206,7 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
             repo.checkout(first)
         for there in (last, third, second, base):
             assert set(repo.checkout(there)) == {"weight", "bias"}
-        recipe = recipe_of(repo.context, first)
+        recipe = recipe_of(repo, first)
         data = recipes.data_set(repo, "numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
         assert recipe.encoded() == repo.attachment(first, RECIPE)
