@@ -17,9 +17,9 @@ from mvc.errors import HistoryMissing, InvalidName, RefConflict, RemoteRefused, 
 from mvc.ids import CommitId, StatementId
 from mvc.limits import MAX_AHEAD_NS
 from mvc.model.statement import (
+    KINDS,
     AnnotationStatement,
     Deployment,
-    ReplayProof,
     Retraction,
     Signature,
     Statement,
@@ -39,6 +39,8 @@ from mvc.times import check_moment, format_time
 _AT_ONE_TIME = 16  # deployments on a target: all of one hybrid time are read to put them in order
 _PART = 50  # statements that are admitted at once, under the journal's lock
 Among = Callable[[CommitId], bool]
+_ABOUT = [kind for kind in KINDS if kind not in {Deployment, Tombstone}]
+"""Kinds that go along with their subject. Tombstones need none; a table has deployments."""
 
 
 # -- sending -----------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ def about(snapshot: Snapshot, versions: Collection[CommitId]) -> list[int]:
                 made = snapshot.entry(offset).entry.deployments
                 subjects += [each.id for each in made if each.subject == id_]
             for subject in subjects:  # grows: statements about it are subjects themselves
-                for kind in (Retraction, AnnotationStatement, ReplayProof, Signature):
+                for kind in _ABOUT:
                     for recorded, each in snapshot.about(kind, subject):
                         found.add(recorded.offset)
                         subjects.append(each.id)
