@@ -21,6 +21,7 @@ from mvc.errors import (
     RemoteRefused,
 )
 from mvc.ids import CommitId, StatementId
+from mvc.limits import MAX_AHEAD_NS
 from mvc.maintenance.fsck.fsck import fsck
 from mvc.maintenance.gc import collect
 from mvc.model.statement import (
@@ -30,7 +31,7 @@ from mvc.model.statement import (
     Statement,
     Tombstone,
 )
-from mvc.remote.statements import AHEAD_NS, about, admit, told
+from mvc.remote.statements import about, admit, told
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
@@ -281,8 +282,8 @@ def taken(context: Context, *statements: Statement) -> Entry:
 @pytest.mark.parametrize(
     ("field", "value", "kind"),
     [
-        ("recorded_ns", START + AHEAD_NS + 1, RemoteRefused),
-        ("hybrid_ns", START + AHEAD_NS + 1, RemoteRefused),
+        ("recorded_ns", START + MAX_AHEAD_NS + 1, RemoteRefused),
+        ("hybrid_ns", START + MAX_AHEAD_NS + 1, RemoteRefused),
         ("target", "../prod", InvalidName),
         ("target", "a" * 201, InvalidName),
         ("subject", b"c" * 32, HistoryMissing),
@@ -303,13 +304,13 @@ def test_a_deployment_that_cannot_be_is_refused(
 
 def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    ahead = sent(context, recorded_ns=START + AHEAD_NS + 1)
+    ahead = sent(context, recorded_ns=START + MAX_AHEAD_NS + 1)
     with pytest.raises(RemoteRefused, match="more than a day ahead of the clock here"):
         taken(context, ahead)
-    late = sent(context, recorded_ns=START + AHEAD_NS, hybrid_ns=START + AHEAD_NS)
+    late = sent(context, recorded_ns=START + MAX_AHEAD_NS, hybrid_ns=START + MAX_AHEAD_NS)
     assert taken(context, late).of(Deployment)
     here = deploy(context, "main", "prod")
-    assert (here.hybrid_ns, here.recorded_ns) == (START + AHEAD_NS + 1, START)
+    assert (here.hybrid_ns, here.recorded_ns) == (START + MAX_AHEAD_NS + 1, START)
     assert here.clock_back, "what came from there was recorded later"
     assert live_at(context, None, "prod").id == here.id
 
