@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.faces import face
 
 if TYPE_CHECKING:
-    from mvc.adapters.files.detect import why_opaque
+    from mvc.adapters.files.detect import HOW_TO_SAVE, why_opaque
     from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
     from mvc.adapters.files.zip_layout import read_members
     from mvc.adapters.opening import open_file, parse
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "HOW_TO_SAVE",
     "REPORT_BEGIN",
     "FoundFile",
     "MemorySource",
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 _IN = {
+    "HOW_TO_SAVE": "mvc.adapters.files.detect",
     "FoundFile": "mvc.repo.worktree.worktree",
     "MemorySource": "mvc.adapters.parsed",
     "PickledDict": "mvc.adapters.files.pickle_nodes",

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 import mvc
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.repack.goal import Goal, Proven
+from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.plan import RepackProblem
 from mvc.maintenance.repack.problem import attempt
 from mvc.maintenance.repack.rules import ContentPlan, history
 from mvc.maintenance.repack.solve import Nodes, Priced, Selected, Solver, Training, Tree
+from mvc.maintenance.weights import Alternative
 from mvc.repo.config import set_value
 from tests.maintenance.test_priced import Assigned, check
 
@@ -37,7 +38,7 @@ class Mixed:
         self.repo = mvc.Repository.open(root) if weight is None else weighed(root, weight)
         self.draw = np.random.default_rng(3)
         self.states: list[tuple[CommitId, State]] = []
-        self.proven: dict[CommitId, Proven] = {}
+        self.proven: dict[CommitId, Alternative] = {}
         kinds = ("small", "tuned", "anew", "small", "tuned")
         for architecture in range(5):
             width = 300 + 40 * architecture
@@ -49,7 +50,7 @@ class Mixed:
                 self.keep(state)
                 if (n + architecture) % 3 == 1:
                     seconds = (0.003, 0.02, 60.0)[(n + architecture) // 3]
-                    self.proven[self.states[-1][0]] = Proven(before, "", seconds)
+                    self.proven[self.states[-1][0]] = Alternative(before, "", seconds)
 
     def normal(self, *shape: int) -> np.ndarray:
         return (self.draw.standard_normal(shape) * 0.05).astype(np.float32)
@@ -83,7 +84,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
 def problems(mixed: Mixed, weight: float) -> Priced:
     (path,) = mixed.repo.manifest().by_path
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
-    goal = Goal(weight=weight, proven=proven)
+    goal = Goal(weight=weight, alternatives=proven)
     costs = RepackProblem(mixed.repo.context, goal).costs
     attempt(costs, (o for id_ in costs.survey.first for o in costs.alone(id_)))
     attempt(costs, (o for _, made in history(costs).values() for o in made))

@@ -14,13 +14,14 @@ from mvc.model.tensor import TensorSpec
 _HEAD = 9
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
 _PICKLE = b"\x80"
-_SAVING = {
+HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, without "
                     "_use_new_zipfile_serialization=False, or as .safetensors"),
     ".npz": "save it with numpy.savez, which does not compress",
     ".npy": "save a plain array of numbers in C order",
     ".safetensors": "save it with safetensors",
 }  # fmt: skip
+"""By suffix of a model file how to save it so that its tensors are known."""
 # Errors by which a parser rejects a file. Failures of the operating system and files that change
 # while they are read are not among them.
 _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, UnsupportedTensor)
@@ -54,7 +55,7 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
     except _NOT_UNDERSTOOD as error:
         why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
     suffix = name[name.rfind(".") :].lower()
-    return why, _SAVING.get(suffix, _SAVING[".safetensors"])
+    return why, HOW_TO_SAVE.get(suffix, HOW_TO_SAVE[".safetensors"])
 
 
 def opaque(source: Source, name: str = "the file") -> SourceFile:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from mvc.recipes.recording import Run
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
-_OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
 class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
@@ -167,13 +166,15 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
+    from mvc.files import HOW_TO_SAVE  # which needs numpy, as the commit did
+
     session.line(_summary(session, done))
     for path in done.paths:  # the set of files, as git shows it; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
             session.line(f" {word} {printable(path.path)}{was}")
-        is_model = PurePosixPath(path.path).suffix.lower() in _OF_TENSORS
+        is_model = PurePosixPath(path.path).suffix.lower() in HOW_TO_SAVE
         if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
             _tell_why_opaque(session, path.path)
     for name, version in same_as.items():
