@@ -50,11 +50,15 @@ def receipts(context: Context) -> list[Receipt]:
     for recorded in snapshot.forgetting():
         entry = recorded.entry
         if gone := {*entry.says_of("no residue")}:
-            found = [_with_gone(receipt, gone, entry.time_ns) for receipt in found]
+            found = [_with(receipt, gone, gone_ns=entry.time_ns) for receipt in found]
         lacking |= {*entry.says_of("absent")}
         if back := {*entry.says_of("stored")}:
             lacking -= back
-            found = [_with_again(receipt, back, entry.time_ns) for receipt in found]
+            # A state that was forgotten by name is so for good.
+            found = [
+                _with(receipt, back, again_ns=entry.time_ns) if receipt.rules else receipt
+                for receipt in found
+            ]
         by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
         for each in entry.of(Tombstone):
             id_ = CommitId(each.subject)
@@ -77,19 +81,14 @@ def _root(context: Context, commit: CommitId) -> Root | None:
     return None if there is None else there[1].root
 
 
-def _with_again(receipt: Receipt, back: set[CommitId], time_ns: int) -> Receipt:
-    if not receipt.rules:
-        return receipt  # forgotten by name: that is final
+def _with(
+    receipt: Receipt, ids: set[CommitId], *, gone_ns: int | None = None, again_ns: int | None = None
+) -> Receipt:
+    """A receipt with times of these states, as far as they have none yet."""
     states = tuple(
-        replace(state, again_ns=state.again_ns or time_ns) if state.commit in back else state
-        for state in receipt.states
-    )
-    return replace(receipt, states=states)
-
-
-def _with_gone(receipt: Receipt, gone: set[CommitId], time_ns: int) -> Receipt:
-    states = tuple(
-        replace(state, gone_ns=time_ns) if state.commit in gone and state.gone_ns is None else state
+        replace(state, gone_ns=state.gone_ns or gone_ns, again_ns=state.again_ns or again_ns)
+        if state.commit in ids
+        else state
         for state in receipt.states
     )
     return replace(receipt, states=states)

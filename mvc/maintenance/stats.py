@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
 
 import numpy as np
 from msgspec import Struct, field
@@ -20,7 +19,7 @@ from mvc.maintenance.payloads import decoded
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.lookup.availability import all_dropped
+from mvc.repo.lookup.availability import Dropped, all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
@@ -115,18 +114,12 @@ def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
 def _look(context: Context) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
     found = read(context.store)
-    contents = found.contents
     found.refuse_damage()
     history = found.history
     states = history.states()
     for manifest in states.values():
-        contents.require(manifest)
-    rates = calibrated(context.store.fs)
-    seconds = _seconds(found, contents, rates)
-    found.price(seconds)
-    groups = _SharedPayloads(found, seconds) if any(found.groups) or len(found.input_row) else None
-    recipes = {id_: (gone.seconds, gone.base) for id_, gone in all_dropped(context).items()}
-    held = _hold(found, contents, rates, groups=groups, recipes=recipes)
+        found.contents.require(manifest)
+    held = _Figures(found, calibrated(context.store.fs), all_dropped(context))
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     packs, weight = sum(stored.values()), context.config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
@@ -211,9 +204,9 @@ def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> flo
     return None
 
 
-def _seconds(found: StorageGraph, contents: Contents, rates: Rates) -> NDArray[np.float64]:
+def _seconds(found: StorageGraph, rates: Rates) -> NDArray[np.float64]:
     """By row of the graph: the seconds to read and decode a payload."""
-    kinds, texts = column(found.forms), list(found.texts)
+    contents, kinds, texts = found.contents, column(found.forms), list(found.texts)
     sizes, shares = found.sizes.astype(np.float64), _shares(found)
     widths = np.array([*map(width_of, contents.known_specs), 0])  # the last one: not stored
     specs = np.full(len(found) + 1, len(widths) - 1, np.int32)
@@ -258,29 +251,47 @@ class _SharedPayloads:
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
 
-class _Figures(Struct, kw_only=True, dict=True):
+class _Figures:
     """What versions hold that are not forgotten. By version, oldest first: ``versions``, the
     number of its manifest; ``deltas`` to apply for its furthest blob, ``seconds`` to recover it,
     ``full``: whether it is a reset point.
 
     ``raw``: bytes of all files; ``tensors``: distinct blobs. ``bytes``: as ``_bytes_in_packs``.
-    ``recipes``: by version that gave up its weights the seconds to train it, and its base.
-    ``mentions``: manifests, and the slots of their contents. ``reuses``: by manifest whether some
-    of these were there before.
+    ``dropped``: by version that gave up its weights what says how long training takes, and from
+    which base. ``mentions``: manifests, and the slots of their contents. ``reuses``: by manifest
+    whether some of these were there before.
     """
 
-    found: StorageGraph
-    pieces: _Pieces
-    versions: Integers
-    mentions: tuple[Integers, Integers]
-    reuses: Flags
-    raw: int
-    tensors: int
-    bytes: Integers
-    deltas: Integers
-    full: Flags
-    seconds: array[float]
-    recipes: Mapping[CommitId, tuple[float, CommitId | None]]
+    def __init__(
+        self, found: StorageGraph, rates: Rates, dropped: Mapping[CommitId, Dropped]
+    ) -> None:
+        self.found, self.dropped = found, dropped
+        contents, count, states = found.contents, len(found.contents.raw), found.history.states()
+        self._places = {id_: place for place, id_ in enumerate(states)}
+        versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
+        held = np.bincount(versions, minlength=count) > 0  # by manifest
+        manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
+        slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
+        objects = found.numbers(contents.ids)  # by slot
+        skeletons = objects[slot[skeleton & held[manifest]]]
+        manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
+        self.versions, self.mentions = versions, (manifest, slot)
+        self.pieces = pieces = _Pieces(found, objects, rates)
+        deltas, seconds = np.zeros(count, np.int64), np.zeros(count)
+        np.maximum.at(deltas, manifest, pieces.depth[slot])
+        in_part = np.bincount(manifest, ~pieces.full[slot], count)
+        ends = np.searchsorted(manifest, np.arange(count + 1))
+        for number in np.flatnonzero(held).tolist():
+            works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
+            seconds[number] = rates.version(works, contents.files[number], contents.raw[number])
+        self.deltas, self.full = deltas[versions], in_part[versions] == 0
+        self.seconds = array("d", seconds[versions].tobytes())
+        first = np.full(len(objects), -1, np.int32)  # by slot: the manifest that mentions it first
+        first[slot[::-1]] = manifest[::-1]
+        self.reuses: Flags = np.bincount(manifest, first[slot] != manifest, count) > 0
+        self.raw = int(column(contents.raw)[versions].sum())
+        self.tensors = _distinct(objects, np.flatnonzero(first >= 0), contents)
+        self.bytes = _bytes_in_packs(found, skeletons[skeletons >= 0])
 
     def kinds(self) -> list[str]:
         """How each version is stored, as ``VersionStats.kind``."""
@@ -291,22 +302,17 @@ class _Figures(Struct, kw_only=True, dict=True):
             kind = "delta" if made else "update"
             if full:
                 kind = "full" if made or not self.reuses[manifest] else "update"
-            kinds.append("recipe" if id_ in self.recipes else kind)
+            kinds.append("recipe" if id_ in self.dropped else kind)
         return kinds
-
-    @cached_property
-    def _places(self) -> dict[CommitId, int]:
-        return {id_: place for place, id_ in enumerate(self.found.history.states())}
 
     def seconds_of(self, id_: CommitId) -> float:
         """To recover a version; if it gave up its weights, to train it and so on back."""
         seconds, at = 0.0, id_
-        while at in self.recipes:
-            taken, base = self.recipes[at]
-            seconds += taken
-            if base is None:
+        while (gone := self.dropped.get(at)) is not None:
+            seconds += gone.seconds
+            if gone.base is None:
                 return seconds
-            at = base
+            at = gone.base
         place = self._places.get(at)
         return seconds + (0.0 if place is None else self.seconds[place])
 
@@ -338,50 +344,6 @@ class _Figures(Struct, kw_only=True, dict=True):
                 predicted=int(predicted[history.numbers[id_]]),
             )
         return found
-
-
-def _hold(
-    found: StorageGraph,
-    contents: Contents,
-    rates: Rates,
-    *,
-    groups: _SharedPayloads | None,
-    recipes: Mapping[CommitId, tuple[float, CommitId | None]],
-) -> _Figures:
-    count = len(contents.raw)
-    states = found.history.states().values()
-    versions = np.array([contents.manifests[id_] for id_ in states], np.int64)
-    held = np.bincount(versions, minlength=count) > 0  # by manifest
-    manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
-    slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
-    objects = found.numbers(contents.ids)  # by slot
-    skeletons = objects[slot[skeleton & held[manifest]]]
-    manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
-    pieces = _Pieces(found, contents, objects, groups)
-    deltas = np.zeros(count, np.int64)
-    np.maximum.at(deltas, manifest, pieces.depth[slot])
-    in_part = np.bincount(manifest, ~pieces.full[slot], count)
-    ends = np.searchsorted(manifest, np.arange(count + 1))
-    seconds = np.zeros(count)
-    for number in np.flatnonzero(held).tolist():
-        works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
-        seconds[number] = rates.version(works, contents.files[number], contents.raw[number])
-    first = np.full(len(objects), -1, np.int32)  # by slot: the manifest that mentions it first
-    first[slot[::-1]] = manifest[::-1]
-    return _Figures(
-        found=found,
-        pieces=pieces,
-        versions=versions,
-        mentions=(manifest, slot),
-        reuses=np.bincount(manifest, first[slot] != manifest, count) > 0,
-        raw=int(column(contents.raw)[versions].sum()),
-        tensors=_distinct(objects, np.flatnonzero(first >= 0), contents),
-        bytes=_bytes_in_packs(found, skeletons[skeletons >= 0]),
-        deltas=deltas[versions],
-        full=in_part[versions] == 0,
-        seconds=array("d", seconds[versions].tobytes()),
-        recipes=recipes,
-    )
 
 
 def _bytes_in_packs(found: StorageGraph, skeletons: Integers) -> Integers:
@@ -422,14 +384,11 @@ class _Pieces:
     every piece is stored in full.
     """
 
-    def __init__(
-        self,
-        graph: StorageGraph,
-        contents: Contents,
-        objects: Integers,
-        groups: _SharedPayloads | None,
-    ) -> None:
-        self._groups = groups
+    def __init__(self, graph: StorageGraph, objects: Integers, rates: Rates) -> None:
+        contents, seconds = graph.contents, _seconds(graph, rates)
+        graph.price(seconds)
+        grouped = any(graph.groups) or len(graph.input_row)
+        self._groups = _SharedPayloads(graph, seconds) if grouped else None
         starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]
         self._sizes = [spec.nbytes for spec in contents.known_specs]
         self._specs = contents.specs

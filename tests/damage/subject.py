@@ -268,7 +268,7 @@ def file_of(repo: Repository, entry: FileEntry) -> bytes:
     def write_at(at: int, data: bytes) -> None:
         out[at : at + len(data)] = data
 
-    write_file(repo.context, entry, write_at)
+    write_file(repo.context.store.recovery, entry, write_at)
     return bytes(out)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct, field
 
 from mvc.errors import IoFailed, MvcError
 from mvc.maintenance.graph import CodingPlace, StorageGraph
+from mvc.maintenance.quarantine import DamagedRange
 from mvc.maintenance.records import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.maintenance.report import Problem
 from mvc.store.journal.entries import Region
@@ -17,12 +20,16 @@ from mvc.store.snapshot import PACKS, Snapshot
 class PackCheck(Struct):
     """Reads every region that the journal names, and adds each entry to the graph ``objects``.
 
-    ``found_keys``: by journal offset, the first bytes of the ids in the entry's records, which
-    the index must have.
+    ``catch``: the errors of payloads that are problems. ``ranges``: where damaged bytes lie;
+    ``damaged``: the codings of records with a sound header whose payload is not. ``found_keys``:
+    by journal offset, the first bytes of the ids in the entry's records, which the index must have.
     """
 
     snapshot: Snapshot
     objects: StorageGraph
+    catch: type[MvcError] = MvcError
+    ranges: list[DamagedRange] = field(default_factory=list)
+    damaged: set[CodingPlace] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     records: int = 0
@@ -41,41 +48,44 @@ class PackCheck(Struct):
         Sound records after a damaged one are found.
         """
         records: list[Placed] = []
-        damaged: set[CodingPlace] = set()
         found: set[bytes] = set()
         whole, checked = True, 0
         for region in filter(lambda region: region.length, recorded.entry.regions):
             self.claim(region, recorded)
-            size = self._size(region.pack)
+            size, end = self._size(region.pack), region.start + region.length
             if size is None:
                 self._missing[region.pack] = self._missing.get(region.pack, 0) + region.length
+                self.ranges.append(DamagedRange(region.pack, region.start, end, "it is missing"))
                 whole = False
                 continue
-            for at, _, header, why in records_and_gaps(self.snapshot.packs, region):
+            for at, end, header, why in records_and_gaps(self.snapshot.packs, region):
                 if header is None:
                     self._damaged("record", region.pack, f"byte {at}", why)
+                    self.ranges.append(DamagedRange(region.pack, at, end, why))
                     whole = False
                     continue
                 found.update(id_[:8] for id_ in header.by_id)
                 records.append((region.pack, at, header))
-                damaged |= self._damaged_codings(records[-1])
+                self._read_payloads(records[-1])
             checked += max(0, min(region.length, size - region.start))
         if whole:
             self.found_keys[recorded.offset] = found
-        self.objects.add(recorded, records, damaged)
+        self.objects.add(recorded, records, self.damaged)
         return checked
 
-    def _damaged_codings(self, record: Placed) -> set[CodingPlace]:
-        """Reads the payloads of a record; returns the codings whose payload is damaged."""
+    def _read_payloads(self, record: Placed) -> None:
         self.records += 1
         pack, at, header = record
-        members, wrong = header.members, set[int]()
-        for hit, error in damaged_payloads(self.snapshot.packs, record, MvcError):
-            wrong.update(hit)
+        members = header.members
+        wrong = list(damaged_payloads(self.snapshot.packs, record, self.catch))
+        for hit, error in wrong:
+            self.damaged.update((pack, at, i) for i in hit)
             name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
             ids = tuple(member.id for member in members) if header.group else ()
             self.problems.append(Problem("payload", name, where, error.message, also=ids))
-        return {(pack, at, i) for i in wrong}
+        if wrong:
+            why = wrong[0][1].message
+            self.ranges.append(DamagedRange(pack, at, at + header.size, why))
 
     def _damaged(self, kind: str, pack: int, where: str, why: str) -> None:
         name = pack_path(self.snapshot.folder / PACKS, pack).name
@@ -125,10 +135,13 @@ class PackCheck(Struct):
         used = sum(region.length for region, _ in claims) + (len(PACK_HEADER) if claims else 0)
         return max(0, size - used)
 
+    def claimed_twice(self) -> Iterator[tuple[Region, Recorded, Recorded]]:
+        """As the function, of all that was read."""
+        return claimed_twice(claim for claims in self._claims.values() for claim in claims)
+
     def _claimed_twice(self) -> None:
         """Bytes that two regions claim: one of the two operations lost what it wrote."""
-        claims = (claim for claims in self._claims.values() for claim in claims)
-        for part, first, second in claimed_twice(claims):
+        for part, first, second in self.claimed_twice():
             ids = dict.fromkeys(c.id for each in (first, second) for c in each.entry.commits)
             self.problems.append(
                 Problem(

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -114,7 +114,8 @@ class Selection:
             cost, deltas, _, node, step, origin = heappop(heap)
             if node in found:
                 continue
-            found[node] = CheapestPath(cost, deltas, step, origin)
+            stored = step.stored + (0 if origin is None else found[origin].stored)
+            found[node] = CheapestPath(cost, deltas, stored, step, origin)
             for candidate, needs, target in edges[node]:
                 if target not in found and all(each in found for each in needs):
                     ns, under = cost + candidate.seconds * 1e9, found[needs[0]].deltas + 1
@@ -123,12 +124,13 @@ class Selection:
 
 
 class CheapestPath(NamedTuple):
-    """``cost`` (nanoseconds) and ``deltas`` of the path to a piece; its last ``step`` and the
-    piece before it.
+    """``cost`` (nanoseconds), ``deltas`` and ``stored`` bytes of the path to a piece; its last
+    ``step`` and the piece before it.
     """
 
     cost: float
     deltas: int
+    stored: int
     step: Candidate
     origin: Node | None
 
@@ -156,8 +158,7 @@ class LayoutMetrics(Struct, frozen=True):
 
 def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
     """The metrics of a selection. Raises DamagedData if a version cannot be recovered from it."""
-    ways_to = selection.cheapest()
-    reached, shared, survey = _reach(ways_to), _Shared(costs, selection), costs.survey
+    reached, shared, survey = selection.cheapest(), _Shared(costs, selection), costs.survey
     full = {candidate.node for candidate in selection if candidate.base is None}
     times, sizes, depths, reset_points = [], [], [], []
     for version in survey.versions:
@@ -170,11 +171,11 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
             )
         ways = [reached[node] for node in nodes]
         wanted = {node: min(PIECE, survey.size(node[0]) - node[1]) for node in nodes}
-        walks = decoded(wanted, lambda node: shared.last_step(ways_to[node]))
+        walks = decoded(wanted, lambda node: shared.last_step(reached[node]))
         works = together(walks, shared.seconds.__getitem__)
         times.append(costs.rates.version(works, version.files, version.nbytes))
-        sizes.append(sum(way[1] for way in ways))
-        depths.append(max((way[0] for way in ways), default=0))
+        sizes.append(sum(way.stored for way in ways))
+        depths.append(max((way.deltas for way in ways), default=0))
         if all(node in full for node in nodes):
             reset_points.append(version.commit)
     total = max(1, len(times))
@@ -190,18 +191,6 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
         mean_deltas=sum(depths) / total,
         worst_commit=None if worst is None else survey.versions[worst].commit,
     )
-
-
-_Ways: TypeAlias = Mapping[Node, CheapestPath]
-
-
-def _reach(ways: _Ways) -> dict[Node, tuple[int, int]]:
-    """(deltas, stored bytes) of the cheapest way to each piece."""
-    stored: dict[Node, tuple[int, int]] = {}
-    for node, path in ways.items():
-        before = 0 if path.origin is None else stored[path.origin][1]
-        stored[node] = (path.deltas, before + path.step.stored)
-    return stored
 
 
 class _Shared:

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from mvc.ids import ManifestId
+from mvc.maintenance.fsck.packs import PackCheck
 from mvc.maintenance.graph import Piece, Reachability, StorageGraph
 from mvc.maintenance.quarantine import DamagedRange
-from mvc.maintenance.repair.damage import DamageSurvey, SoundGraph, quarantined
+from mvc.maintenance.repair.damage import SoundGraph, quarantined, shared_records
 from mvc.maintenance.repair.sources import ObjectSources
 from mvc.maintenance.report import Healed
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
@@ -69,13 +70,14 @@ def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> 
 
 
 def plan_repair(
-    survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
+    survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
     """Decides for every object what to do; ``sources`` remembers where each comes from."""
     stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
     leave, again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
-    for record, place, member in survey.found.all_members():
+    shared = shared_records(survey)
+    for record, place, member in survey.objects.all_members():
         if place in survey.damaged:
             again.add(member.id)
         elif member.id in lost or not stored.has_needs(member, lost):
@@ -85,7 +87,7 @@ def plan_repair(
     healed = [_healed(id_, source, needs) for id_, source in restored.items()]
     for id_ in sorted(again - restored.keys() - lost):
         healed.append(_healed(id_, "another record of it", needs))
-    for pack in sorted({pack for pack, _ in survey.shared}):
+    for pack in sorted({pack for pack, _ in shared}):
         healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
     rewrite = RewritePlan(
         leave=leave,
@@ -95,7 +97,7 @@ def plan_repair(
         ],
         specs={id_: need.spec for id_, need in needs.items() if need.spec is not None},
         source=sources,
-        records={place[:2] for place in leave} | survey.shared,
+        records={place[:2] for place in leave} | shared,
     )
     return RepairPlan(rewrite, healed, ranges, lost & needs.keys())
 
@@ -159,7 +161,7 @@ class _SoundRecords:
     by the entry that a new record of them belongs to.
     """
 
-    def __init__(self, survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
+    def __init__(self, survey: PackCheck, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
         self.needs = needs
         self.pieces: dict[bytes, set[int]] = {}
         self.encoded_again: set[bytes] = set()
@@ -169,7 +171,7 @@ class _SoundRecords:
         # base; a new record of it belongs there.
         self._first_entry: dict[bytes, int] = {}
         self._sound = []
-        for record, place, member in survey.found.all_members():
+        for record, place, member in survey.objects.all_members():
             header = record.header
             if header.group or (member.kind == MANIFEST and len(header.members) > 1):
                 self.encoded_again.add(member.id)
@@ -188,7 +190,7 @@ class _SoundRecords:
 
     def entry_for(self, id_: bytes) -> int:
         """The entry for a new record of an object: no earlier entry has a delta from it."""
-        last = len(self._survey.found.entries) - 1
+        last = len(self._survey.objects.entries) - 1
         need = self.needs.get(id_)
         first = self._first_entry.get(id_[:BASE_BYTES], last)
         return first if need is None else min(first, need.entry_index)
@@ -233,7 +235,7 @@ class _SoundRecords:
         They would have to be encoded again, but only versions know their dtype and shape.
         """
         found: set[bytes] = set()
-        for record in self._survey.found.all_records():
+        for record in self._survey.objects.all_records():
             if not record.header.group:
                 continue
             stay = {

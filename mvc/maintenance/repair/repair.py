@@ -141,18 +141,18 @@ def _heal_once(
 ) -> tuple[RepairPlan, list[Quarantined]]:
     store = context.store
     survey = survey_damage(store.snapshot, wrong, progress)
-    if survey.ranges and context.fresh().generation != survey.found.generation:
+    if survey.ranges and context.fresh().generation != survey.objects.generation:
         raise ConcurrentRewrite("what looks like damage may be data that others have moved")
     graph = SoundGraph(store.snapshot, survey)
     with object_sources(context, graph, other) as sources:
-        needs = needs_of(survey.found, graph, sources)
+        needs = needs_of(survey.objects, graph, sources)
         plan = plan_repair(survey, graph, needs, sources)
         if not plan.rewrite and not plan.ranges:
             return plan, []
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         rewrite(
-            store, encoding_policy(context.config), survey.found, plan.rewrite,
+            store, encoding_policy(context.config), survey.objects, plan.rewrite,
             operation=lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
         )  # fmt: skip
         return plan, quarantined
