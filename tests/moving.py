@@ -19,9 +19,9 @@ def move_every_pack(context: Context) -> None:
 
     def attempt() -> None:
         found = read_records(store.snapshot)
-        plan = RewritePlan(packs=set(found.packs))
+        plan = RewritePlan(found, packs=set(found.packs))
         rewrite(
-            store, policy, found, plan,
+            store, policy, plan,
             operation=lambda: Entry("repack", store.clock.now_ns(), "moved"),
         )  # fmt: skip
 

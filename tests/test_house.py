@@ -32,7 +32,7 @@ BUDGET = {
     "importing": 413,
     "io": 1_406,
     "lossy": 2_130,
-    "maintenance": 5_787,
+    "maintenance": 5_748,
     "model": 762,
     "models": 1_006,
     "pipelines": 445,

@@ -53,7 +53,7 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
     lost = None
     try:
         with Repository.open(path, config=config) as repo:
-            if gap := lost_end(repo.context):
+            if gap := lost_end(repo.context.fresh()):
                 lost = f"{gap.told}, and nothing stands behind"
     except HistoryMissing as error:  # the journal is older than the index
         lost = error.message

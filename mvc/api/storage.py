@@ -76,7 +76,7 @@ class Storage:
         """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
         from mvc.maintenance.fsck.fsck import rebuild_index
 
-        rebuild_index(self.context)
+        rebuild_index(self.context.store)
 
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
         """Makes a folder a copy of the repository, or brings the copy there up to date.
@@ -120,7 +120,7 @@ class Storage:
             done = plan_collection(context, grace=span, progress=progress)
         else:
             finish_checkouts(context)  # one may be about to move HEAD to what would be collected
-            clear_leftovers(context)
+            clear_leftovers(context.store)
             done = collect(context, grace=span, reason=reason, progress=progress)
         return replace(done, grace_seconds=span.total_seconds())
 
@@ -178,7 +178,7 @@ class Storage:
         """What was forgotten, oldest first: by whom, why, and since when no byte is left of it."""
         from mvc.maintenance.receipts import receipts
 
-        return receipts(self.context)
+        return receipts(self.context.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
         """A new folder in ``.mvc``, for the length of a block.
@@ -187,7 +187,7 @@ class Storage:
         """
         from mvc.maintenance.leftovers import work_folder
 
-        return work_folder(self.context)
+        return work_folder(self.context.store)
 
     def proofs(self) -> dict[CommitId, ReplayProof]:
         """The versions whose weights a replay on this repository has made again."""

@@ -79,7 +79,6 @@ class CollectionPlan(Struct, kw_only=True):
     or in unreferenced ranges.
     """
 
-    graph: StorageGraph
     reach: Reachable
     rewrite: RewritePlan
     summary: Collection
@@ -93,14 +92,14 @@ class CollectionPlan(Struct, kw_only=True):
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.traces)
-        return tuple(sorted(id_ for id_ in fresh if id_ not in self.graph.history.gone))
+        return tuple(sorted(id_ for id_ in fresh if id_ not in self.rewrite.graph.history.gone))
 
     def allows(self, recorded: Recorded, headers: Iterable[RecordHeader]) -> bool:
         """Whether an operation published meanwhile needs nothing that the plan deletes.
 
         ``headers``: of its records. Call it for each such operation, in order.
         """
-        entry, reach, found = recorded.entry, self.reach, self.graph
+        entry, reach, found = recorded.entry, self.reach, self.rewrite.graph
         if entry.forgets or any(mark.what == "stored" for mark in entry.states):
             return False
         reach.commits.update(commit.id for commit in entry.commits)
@@ -282,9 +281,10 @@ def collect(
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
     edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
     saved = shorter if gone or shorter >= max(_BLOCK, _WORTH * disk.journal) else 0
-    rewrite = RewritePlan()
+    rewrite = RewritePlan(found)
     if moved or split or saved or kept.add:
         rewrite = RewritePlan(
+            found,
             leave=set(found.places(np.flatnonzero(leaves).tolist())),
             add=kept.add,
             packs=moved,
@@ -310,7 +310,6 @@ def collect(
     forgotten = (coding for id_ in reach.only_forgotten for coding in found.codings(id_))
     traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in forgotten)
     return CollectionPlan(
-        graph=found,
         reach=reach,
         rewrite=rewrite,
         summary=summary,

@@ -90,7 +90,7 @@ def collect(
 
         if plan.rewrite:
             rewrite(
-                store, policy, plan.graph, plan.rewrite, operation=operation, allows=plan.allows,
+                store, policy, plan.rewrite, operation=operation, allows=plan.allows,
                 progress=progress,
             )  # fmt: skip
             return plan, plan.summary.before - store.disk_use().total

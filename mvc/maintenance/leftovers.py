@@ -16,25 +16,25 @@ from pathlib import Path
 from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileSystem
 from mvc.names import SCRATCH
-from mvc.repo.context import Context
+from mvc.store.store import Store
 
 _LOCK = ".lock"
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 
 @contextmanager
-def work_folder(context: Context) -> Iterator[Path]:
+def work_folder(store: Store) -> Iterator[Path]:
     """A new folder, deleted at the end of the block; in a repository that cannot be written, where
     the system keeps temporary files.
 
     Raises DamagedData if something else than a folder, as a symbolic link, has the parent's name.
     """
-    fs, parent = context.store.fs, context.store.folder / SCRATCH
-    if not context.store.writable:
+    fs, parent = store.fs, store.folder / SCRATCH
+    if not store.writable:
         with fs.temporary_folder() as folder:
             yield folder
         return
-    clear_leftovers(context)
+    clear_leftovers(store)
     there = fs.stat(parent, follow=False)
     if there is not None and not there.is_dir:
         raise DamagedData(
@@ -51,9 +51,9 @@ def work_folder(context: Context) -> Iterator[Path]:
             _delete(fs, folder)
 
 
-def clear_leftovers(context: Context) -> None:
+def clear_leftovers(store: Store) -> None:
     """Deletes the folders that no living process works in."""
-    fs, parent = context.store.fs, context.store.folder / SCRATCH
+    fs, parent = store.fs, store.folder / SCRATCH
     there = fs.stat(parent, follow=False)
     if there is None or not there.is_dir:
         return

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from mvc.ids import CommitId, Root
 from mvc.model.statement import Tombstone
-from mvc.repo.context import Context
 from mvc.repo.lookup import commits
+from mvc.store.snapshot import Snapshot
 
 
 class ForgottenState(Struct, frozen=True):
@@ -42,9 +42,8 @@ class Receipt(Struct, frozen=True):
     states: tuple[ForgottenState, ...]
 
 
-def receipts(context: Context) -> list[Receipt]:
+def receipts(snapshot: Snapshot) -> list[Receipt]:
     """Every receipt, oldest first. Raises DamagedData."""
-    snapshot = context.fresh()
     found: list[Receipt] = []
     lacking = set[CommitId]()
     for recorded in snapshot.forgetting():
@@ -62,11 +61,11 @@ def receipts(context: Context) -> list[Receipt]:
         by_cause: dict[tuple[int, str, str, str], list[ForgottenState]] = {}
         for each in entry.of(Tombstone):
             id_ = CommitId(each.subject)
-            root = _root(context, id_) or each.root  # which a stranger may have said
+            root = _root(snapshot, id_) or each.root  # which a stranger may have said
             state = ForgottenState(id_, root, came=id_ not in lacking)
             by_cause.setdefault((each.recorded_ns, each.author, each.reason, ""), []).append(state)
         for id_ in entry.says_of("forgotten") if entry.operation == "forget" else ():
-            state = ForgottenState(id_, _root(context, id_), came=id_ not in lacking)
+            state = ForgottenState(id_, _root(snapshot, id_), came=id_ not in lacking)
             cause = (entry.time_ns, entry.author, entry.reason, entry.note)
             by_cause.setdefault(cause, []).append(state)
         found += (
@@ -76,8 +75,8 @@ def receipts(context: Context) -> list[Receipt]:
     return found
 
 
-def _root(context: Context, commit: CommitId) -> Root | None:
-    there = commits.find(context.store.snapshot, commit)
+def _root(snapshot: Snapshot, commit: CommitId) -> Root | None:
+    there = commits.find(snapshot, commit)
     return None if there is None else there[1].root
 
 

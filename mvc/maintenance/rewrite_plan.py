@@ -63,9 +63,10 @@ class EncodeRequest(Struct, frozen=True):
 
 
 class RewritePlan(Struct):
-    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
-    codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
-    well although their packs stay, so that no entry names the dropped codings in them.
+    """``graph``: what is stored. ``leave``: codings to drop. ``add``: codings to make. ``packs``:
+    packs to delete; the codings of them that are not dropped move to new packs. ``records`` (pack,
+    offset) move as well although their packs stay, so that no entry names the dropped codings in
+    them.
 
     ``joint``: by entry the records to make of stored ones, which ``leave`` names.
 
@@ -74,6 +75,7 @@ class RewritePlan(Struct):
     repository itself.
     """
 
+    graph: StorageGraph
     leave: set[CodingPlace] = field(default_factory=set)
     add: list[EncodeRequest] = field(default_factory=list)
     packs: set[int] = field(default_factory=set)
@@ -124,7 +126,6 @@ def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
 def rewrite(
     store: Store,
     policy: Policy,
-    graph: StorageGraph,
     plan: RewritePlan,
     *,
     operation: Callable[[], Entry],
@@ -139,12 +140,12 @@ def rewrite(
     changed.
     """
     snapshot = store.snapshot
-    if snapshot.generation != graph.generation:
+    if snapshot.generation != plan.graph.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as journal:
         writer = store.object_writer(journal.packs, policy)
         source = plan.source or store.recovery
-        work = _Execution(graph, plan, journal, writer=writer, source=source)
+        work = _Execution(plan, journal, writer=writer, source=source)
         work.write(progress)
         for recorded in journal.meanwhile():
             if allows is not None and not allows(recorded, work.headers_of(recorded)):
@@ -161,16 +162,14 @@ class _Execution:
 
     def __init__(
         self,
-        found: StorageGraph,
         plan: RewritePlan,
         rewrite: Rewrite,
         *,
         writer: ObjectWriter,
         source: ObjectSource,
     ) -> None:
-        self._old = found.pack_reader
-        self._found = found
-        self._plan = plan
+        found = plan.graph
+        self._old, self._found, self._plan = found.pack_reader, found, plan
         self._new = rewrite.packs
         self._rewrite = rewrite
         self._writer = writer

@@ -26,7 +26,6 @@ from typing import Any
 from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.testing import open_quietly
 from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run
@@ -239,7 +238,7 @@ def disturb(round_: Round, name: str) -> dict[str, int]:
         while round_.goes_on():
             if rng.random() < _REBUILT:
                 with suppress(Busy):
-                    rebuild_index(repo.context)
+                    repo.storage.rebuild_index()
             else:
                 treatments.drawn(round_.root, round_.foreign, rng)
             count["disturbances"] += 1

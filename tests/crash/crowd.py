@@ -24,7 +24,6 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import Busy, RefConflict, StateForgotten
 from mvc.ids import CommitId
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.testing import fresh_process
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
@@ -126,7 +125,7 @@ def maintain(root: Path, number: int, seconds: float, send: Send) -> None:
                 except Busy:
                     counted["busy"] += 1
                 if number:
-                    rebuild_index(repo.context)
+                    repo.storage.rebuild_index()
                 else:
                     treat_index(repo, rng)
                 counted["index_treated"] += 1
@@ -137,7 +136,7 @@ def maintain(root: Path, number: int, seconds: float, send: Send) -> None:
 def treat_index(repo: Repository, rng: random.Random) -> None:
     """It is rebuilt, deleted, or an older copy or another repository's takes its place."""
     if rng.random() < 0.3:
-        rebuild_index(repo.context)
+        repo.storage.rebuild_index()
         return
     foreign = repo.root.parent / "foreign"
     if not foreign.exists():

@@ -16,7 +16,6 @@ from pathlib import Path
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, NotARepository
 from mvc.maintenance import gc
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.testing import fresh_process, open_quietly
 from tests.crash import treatments
 from tests.crash.state import (
@@ -63,7 +62,7 @@ def _rebuild(root: Path) -> None:
     """The first that happens after the crash is ``mvc fsck --rebuild-index``."""
     try:
         with suppress(NotARepository), open_quietly(root) as repo:
-            rebuild_index(repo.context)
+            repo.storage.rebuild_index()
     except MvcError as error:
         raise Lost(f"the index cannot be rebuilt: {error!r}") from error
 

@@ -26,7 +26,6 @@ from mvc.cli.main import run as command_line
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.index import Index, Meta
 from mvc.testing import open_quietly
@@ -138,7 +137,7 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
         return extend(self, old, set(fresh).difference(left_out), *given)
 
     Index.extend = told  # type: ignore[method-assign]
-    rebuild_index(repo.context)
+    repo.storage.rebuild_index()
 
 
 def _indexed(repo: Repository) -> int:
@@ -182,7 +181,7 @@ _DONE: dict[str, Callable[..., object]] = {
     "repack": lambda repo, interval: maintenance.repack(repo.context, interval),
     "forget": lambda repo, commit: maintenance.forget_named(repo.context, commit),
     "fsck": _fsck,
-    "rebuild": lambda repo: rebuild_index(repo.context),
+    "rebuild": lambda repo: repo.storage.rebuild_index(),
     "repair": _repair,
     "lie": _lie,
     "extend open": _extend_open,

@@ -9,7 +9,7 @@ from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, ReadOnly
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.fsck.fsck import FsckReport, forget_index, fsck, rebuild_index
+from mvc.maintenance.fsck.fsck import FsckReport, forget_index, fsck
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Retraction
 from mvc.store.journal.entries import Entry, RefChange
@@ -234,7 +234,7 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
     (problem,) = check(repo).problems
     assert (problem.kind, problem.object) == ("index", "index.lmdb")
     with Repository.open(repo.root) as fresh:
-        rebuild_index(fresh.context)
+        fresh.storage.rebuild_index()
         assert fsck(fresh.context).sound
         assert len(fresh.deployments("prod")) == 3
     assert check(repo).sound
@@ -258,7 +258,7 @@ def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
 def test_rebuilding_needs_a_writable_folder(repo: Repository) -> None:
     repo.context.store.writable = False
     with pytest.raises(ReadOnly):
-        rebuild_index(repo.context)
+        repo.storage.rebuild_index()
 
 
 def test_whole_model_pipelines(tmp_path: Path) -> None:

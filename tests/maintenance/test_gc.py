@@ -15,7 +15,6 @@ from mvc.errors import DamagedData, ReadOnly, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.gc import grace_of
 from mvc.maintenance.graph import read_records
-from mvc.maintenance.leftovers import work_folder
 from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
@@ -329,7 +328,7 @@ def test_only_folders_of_replays_are_left_over(history: CheckedHistory, tmp_path
     (victim / "photos").mkdir()
     folder.symlink_to(victim)
     history.repo.storage.gc(grace="0")
-    with pytest.raises(DamagedData, match="is no folder"), work_folder(history.repo.context):
+    with pytest.raises(DamagedData, match="is no folder"), history.repo.storage.work_folder():
         pass
     assert sorted(p.name for p in victim.iterdir()) == ["0" * 16, "photos"]
     folder.unlink()

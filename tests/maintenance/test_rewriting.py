@@ -52,7 +52,7 @@ def test_what_others_published_is_taken_over(repo: mvc.Repository, allowed: bool
 
     def moved() -> None:
         rewrite(
-            store, policy, found, RewritePlan(packs=set(found.packs)),
+            store, policy, RewritePlan(found, packs=set(found.packs)),
             operation=lambda: Entry("repack", store.clock.now_ns(), "moved"),
             allows=lambda *_: allowed,
         )  # fmt: skip

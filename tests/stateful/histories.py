@@ -519,7 +519,7 @@ class History:
             rebuild_index(self.repo.context)
             return
         with Repository.open(self._root, discover=False, clock=self._clock) as other:
-            rebuild_index(other.context)
+            other.storage.rebuild_index()
 
     # -- what must hold
 

@@ -227,7 +227,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             rebuild_index(self.repo.context)
             return
         with Repository.open(self.root, discover=False, clock=self.clock) as other:
-            rebuild_index(other.context)
+            other.storage.rebuild_index()
 
     @rule()
     def extend_index(self) -> None:

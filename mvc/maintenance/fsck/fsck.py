@@ -34,6 +34,7 @@ from mvc.store.index.folder import CURRENT
 from mvc.store.journal.frames import Gap
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
+from mvc.store.store import Store
 from mvc.types import Progress
 
 __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
@@ -248,29 +249,29 @@ def _leftovers(fs: FileSystem, folder: Path) -> Iterator[str]:
 # -- the index -----------------------------------------------------------------------------
 
 
-def rebuild_index(context: Context) -> None:
+def rebuild_index(store: Store) -> None:
     """Rebuilds the index from journal and packs.
 
     Raises ReadOnly if the folder cannot be written, DamagedData if journal entries are lost.
     """
-    context.store.require()
-    if not context.store.writable:
+    store.require()
+    if not store.writable:
         raise ReadOnly(
             "the index cannot be rebuilt: the repository's folder cannot be written",
             hint="questions are answered without an index there, only slower",
         )
-    snapshot = context.fresh()
+    snapshot = store.snapshot
+    snapshot.refresh()
     for _ in snapshot.entries():
         pass  # raises if entries are lost: the old index still has their keys
     snapshot.rebuild_index()
 
 
-def lost_end(context: Context) -> Gap | None:
+def lost_end(snapshot: Snapshot) -> Gap | None:
     """The lost entries at the end of the journal, if no others are lost; else None.
 
     Such a loss can be accepted with ``forget_index``.
     """
-    snapshot = context.fresh()
     gaps: list[Gap] = []
     for _ in snapshot.entries(lost=gaps.append):
         pass

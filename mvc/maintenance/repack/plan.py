@@ -27,7 +27,7 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.graph import Reachability, StorageGraph, read_records
+from mvc.maintenance.graph import Reachability, read_records
 from mvc.maintenance.payloads import decoded
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.problem import (
@@ -447,7 +447,7 @@ def _add(reached: Reachability, candidate: Candidate) -> None:
 class RepackPlan(Struct, frozen=True):
     """``rewrite``: what to do; a plan with nothing to do is false.
 
-    ``full_*`` and ``deltas_*`` count codings of tensors. ``found``: what was stored.
+    ``full_*`` and ``deltas_*`` count codings of tensors.
     ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
     before and after in seconds, if the goal is the lowest price. ``joined``: approximate steps of
     tensors that go into super-steps.
@@ -461,7 +461,6 @@ class RepackPlan(Struct, frozen=True):
     deltas_added: int
     deltas_removed: int
     rewrite: RewritePlan
-    found: StorageGraph
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
     joined: int = 0
@@ -535,6 +534,7 @@ class RepackProblem:
         gone, new = chosen.lacking(self.costs.candidates), chosen.new
         places = {candidate.place for candidate in gone if candidate.place is not None}
         rewrite = RewritePlan(
+            self.survey.found,
             leave=places,
             add=[EncodeRequest(*pair) for pair in dict.fromkeys((o.id, o.base) for o in new)],
             packs={pack for pack, _, _ in places},
@@ -549,7 +549,6 @@ class RepackProblem:
             deltas_added=sum(o.base is not None for o in new),
             deltas_removed=sum(o.base is not None for o in gone),
             rewrite=rewrite,
-            found=self.survey.found,
         )
 
     def unchanged(self) -> RepackPlan:

@@ -58,7 +58,7 @@ def repack(
             return plan, None
         policy, author = encoding_policy(context.config), context.author
         return plan, rewrite(
-            context.store, policy, plan.found, plan.rewrite,
+            context.store, policy, plan.rewrite,
             operation=lambda: Entry(
                 "repack", context.store.clock.now_ns(), str(goal), author=author, reason=reason
             ),

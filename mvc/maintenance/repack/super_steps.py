@@ -171,11 +171,11 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
         made = super_steps(found, step, since)
         if not made:
             return None
-        plan = made.beside(RewritePlan(specs=found.specs))
+        plan = made.beside(RewritePlan(found.found, specs=found.specs))
         note, author = f"super-step {step}", context.author
         policy = encoding_policy(context.config)
         return rewrite(
-            context.store, policy, found.found, plan,
+            context.store, policy, plan,
             operation=lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
         )  # fmt: skip
 

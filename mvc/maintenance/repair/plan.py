@@ -90,6 +90,7 @@ def plan_repair(
     for pack in sorted({pack for pack, _ in shared}):
         healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
     rewrite = RewritePlan(
+        survey.objects,
         leave=leave,
         add=[
             EncodeRequest(id_, stored.earlier_base(id_, lost), stored.entry_for(id_))

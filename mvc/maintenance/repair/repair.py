@@ -31,6 +31,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import INDEX, PACKS
 from mvc.store.store import Store
+from mvc.store.writing.full_or_delta import Policy
 from mvc.types import Progress
 
 __all__ = ["folder_of", "repair"]
@@ -61,7 +62,7 @@ def repair(
     healed += objects
     report, journal = check(context, full=full, progress=progress)
     if journal.relinks:
-        attempt = partial(_relink, context, journal.relinks)
+        attempt = partial(_relink, store, encoding_policy(context.config), journal.relinks)
         healed += retry_on_rewrite(store.snapshot, attempt)
         report, _ = check(context, full=full, progress=progress)
     wrong = {bytes.fromhex(p.object) for p in report.problems if p.kind == "content"}
@@ -71,7 +72,7 @@ def repair(
         report = fsck(context, full=full, progress=progress)
     problems = tuple(p for p in report.problems if p.kind != "index")
     if len(problems) < len(report.problems):
-        rebuild_index(context)
+        rebuild_index(store)
         healed.append(_INDEX_HEALED)
         report = replace(report, problems=problems)
     return Repaired(tuple(healed), tuple(quarantined), store.sweep(), report)
@@ -92,9 +93,8 @@ def _pack_heads(store: Store) -> Iterator[Healed]:
                 yield Healed("pack", path.name, "what every pack begins with")
 
 
-def _relink(context: Context, relinks: Relinks) -> list[Healed]:
+def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
     """Writes the journal with the right predecessors of statements, proven by its order."""
-    store, policy = context.store, encoding_policy(context.config)
     found = read_records(store.snapshot)
     edits: dict[int, Entry | None] = {}
     for position, recorded in enumerate(found.entries):
@@ -104,7 +104,7 @@ def _relink(context: Context, relinks: Relinks) -> list[Healed]:
             edits[position] = replace(recorded.entry, previous=previous)
     note = f"{len(edits)} corrected"
     made = partial(Entry, "repair", store.clock.now_ns(), note)
-    rewrite(store, policy, found, RewritePlan(edits=edits), operation=made)
+    rewrite(store, policy, RewritePlan(found, edits=edits), operation=made)
     return [
         Healed("statement", f"operation {sequence}", "the journal's order") for sequence in relinks
     ]
@@ -152,7 +152,7 @@ def _heal_once(
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         rewrite(
-            store, encoding_policy(context.config), survey.objects, plan.rewrite,
+            store, encoding_policy(context.config), plan.rewrite,
             operation=lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
         )  # fmt: skip
         return plan, quarantined
