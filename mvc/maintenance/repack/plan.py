@@ -115,7 +115,7 @@ class Selection:
             if node in found:
                 continue
             stored = step.stored + (0 if origin is None else found[origin].stored)
-            found[node] = CheapestPath(cost, deltas, stored, step, origin)
+            found[node] = CheapestPath(cost, deltas, stored, step=step, origin=origin)
             for candidate, needs, target in edges[node]:
                 if target not in found and all(each in found for each in needs):
                     ns, under = cost + candidate.seconds * 1e9, found[needs[0]].deltas + 1
