@@ -97,7 +97,7 @@ def _told(action: Action, deployed: Deployed) -> Deployed:
 def _warned(deployed: Deployed, problem: str) -> Deployed:
     """Says in one line that the hook failed, and that the deployment does not depend on it."""
     what = f"{deployed.commit.short} on {deployed.target} is recorded"
-    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=6)
+    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=4)
     return deployed
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from blake3 import blake3
+from msgspec.structs import replace
 
 from mvc.api import CommitOptions, Repository
 from mvc.ids import CommitId
@@ -38,7 +39,8 @@ def trained(
     arguments: Mapping[str, Any],
     base: CommitId,
     data: CommitId | None = None,
-    **options: Any,
+    options: CommitOptions | None = None,
+    **keywords: Any,
 ) -> CommitId:
     """Commits ``make(arguments)`` with a recipe that says so."""
     state = make(arguments)
@@ -61,8 +63,8 @@ def trained(
         "environment.json": b"{}",
         "service/optimizer.safetensors": OPTIMIZER,
     }
-    needs = CommitOptions(needs=recipe.needs)
-    return repo.commit(state, path=PATH, attachments=carried, options=needs, **options).id
+    chosen = replace(options or CommitOptions(), needs=recipe.needs)
+    return repo.commit(state, path=PATH, attachments=carried, options=chosen, **keywords).id
 
 
 def prove(

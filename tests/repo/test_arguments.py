@@ -302,12 +302,15 @@ def test_a_metric_that_is_nan_everywhere(mvc_: Mvc) -> None:
 
 
 @pytest.mark.parametrize("verb", ["report", "restore"])
-def test_an_error_of_writing_names_the_file_that_was_asked_for(repo: Any, verb: str) -> None:
+def test_an_error_of_writing_names_the_file_that_was_asked_for(
+    repo: Any, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: int, op: str, path: Path) -> None:
         if op == "open_write" and path.name.startswith(".mvc-tmp-"):
             raise ReadOnly(f"cannot write {path}: Permission denied", hint="check the permissions")
 
     output = repo.root / "out.html"
+    monkeypatch.setattr("mvc.report.page.FileSystem", lambda: HookedFS(refuse))
     with (
         mvc.Repository.open(repo.root, fs=HookedFS(refuse)) as other,
         pytest.raises(MvcError) as caught,
