@@ -77,7 +77,12 @@ def launch(
             role="worker",
             local_world_size=workers,
             entrypoint="/usr/bin/env",
-            args=(*(f"{name}={value}" for name, value in variables.items()), *command),
+            args=(
+                "-uMASTER_ADDR",
+                "-uMASTER_PORT",
+                *(f"{name}={value}" for name, value in variables.items()),
+                *command,
+            ),
             rdzv_handler=FileRendezvous(folder),
             max_restarts=0,
         )

@@ -89,7 +89,7 @@ class Participant:
         self._closed = False
         self._machine: Worker | None = None
         self._service: Service | None = None
-        atexit.register(self._abandon)
+        atexit.register(self._fail, SystemExit())
         with self._ending_all():
             self._protocol = protocol_of(settings)
             begins = self._agree(settings)
@@ -278,6 +278,8 @@ class Participant:
 
     def _fail(self, error: BaseException) -> None:
         text = error.message if isinstance(error, MvcError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            text = "the script ended before its training did"
         if not isinstance(error, TrainingFailed):
             self._link.fail(" ".join(f"rank {self._link.rank}: {text}".split())[:500])
         self._leave()
@@ -286,11 +288,7 @@ class Participant:
 
     def _leave(self) -> None:
         self._closed = True
-        atexit.unregister(self._abandon)
-
-    def _abandon(self) -> None:
-        """The script ends without having left the block."""
-        self._fail(CannotDistribute("the script ended before its training did"))
+        atexit.unregister(self._fail)
 
 
 def _apart(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

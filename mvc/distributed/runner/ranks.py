@@ -261,8 +261,11 @@ class Ranks:
 
 
 def store_of_command(folder: str, size: int) -> Any:
-    """What the processes that the command started have left: why they failed, or a report."""
-    return PrefixStore(_place(size, 1), FileStore(f"{folder}/store", size))
+    """What the processes that the command started have left: why they failed, or a report.
+
+    A FileStore that knows the number of processes would remove its file after the last one.
+    """
+    return PrefixStore(_place(size, 1), FileStore(f"{folder}/store"))
 
 
 def _place(size: int, number: int) -> str:
@@ -283,12 +286,14 @@ def _store(limit: timedelta) -> tuple[Any, int, int]:
     try:
         rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
         if TRAINING in given:
-            return FileStore(f"{json.loads(given[TRAINING])['folder']}/store", size), rank, size
+            return FileStore(f"{json.loads(given[TRAINING])['folder']}/store"), rank, size
         host, port = given["MASTER_ADDR"], int(given["MASTER_PORT"])
+        if not (host and 0 <= rank < size and 0 <= port < 1 << 16):
+            raise ValueError
     except (KeyError, ValueError):
         raise WrongUsage(
-            "there is neither a process group of torch.distributed nor RANK, WORLD_SIZE, "
-            "MASTER_ADDR and MASTER_PORT: this process trains alone",
+            "there is neither a process group of torch.distributed nor a valid RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
             hint="start it by torchrun, or by 'mvc train-distributed SCRIPT --workers 4'",
         ) from None
     serves = rank == 0 and given.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from mvc.distributed.runner.ranks import TRAINING, store_of_command
+from mvc.distributed.runner.ranks import TRAINING, TrainingFailed, store_of_command
 from mvc.errors import MvcError
 from mvc.system import signal_at_end_of_parent
 
@@ -24,8 +24,6 @@ def main() -> int:
     signal_at_end_of_parent(signal.SIGKILL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    for name in ("MASTER_ADDR", "MASTER_PORT"):  # the processes meet in a file
-        os.environ.pop(name, None)
     logging.basicConfig(format="%(message)s")
     command = json.loads(os.environ[TRAINING])
     logging.getLogger("mvc.distributed").setLevel(command["level"])
@@ -35,9 +33,9 @@ def main() -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except MvcError as error:
+        by = "" if isinstance(error, TrainingFailed) else f"rank {os.environ['RANK']}: "
         store = store_of_command(command["folder"], int(os.environ["WORLD_SIZE"]))
-        if not store.check(["failed"]):
-            sys.stderr.write(f"mvc: {error.message}\n")
+        store.compare_set("failed", "", f"{by}{error.message}")
         return error.exit_code
     return 0
 

@@ -133,6 +133,26 @@ def hurt(folder: Path, how: str, rank: int, step: int, *options: str, soon: bool
     assert rounds == list(range(len(rounds))) and rounds
 
 
+@pytest.mark.parametrize(
+    ("only", "settings", "line"),
+    [
+        ("01", "speed=3", r"rank \d: there is no setting speed"),
+        ("0", "timeout=2", r"rank 0: rank 1 \(process not there\) did not come within 2 seconds"),
+    ],
+)
+def test_a_refusal_by_join_is_one_line(tmp_path: Path, only: str, settings: str, line: str) -> None:
+    training = Training(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import os, torch, mvc.distributed\n"
+        f"if os.environ['RANK'] in '{only}':\n"
+        f"    mvc.distributed.join(torch.nn.Linear(2, 2), {settings})\n"
+    )
+    training.start(*COMMAND, "own.py", "--workers=2")
+    assert training.finish(time.time(), 120) == [3]
+    (said,) = re.findall(r"^mvc: (.*)$", training.err, re.MULTILINE)
+    assert re.fullmatch(line, said), training.err
+
+
 FGM = ("-Orho=0.3", "-Orate=0.05")
 OPTIONS = (FGM, ("--protocol=sync",), ("--protocol=gm", *FGM), ("--protocol=fda", *FGM))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_a_script_that_fails(tmp_path: Path) -> None:
     outcomes = train(tmp_path, 3, 12, failing, **FGM)
     assert outcomes[1].error == "ValueError: no such thing"
     assert all("rank 1: ValueError: no such thing" in str(outcomes[n].error) for n in (0, 2))
+
+
+def leaving(rank: int, count: int) -> Any:
+    with mvc.distributed.join(small.make()):
+        if rank == 1:
+            sys.exit(0)
+
+
+def test_a_script_that_leaves(tmp_path: Path) -> None:
+    outcomes = train(tmp_path, 2, 12, leaving, **FGM)
+    assert "rank 1: the script ended before its training did" in str(outcomes[0].error)
 
 
 def test_no_repository_or_another_training_in_it(tmp_path: Path) -> None:
@@ -155,6 +167,35 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         join(small.make(), speed=3)
     assert not dist.is_initialized()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"RANK": "x"},
+        {"RANK": "2"},
+        {"RANK": "-1"},
+        {"WORLD_SIZE": "0"},
+        {"MASTER_ADDR": ""},
+        {"MASTER_PORT": "65536"},
+    ],
+)
+def test_variables_that_cannot_be_meant(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, str]
+) -> None:
+    monkeypatch.delenv("MVC_TRAINING", raising=False)
+    sound = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in (sound | wrong).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(WrongUsage, match="there is neither a process group"):
+        mvc.distributed.join(small.make(), timeout=1)
+
+
+def test_a_backend_that_does_not_fit_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_backend", lambda _: "nccl")
+    group: Any = object()
+    with pytest.raises(WrongUsage, match="the process group is of nccl, and the model is on the c"):
+        mvc.distributed.join(small.make(), group=group)
 
 
 @pytest.mark.parametrize(
