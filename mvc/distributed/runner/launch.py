@@ -60,59 +60,67 @@ def launch(
     if not Path(script).is_file():
         raise UnknownPath(f"there is no file {script}")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with TemporaryDirectory(prefix="mvc-training-") as folder:
-        variables = {
-            TRAINING: json.dumps({"folder": folder, "settings": settings, "level": level}),
-            "PYTHONPATH": import_path(),
-            "GLOO_SOCKET_IFNAME": next(
-                name for _, name in socket.if_nameindex() if name.startswith("lo")
-            ),
-            "OMP_NUM_THREADS": os.environ.get(
-                "OMP_NUM_THREADS", str(max(1, cpu_count() // workers))
-            ),
-        }
-        # -P: a file of the working folder that is named like a package is not imported.
-        command = [sys.executable, "-P", "-m", "mvc.distributed.runner.script", script, *arguments]
-        spec = WorkerSpec(
-            role="worker",
-            local_world_size=workers,
-            entrypoint="/usr/bin/env",
-            args=(
-                "-uMASTER_ADDR",
-                "-uMASTER_PORT",
-                *(f"{name}={value}" for name, value in variables.items()),
-                *command,
-            ),
-            rdzv_handler=FileRendezvous(folder),
-            max_restarts=0,
-        )
-        agent = LocalElasticAgent(
-            spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SHUTDOWN
-        )
-        try:
+    try:
+        with TemporaryDirectory(prefix="mvc-training-") as folder:
+            variables = {
+                TRAINING: json.dumps({"folder": folder, "settings": settings, "level": level}),
+                "PYTHONPATH": import_path(),
+                "GLOO_SOCKET_IFNAME": next(
+                    name for _, name in socket.if_nameindex() if name.startswith("lo")
+                ),
+                "OMP_NUM_THREADS": os.environ.get(
+                    "OMP_NUM_THREADS", str(max(1, cpu_count() // workers))
+                ),
+            }
+            # -P: a file of the working folder that is named like a package is not imported.
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "mvc.distributed.runner.script",
+                script,
+                *arguments,
+            ]
+            spec = WorkerSpec(
+                role="worker",
+                local_world_size=workers,
+                entrypoint="/usr/bin/env",
+                args=(
+                    "-uMASTER_ADDR",
+                    "-uMASTER_PORT",
+                    *(f"{name}={value}" for name, value in variables.items()),
+                    *command,
+                ),
+                rdzv_handler=FileRendezvous(folder),
+                max_restarts=0,
+            )
+            agent = LocalElasticAgent(
+                spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SHUTDOWN
+            )
             result = agent.run()
-        except SignalException as error:
-            if error.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            signal.signal(error.sigval, signal.SIG_DFL)
-            os.kill(os.getpid(), error.sigval)
-            raise
-        store = store_of_command(folder, workers)
-        if store.check(["failed"]):
-            reason = store.get("failed").decode(errors="replace")
-            raise CannotDistribute(
-                reason, hint="-O resume=true goes on from the last global model, if there is one"
-            )
-        if result.is_failed():
-            rank, failure = min(result.failures.items(), key=lambda item: item[1].timestamp)
-            code = failure.exitcode
-            how = f"failed with exit code {code}: what it printed is above"
-            if code < 0:
-                how = f"was killed by {signal.Signals(-code).name}"
-            raise CannotDistribute(f"rank {rank} {how}")
-        if not store.check(["left"]):
-            raise CannotDistribute(
-                f"{script} has not trained",
-                hint="it must train in 'with mvc.distributed.join(model) as worker:'",
-            )
-        return dict(json.loads(store.get("left")))
+            store = store_of_command(folder, workers)
+            if store.check(["failed"]):
+                reason = store.get("failed").decode(errors="replace")
+                raise CannotDistribute(
+                    reason,
+                    hint="-O resume=true goes on from the last global model, if there is one",
+                )
+            if result.is_failed():
+                rank, failure = min(result.failures.items(), key=lambda item: item[1].timestamp)
+                code = failure.exitcode
+                how = f"failed with exit code {code}: what it printed is above"
+                if code < 0:
+                    how = f"was killed by {signal.Signals(-code).name}"
+                raise CannotDistribute(f"rank {rank} {how}")
+            if not store.check(["left"]):
+                raise CannotDistribute(
+                    f"{script} has not trained",
+                    hint="it must train in 'with mvc.distributed.join(model) as worker:'",
+                )
+            return dict(json.loads(store.get("left")))
+    except SignalException as error:  # the folder is gone
+        if error.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        signal.signal(error.sigval, signal.SIG_DFL)
+        os.kill(os.getpid(), error.sigval)
+        raise

@@ -295,10 +295,13 @@ def test_the_example(mvc: Mvc) -> None:
 def test_nothing_is_left_when_the_command_is_ended(tmp_path: Path, how: signal.Signals) -> None:
     training = Training(tmp_path)
     script = ["--do=1:stop:20", "--pause=0.02"]
-    training.start(*COMMAND, small.__file__, "--workers=2", *FGM, "--", *script)
+    training.start(
+        "env", f"TMPDIR={tmp_path}", *COMMAND, small.__file__, "--workers=2", *FGM, "--", *script
+    )
     training.await_file("acted")
     training.programs[0].send_signal(how)
     assert training.finish(time.time(), 40) == [130 if how == signal.SIGINT else -how]
+    assert how == signal.SIGKILL or not list(tmp_path.glob("mvc-training-*"))
 
 
 def may_make_networks() -> bool:
