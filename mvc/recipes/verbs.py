@@ -22,7 +22,6 @@ from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Call, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
-from mvc.recipes.weights import alternative
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -156,6 +155,8 @@ def drop_weights(repo: Repository, revs: Sequence[Rev], *, reason: Reason = "") 
     recipe, CannotRetrain where no replay on this repository has proven it (``retrain``) or its
     data are references, DamagedData; then nothing is given up.
     """
+    from mvc.recipes.weights import alternative
+
     repo.storage.stats()  # of a damaged repository nothing is given up
     given = {commit: alternative(repo, commit) for commit in map(repo.find, revs)}
     repo.storage.drop_weights(given, reason=reason)

@@ -64,7 +64,7 @@ def _repack(session: Session, args: _RepackOptions) -> None:
     done = session.run(
         "repacking",
         session.repo.storage.repack,
-        alternatives=recipes.alternatives(session.repo),
+        alternatives=recipes.alternatives(session.repo) if session.repo.storage.proofs() else None,
         add=add or None,
         remove=remove or None,
         reason=args.reason or "",
