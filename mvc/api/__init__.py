@@ -1,4 +1,4 @@
-"""The public door: ``Repository`` with ``storage`` and ``remotes``.
+"""The public face: ``Repository`` with ``storage`` and ``remotes``.
 
 A method looks its arguments up and calls one verb of a lower row; no verb lives here. Lower rows
 open a repository as users do, by ``mvc.Repository``.

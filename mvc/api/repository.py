@@ -992,7 +992,7 @@ class Repository(Unpicklable):
 
         None names a detached HEAD; a new branch comes from None. ``first``: the branch that
         becomes the current one if HEAD has no version yet. Raises RefConflict if a branch is
-        elsewhere by now, or a tag has its name: then none moves.
+        elsewhere by now, or a tag has its name, InvalidName, UnknownRevision: then none moves.
         """
         refs.advance(self.context, moves, operation, first=first)
 

@@ -193,12 +193,24 @@ class Storage:
         """The versions whose weights a replay on this repository has made again."""
         return availability.proven_here(self.context)
 
-    def prove(self, rev: Rev, path: str, *, base: CommitId, seconds: float, where: str) -> None:
-        """Records that a replay here made the file ``path`` of a version, from version ``base``."""
+    def prove(
+        self,
+        rev: Rev,
+        path: str,
+        file: StateFile,
+        *,
+        base: CommitId,
+        seconds: float,
+        where: str,
+    ) -> None:
+        """Records that a replay here made ``file``, which is at ``path`` of a version.
+
+        It began at version ``base``. Raises DamagedData if the version has another state there.
+        """
         from mvc.maintenance.weights import prove
 
         commit = resolve(self.context, rev)
-        prove(self.context, commit, path, base=base, seconds=seconds, where=where)
+        prove(self.context, commit, path, file, base=base, seconds=seconds, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """What a version, or its file ``path``, costs as it is stored.

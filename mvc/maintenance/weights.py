@@ -70,18 +70,27 @@ def cost(
 
 
 def prove(
-    context: Context, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
+    context: Context,
+    commit: CommitId,
+    path: str,
+    file: StateFile,
+    *,
+    base: CommitId,
+    seconds: float,
+    where: str,
 ) -> None:
-    """Records that a replay on this repository made the file ``path`` of a version.
+    """Records that a replay on this repository made ``file``, which is at ``path`` of a version.
 
-    Nothing where the repository cannot be written.
+    Nothing where the repository cannot be written. Raises DamagedData if it has another state.
     """
-    if not context.store.writable:
-        return
-    proof = availability.new_proof(context, commit, path, base=base, seconds=seconds, where=where)
-    context.store.publish(
-        lambda: Entry("prove", context.store.clock.now_ns(), where, statements=(proof,))
-    )
+    _check_same(file, _file(context, commit, path))
+    if context.store.writable:
+        proof = availability.new_proof(
+            context, commit, path, base=base, seconds=seconds, where=where
+        )
+        context.store.publish(
+            lambda: Entry("prove", context.store.clock.now_ns(), where, statements=(proof,))
+        )
 
 
 def providing(

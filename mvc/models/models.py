@@ -205,7 +205,7 @@ def _arguments(
         raise CannotRecord(
             f"{_shown(target)} takes arguments ({shown}), and it is not known with which it was "
             "called",
-            hint="model=mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none, or "
+            hint="mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none, or "
             "the model has them as its attribute mvc_arguments; instead of a class that takes more "
             "than plain data, name a function that makes the model",
         )

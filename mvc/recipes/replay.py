@@ -354,6 +354,7 @@ class _Replay:
             self._repo.storage.prove(
                 self._commit,
                 self.entry.path,
+                file,
                 base=self._recipe.base.version,
                 seconds=self.done.seconds,
                 where=self.where,

@@ -21,7 +21,6 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
-from mvc.names import check_ref
 from mvc.repo.context import PLANS, Context
 from mvc.repo.lookup.manifests import of_commit
 from mvc.repo.lookup.refs import BRANCH, HEAD
@@ -77,7 +76,7 @@ def _move(context: Context, said: Mapping[str, str]) -> None:
             move_head(context, new, made)
             context.interrupted.moved_head = True
         elif isinstance(new, CommitId) and not isinstance(old, str):
-            advance(context, {check_ref("branch", branch): (old, new)}, "pull", note=branch)
+            advance(context, {branch: (old, new)}, "pull", note=branch)
 
 
 def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:

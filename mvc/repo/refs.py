@@ -84,14 +84,16 @@ def advance(
     def changes() -> list[RefChange]:
         made = []
         for branch, (old, new) in moves.items():
+            ref = HEAD if branch is None else BRANCH + check_ref("branch", branch)
             if tip(context, branch, new=True) != Head(branch, old):
-                where = HEAD if branch is None else printable(branch)
-                raise RefConflict(f"{where} has moved meanwhile", hint="run the command again")
+                raise RefConflict(
+                    f"{branch or HEAD} has moved meanwhile", hint="run the command again"
+                )
             _refuse_namesake(context, TAG, "tag", branch or "")
-            made.append(RefChange(HEAD if branch is None else BRANCH + branch, old, new))
+            made.append(RefChange(ref, old, resolve(context, new)))
         at = head(context)
         if first is not None and at.commit is None and at.branch not in moves:
-            made.append(RefChange(HEAD, at.branch, first))
+            made.append(RefChange(HEAD, at.branch, check_ref("branch", first)))
         return made
 
     _publish(context, operation, note, changes)

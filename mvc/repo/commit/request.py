@@ -91,9 +91,12 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     parent: CommitId | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a ``produced_by`` of no stage, and for a parent of a branch."""
-        if self.parent is not None and not self.detached:
-            raise WrongUsage("parent is for detached versions; others come after their branch")
+        """Raises WrongUsage for a ``produced_by`` of no stage, and for two places of a version."""
+        places = (self.branch is not None, self.tag is not None, self.detached)
+        if sum(places) > 1 or (self.parent is not None and not self.detached):
+            raise WrongUsage(
+                "a version is for a branch, for a tag, or detached; parent is for detached ones"
+            )
         if self.produced_by is not None and not self.produced_by.strip():
             raise WrongUsage(
                 "produced_by is empty: it names the lossy pipeline that made the state",
@@ -149,7 +152,7 @@ class Change(Struct, frozen=True):
         """A path with what a caller gives. A file is ``cached`` only if it lies in memory."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
-        made = StateFile.of(file) if isinstance(file, Mapping) else file
+        made = file if isinstance(file, StateFile) else StateFile.of(file)
         cached = cached and (made is not file or made.in_memory)
         return cls(path, lambda: nullcontext(made), cached)
 

@@ -5,7 +5,14 @@ import pytest
 
 import mvc
 from mvc.api import FileEntry
-from mvc.errors import SourceChanged, StateForgotten
+from mvc.errors import (
+    DamagedData,
+    InvalidName,
+    SourceChanged,
+    StateForgotten,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.state import StateFile
 
 
@@ -58,3 +65,51 @@ def test_a_stored_file_is_taken_from_another_version(repo):
     assert isinstance(other, FileEntry)
     with pytest.raises(StateForgotten, match="not stored"):
         repo.commit({"b": other})
+
+
+@pytest.mark.parametrize("given", ["a.safetensors", 5, [1], np.zeros(2)])
+def test_what_is_no_file_of_a_version_is_refused(repo, given):
+    with pytest.raises(WrongUsage, match="a state is a dictionary"):
+        repo.commit(states={"a": given})
+    with pytest.raises(WrongUsage, match="a state is a dictionary"):
+        repo.commit({"a": given, "b": StateFile.of(state())})
+    assert repo.head().commit is None
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"detached": True, "branch": "side"},
+        {"detached": True, "tag": "v1"},
+        {"tag": "v1", "branch": "side"},
+    ],
+)
+def test_a_version_has_one_place(places):
+    with pytest.raises(WrongUsage, match="for a branch, for a tag, or detached"):
+        mvc.CommitOptions(**places)
+
+
+def test_branches_advance_only_by_their_names_and_to_versions(repo):
+    with pytest.raises(InvalidName):
+        repo.advance({}, "move", first="two words")
+    first, second = (repo.commit(state(seed)).id for seed in range(2))
+    for name in ("../x", "HEAD", "two words", first.hex()):
+        with pytest.raises(InvalidName):
+            repo.advance({name: (None, first)}, "move")
+    with pytest.raises(UnknownRevision):
+        repo.advance({"side": (None, first), "main": (second, "none")}, "move")
+    assert [(ref.name, ref.commit) for ref in repo.refs()] == [("main", second)]
+    repo.advance({"side": (None, first), "main": (second, first)}, "move")
+    assert {ref.commit for ref in repo.refs()} == {first}
+
+
+def test_weights_are_proven_by_the_file_that_a_replay_made(repo):
+    first, second = (repo.commit({"a": StateFile.of(state(seed))}).id for seed in range(2))
+    for path, file in (("a", state()), ("b", state(1))):
+        with pytest.raises(DamagedData):
+            repo.storage.prove(
+                second, path, StateFile.of(file), base=first, seconds=1, where="here"
+            )
+    assert not repo.storage.proofs()
+    repo.storage.prove(second, "a", StateFile.of(state(1)), base=first, seconds=1, where="here")
+    assert set(repo.storage.proofs()) == {second}

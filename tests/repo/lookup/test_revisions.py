@@ -239,7 +239,8 @@ def provided(repo: Repository, rev: Any) -> list[float]:
 
 def proven(repo: Repository, rev: Any) -> Availability:
     base, path = repo.find("HEAD"), "model.safetensors"
-    repo.storage.prove(rev, path, base=base, seconds=1.0, where="here")
+    file = StateFile.of(repo.checkout(rev))
+    repo.storage.prove(rev, path, file, base=base, seconds=1.0, where="here")
     return repo.availability(rev)
 
 
