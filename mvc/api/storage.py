@@ -227,7 +227,8 @@ class Storage:
         """Drops the weights of versions that can be made again; durable on return.
 
         All that is needed for that is read and hashed before. Raises CannotRetrain where no replay
-        on this repository has proven it (``prove``), DamagedData; then nothing is dropped.
+        on this repository has proven it (``prove``), or that carries no recipe, and DamagedData;
+        then nothing is dropped.
         """
         from mvc.maintenance.weights import drop
 

@@ -127,7 +127,7 @@ def drop(
         carried = manifests.of_commit(context, commit).attached
         for version, path in (*((commit, entry.path) for entry in carried), *each.needs):
             needed[version, path] = _file(context, version, path)
-        if availability.proof(context, commit, each.path) is None:
+        if not carried or availability.proof(context, commit, each.path) is None:
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.api import FileEntry
+from mvc.api import Alternative, FileEntry
 from mvc.errors import (
+    CannotRetrain,
     DamagedData,
     InvalidName,
     SourceChanged,
@@ -113,3 +114,6 @@ def test_weights_are_proven_by_the_file_that_a_replay_made(repo):
     assert not repo.storage.proofs()
     repo.storage.prove(second, "a", StateFile.of(state(1)), base=first, seconds=1, where="here")
     assert set(repo.storage.proofs()) == {second}
+    with pytest.raises(CannotRetrain):  # it carries no recipe
+        repo.storage.drop_weights({second: Alternative(first, "a", 1)})
+    assert same(repo.checkout(second, path="a"), state(1))
