@@ -34,6 +34,7 @@ from mvc.errors import (
     StateForgotten,
     need_torch,
 )
+from mvc.files import parse
 from mvc.ids import CommitId
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
@@ -341,9 +342,8 @@ class _Replay:
         A replay with another number of threads than the recipe names is no proof of the recipe.
         Raises RetrainingDiffers, which says by how much.
         """
-        import torch
-
-        file = StateFile.of(torch.load(self.result, weights_only=True))
+        with FileSystem().open_read(self.result) as source:
+            file = StateFile.of(parse(source, "result.pt").nested())
         if file.root != self._recipe.makes.root:
             raise self._differs(file)
         if self.done.not_finite:
@@ -375,8 +375,10 @@ class _Replay:
                 continue
             distance = None
             if stored and a is not None and b is not None and a.spec == b.spec:
-                right, made = stored.tensor_bytes(a), file.tensor_bytes(b)
-                distance = distance_of(a.spec.dtype, [right], b.spec.dtype, [made])
+                distance = distance_of(
+                    a.spec.dtype, [stored.tensor_bytes(a)],
+                    b.spec.dtype, [file.tensor_bytes(b)],
+                )  # fmt: skip
             found.append(TensorDifference(key, distance))
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])

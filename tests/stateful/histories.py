@@ -33,7 +33,6 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.maintenance.repack.super_steps import join
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
@@ -516,7 +515,7 @@ class History:
     def rebuild_index(self) -> None:
         """By this opening or by another one, as another process would."""
         if self.rng.random() < 0.5:
-            rebuild_index(self.repo.context)
+            self.repo.storage.rebuild_index()
             return
         with Repository.open(self._root, discover=False, clock=self._clock) as other:
             other.storage.rebuild_index()

@@ -23,7 +23,6 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.testing import FixedClock, fresh_process, open_quietly
@@ -224,7 +223,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     def rebuild_index(self, inside: bool) -> None:
         """By this opening or by another one, as another process would."""
         if inside:
-            rebuild_index(self.repo.context)
+            self.repo.storage.rebuild_index()
             return
         with Repository.open(self.root, discover=False, clock=self.clock) as other:
             other.storage.rebuild_index()

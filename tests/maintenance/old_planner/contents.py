@@ -46,7 +46,7 @@ class ContentGraph:
             fixed_ns=[round(seconds * 1e9) for seconds in fixed],
             weight=weight,
             bound=round(1e9 * bound) if bound is not None else ENDLESS,
-            trainings=trainings(problem.survey, problem.goal.proven, self._numbers),
+            trainings=trainings(problem.survey, problem.goal.alternatives, self._numbers),
         )
 
     def _ns(self, candidates: list[Candidate]) -> int:

@@ -106,7 +106,7 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     numbers = [] if best is None else sorted(best.given_up)
     gone = [versions[i].commit for i in numbers]
     if best is not None and gone:
-        paths = {commit: goal.proven[commit].path for commit in gone}
+        paths = {commit: goal.alternatives[commit].path for commit in gone}
         without = replace(goal, proven={})
         rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
         lost = problem.survey.specs.keys() - rest.survey.specs.keys()
