@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -17,10 +17,12 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.adapters.replaced import ReplacedFile
 from mvc.adapters.views import extract
 from mvc.ids import BlobId, Root
-from mvc.lossy.reducer import Array, Arrays, Reducer
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.names import DEFAULT_STATE
+
+if TYPE_CHECKING:
+    from mvc.lossy.reducer import Array, Arrays, Reducer
 
 Specs: TypeAlias = Mapping[str, TensorSpec]
 
@@ -129,9 +131,10 @@ class StateFile:
         training = {name: given.arrays[name] for name in specs}
         made = reducer.reduce(before(specs) or None, training, loss=loss, dtypes=given.dtypes)
         contents, coding = given.contents, reducer.pipeline.text
-        arrays = {n: a for n, a in made.arrays.items() if a is not training[n]}
         steps = {contents[n]: StepFrom(ids[n], s, coding) for n, s in made.steps.items()}
-        replaced = {contents[n]: array_bytes(a) for n, a in arrays.items()}
+        replaced = {
+            contents[n]: array_bytes(a) for n, a in made.arrays.items() if a is not training[n]
+        }
         return StateFile(ReplacedFile(self.parsed, replaced, steps))
 
     @property
