@@ -224,9 +224,10 @@ class Service:
             )
 
     def _options(self, branch: str | None, target: str) -> CommitOptions:
-        new = branch is not None and branch not in {ref.name for ref in self._repo.refs()}
         return CommitOptions(
-            branch=branch, new_branch=new, recording=self._recording(branch, target)
+            branch=branch,
+            new_branch=branch is not None,
+            recording=self._recording(branch, target),
         )
 
     def _recording(self, branch: str | None, target: str) -> RecordingNotice:
