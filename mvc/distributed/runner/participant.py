@@ -212,12 +212,13 @@ class Participant:
         """Begins with the first model, which is committed by then."""
         link, layout, service = self._link, self._layout, self._service
         vector, carried = layout.read(self._model), layout.carried_of(self._model)
-        state, parts = save(_apart(layout.state(vector, carried))), list[bytes]()
+        steps = list[int]()
         if service is not None:
-            trained = self.steps if self.rank == 0 else 0
-            steps = [0] * link.size + service.begin(vector, carried, trained)
-            state = save(_apart(layout.state(service.vector, service.carried)))
-            parts = [_STEPS.pack(each) + state for each in steps[-link.size :]]
+            trained = service.begin(vector, carried, self.steps if self.rank == 0 else 0)
+            steps = [0] * (link.size - self.workers) + trained
+            vector, carried = service.vector, service.carried
+        state = save(_apart(layout.state(vector, carried)))
+        parts = [_STEPS.pack(each) + state for each in steps]
         data, _ = link.spread(parts, _STEPS.size + len(state))
         vector, self._carried = layout.split(load(data[_STEPS.size :]))
         layout.write(self._model, vector, self._carried)
