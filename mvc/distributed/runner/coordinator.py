@@ -35,6 +35,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE
+from mvc.text import count
 from mvc.training.pushing import Pusher
 
 _LOG = logging.getLogger("mvc.distributed")
@@ -144,8 +145,9 @@ class Service:
         self.machine.counts, self._radius = self._counts, self.machine.radius
         if not self.goes_on:
             self._commit()
-        workers = f"{self._workers} worker{'s' * (self._workers > 1)}"
-        _LOG.info("%s, %s, %s", workers, self._protocol.name, self._described())
+        _LOG.info(
+            "%s, %s, %s", count(self._workers, "worker"), self._protocol.name, self._described()
+        )
         if self._workers == 1:
             _warn("there is one worker: nothing is averaged")
         return self._steps
