@@ -21,7 +21,7 @@ from mvc.distributed.codecs import VectorLayout, Wire, codec_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Vector, norm_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-__all__ = ["Coordinator", "Counts", "Protocol", "Vector", "VectorLayout", "Worker"]
+__all__ = ["Coordinator", "Counts", "Protocol", "Vector", "Worker"]
 
 PERIOD = 40
 """Updates in which a radius is found where none is given."""
