@@ -86,9 +86,12 @@ class Training:
             )
             return [program.returncode for program in self.programs]
         finally:
-            for pid in self.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.kill()
+
+    def kill(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[int]:
         """Those of this training that live."""
@@ -378,6 +381,4 @@ def test_a_host_whose_packets_are_dropped(
         rounds = training.check()
         assert rounds == list(range(len(rounds))) and rounds
     finally:
-        for pid in training.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        training.kill()
