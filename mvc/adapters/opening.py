@@ -47,7 +47,7 @@ def open_file(
     """
     with fs.open_read(path) as file:
         before = file.identity()
-        yield parse(file, name, unless=unless if strict else lambda: True)
+        yield parse(file, name, unless=unless) if strict else StateFile(parse_file(file, name))
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (
         after.size,
