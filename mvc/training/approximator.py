@@ -79,9 +79,9 @@ class Approximator:
                 made = file.reduced(reducer, before, ids)
             except (DamagedData, StateForgotten):
                 made = file.reduced(reducer, lambda _: {}, {})
-        arrays = made.arrays().arrays
+        approximated, arrays = made.approximated, made.arrays().arrays
         self._held[path] = {
-            t.id: arrays[t.key] for t in made.entry.tensors if t.key in made.approximated
+            t.id: arrays[t.key] for t in made.entry.tensors if t.key in approximated
         }
         return made
 
