@@ -55,8 +55,5 @@ def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[Logica
 
 def whole(parsed: ParsedFile, i: int) -> memoryview:
     """One content in memory, borrowed where it lies there already."""
-    if (borrowed := parsed.borrow(i)) is not None:
-        return borrowed
-    out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data
-    parsed.read(i, 0, out)
-    return out
+    borrowed = parsed.borrow(i)
+    return parsed.copied(i) if borrowed is None else borrowed
