@@ -7,15 +7,12 @@ without a state, as a report, fetches none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
-
-if TYPE_CHECKING:
-    pass
 
 _T = TypeVar("_T")
 

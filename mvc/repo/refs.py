@@ -23,7 +23,7 @@ from mvc.repo.lookup.refs import (
     remote_refs,
     tags,
     tip,
-)  # fmt: skip
+)
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue

@@ -232,7 +232,7 @@ def dropped(context: Context, commit: CommitId, path: str | None = None) -> Drop
     return Dropped(
         commit,
         at,
-        base=next((id_ for id_ in needs if last is not None and id_ == last.base), None),
+        base=last.base if last is not None and last.base in needs else None,
         seconds=0.0 if last is None else last.milliseconds / 1000,
         time_ns=recorded.entry.time_ns,
         proven_ns=None if proven is None else proven.recorded_ns,
