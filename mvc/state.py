@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from mvc.adapters.python.state import LazyTensor
     from mvc.adapters.served_version import ServedVersion, decode_served, encode_served
-    from mvc.adapters.state_file import StateFile, root_of
+    from mvc.adapters.state_file import StateFile
     from mvc.model.hashing import blob_id
     from mvc.model.tensor import DTYPES
     from mvc.repo.diff.distance import Distance, as_numpy, distance_of
@@ -34,7 +34,6 @@ __all__ = [
     "decode_served",
     "distance_of",
     "encode_served",
-    "root_of",
     "tensor_bytes",
     "tensor_spec",
 ]
@@ -51,7 +50,6 @@ _IN = {
     "decode_served": "mvc.adapters.served_version",
     "distance_of": "mvc.repo.diff.distance",
     "encode_served": "mvc.adapters.served_version",
-    "root_of": "mvc.adapters.state_file",
     "tensor_bytes": "mvc.adapters.python.arrays",
     "tensor_spec": "mvc.adapters.python.arrays",
 }
