@@ -486,8 +486,11 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
     if request.options.detached:
         return ()
     name = BRANCH + at.branch if at.branch else HEAD
-    tag = request.options.tag
-    return (RefChange(name if tag is None else TAG + tag, at.commit, made),)
+    return (
+        RefChange(
+            name if request.options.tag is None else TAG + request.options.tag, at.commit, made
+        ),
+    )
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -> Commit:
