@@ -33,8 +33,8 @@ from mvc.store.writing.content_writer import ContentWriter
 class Alternative(Struct, frozen=True):
     """How something outside of mvc makes the file ``path`` of a version again.
 
-    It takes ``seconds``, from the version ``base``. ``needs``: the files that it reads, by version
-    and path, beside what the version carries.
+    It takes ``seconds``, from the version ``base``, one of those that this version needs.
+    ``needs``: the files that it reads, by version and path, beside what the version carries.
     """
 
     base: CommitId
@@ -55,10 +55,13 @@ def cost(
 ) -> Cost:
     """The cost of a version, or of its file ``path``, without the bytes that ``besides`` has."""
     graph, rates, walks, stored = context.store.graph, context.store.rates, [], 0
+    there = {
+        content.id
+        for entry in manifests.of_commit(context, besides).entries
+        for content in entry.contents
+    }
     entries = manifests.of_commit(context, commit).entries
     files = [entry for entry in entries if path in (None, entry.path)]
-    other = manifests.of_commit(context, besides)
-    there = {content.id for entry in other.entries for content in entry.contents}
     for content in {content.id: content for entry in files for content in entry.contents}.values():
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
             steps = plan(graph, [content.id], start).steps
@@ -110,6 +113,21 @@ def _check_same(file: StateFile, entry: FileEntry) -> None:
 # -- dropping ----------------------------------------------------------------------------------
 
 
+def is_proven(context: Context, commit: CommitId, alternative: Alternative) -> bool:
+    """Whether a replay on this repository made these weights of a version that carries a recipe.
+
+    A base that the version does not need does not count: it could be forgotten, or be made from
+    the version itself.
+    """
+    known = commits.find(context.store.snapshot, commit)
+    return (
+        known is not None
+        and bool(known[1].attached)
+        and alternative.base in known[1].needs
+        and availability.proof(context, commit, alternative.path) is not None
+    )
+
+
 def drop(
     context: Context, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
@@ -127,7 +145,7 @@ def drop(
         carried = manifests.of_commit(context, commit).attached
         for version, path in (*((commit, entry.path) for entry in carried), *each.needs):
             needed[version, path] = _file(context, version, path)
-        if not carried or availability.proof(context, commit, each.path) is None:
+        if not is_proven(context, commit, each):
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
@@ -137,7 +155,11 @@ def drop(
     _check_whole(context, needed)
 
     def make() -> Entry:
-        going = {id_: each for id_, each in alternatives.items() if not _is_dropped(context, id_)}
+        going = {
+            id_: each
+            for id_, each in alternatives.items()
+            if availability.dropped(context, id_) is None
+        }
         if not going:
             raise _NothingToDo
         for version in {*going, *(version for version, _ in needed)}:
@@ -161,10 +183,6 @@ def drop(
 
 class _NothingToDo(Exception):
     """The weights were dropped already."""
-
-
-def _is_dropped(context: Context, commit: CommitId) -> bool:
-    return availability.dropped(context, commit) is not None
 
 
 def _file(context: Context, commit: CommitId, path: str) -> FileEntry:

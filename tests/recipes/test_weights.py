@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from msgspec.structs import replace
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -381,6 +382,21 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
         assert kinds[first] == "recipe"
         assert kinds[second] != "recipe"
         assert chain.repo.storage.stats().kinds["recipe"] == 1
+
+
+def test_no_weights_are_dropped_for_a_version_that_is_made_from_them(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    for each in (first, second):
+        prove(repo.context, each, "model.safetensors", 5, second if each == first else first)
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        found = recipes.alternatives(chain.repo)
+        found[first] = replace(found[first], base=second)
+        assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.given_up == (
+            second,
+        )
+        with pytest.raises(CannotRetrain, match="is not proven"):
+            chain.repo.storage.drop_weights(found)
 
 
 @pytest.mark.parametrize(("weight", "gone"), [(None, False), (1e-3, False), (1e12, True)])

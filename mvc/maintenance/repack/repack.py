@@ -16,7 +16,7 @@ from mvc.maintenance.repack.plan import LayoutMetrics, RepackCurve, RepackPlan, 
 from mvc.maintenance.repack.planner import ALIKE, curve, planned
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
-from mvc.maintenance.weights import drop
+from mvc.maintenance.weights import drop, is_proven
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -40,14 +40,20 @@ def repack(
 ) -> Repacked:
     """Plans and executes; does both again if another operation rewrites the store meanwhile.
 
-    Weights that go are dropped first: the layout of the rest does not rely on them. Raises
-    Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
+    Weights that go are dropped first: the layout of the rest does not rely on them. Alternatives
+    that are not proven do not count. Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing
+    has changed.
     """
+    goal = replace(
+        goal,
+        alternatives={
+            id_: each for id_, each in goal.alternatives.items() if is_proven(context, id_, each)
+        },
+    )
     if goal.alternatives and not dry_run:
         plan = repack(context, goal, dry_run=True, progress=progress).plan
         drop(context, {id_: goal.alternatives[id_] for id_ in plan.given_up}, reason=reason)
-        goal = replace(goal, alternatives={})
-        rest = repack(context, goal, reason=reason, progress=progress)
+        rest = repack(context, replace(goal, alternatives={}), reason=reason, progress=progress)
         return replace(rest, plan=replace(rest.plan, given_up=plan.given_up, prices=plan.prices))
     if not dry_run:
         context.store.check_writable("repacked")
