@@ -237,8 +237,9 @@ class _Line:
     def _have(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
         """For a content that is stored already: records its deployment if that is missing."""
         target, time_ns = self._options.deploy, checkpoint.time_ns
-        known = self._repo.deployments(rev=commit)
-        if target is not None and (target, time_ns) not in {(d.target, d.time_ns) for d in known}:
+        if target is not None and time_ns not in {
+            each.time_ns for each in self._repo.deployments(target, rev=commit)
+        }:
             self._repo.deploy(commit, target, at=time_ns, anyway=self._options.anyway)
         return self._imported(checkpoint, commit, checkpoint.size, None)
 
@@ -247,7 +248,8 @@ class _Line:
 
         One that was deployed but is on no branch comes next in the line.
         """
-        due = [*self._by_time[checkpoint.time_ns], *filter(None, [self._previous])]
+        # Whether it is the end again, the commit finds: looking here would read the files twice.
+        due = [*self._by_time[checkpoint.time_ns], *filter(None, {self._previous} - {self.end})]
         wanted: dict[str, bytes] = {}
         for id_ in due:
             with suppress(StateForgotten, DamagedData):
