@@ -141,9 +141,9 @@ class Output:
         row, over the columns' own. Columns empty in every row are left out. On a terminal those
         that may give are shortened.
         """
-        every = [[*map(printable, row)] for row in rows]
+        every = [*rows]
         given = titled(columns) if isinstance(columns, str) else columns
-        cells = zip(given, *every[:most], strict=True)
+        cells = zip(given, *(map(printable, row) for row in every[:most]), strict=True)
         filled = [(column, [column.title, *texts]) for column, *texts in cells if any(texts)]
         if self.width is not None:
             filled = fitted(filled, self.width - len(indent))
