@@ -29,7 +29,7 @@ BUDGET = {
     "codecs": 1_494,
     "distributed": 1_655,
     "frameworks": 2_629,
-    "importing": 413,
+    "importing": 412,
     "io": 1_406,
     "lossy": 2_130,
     "maintenance": 5_748,

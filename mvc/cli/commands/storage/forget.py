@@ -103,12 +103,14 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
         return 1
     if not args.dry_run:
         chosen = storage.forget(chosen, reason=args.reason or "")
-    made = [each for each in storage.receipts() if each.number == chosen.number]
+    receipts = () if chosen.number is None else storage.receipts()
+    made = [each for each in receipts if each.number == chosen.number]
     told = {"dry_run": args.dry_run, "number": chosen.number, "receipt": made[0] if made else None}
     if not session.answered("mvc.forget/1", told | _json(chosen, cost)):
         for receipt in made:
-            states = count(len(receipt.states), "state")
-            session.note(f"Forgot {states}; 'mvc gc' removes the bytes")
+            session.note(
+                f"Forgot {count(len(receipt.states), 'state')}; 'mvc gc' removes the bytes"
+            )
             if session.verbosity >= 0:
                 print_receipt(session, receipt)
     return int(bool(chosen.already) and not chosen.commits)
