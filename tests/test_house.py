@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 445,
     "probing": 835,
     "recipes": 1_622,
-    "remote": 5_771,
+    "remote": 5_770,
     "repo": 6_317,
     "report": 665,
     "server": 1_236,

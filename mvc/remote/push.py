@@ -493,15 +493,14 @@ class _Push:
         noted = _note_refs(context, remote, updates)
         is_told = not self.denied and not self.not_forgotten()
         place = None if self._last is None else self._last.place
-        if place is not None and not is_told:
-            known = self._known or KnownPlace(self._identity, Place(0, b""))
-            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
-        elif place is not None:
+        known = self._known or KnownPlace(self._identity, Place(0, b""))
+        if place is not None and is_told:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}
             tips = tuple(map(bytes, tips_of(now)))
             known = KnownPlace(self._identity, place, tips, there=self._end)
+        if place is not None:
             keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place

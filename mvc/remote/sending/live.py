@@ -18,7 +18,7 @@ from mvc.remote.statements import Buried
 from mvc.remote.transport import Slice, Wanted
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
-from mvc.repo.statements.live import Deployed, live_at, same_until
+from mvc.repo.statements.live import live_at, same_until
 from mvc.store.format import read_features
 from mvc.store.snapshot import JOURNAL
 
@@ -28,7 +28,7 @@ _MOST_HELD = 64  # versions that a receiver has
 
 
 class LiveMark:
-    """A text that is another one whenever something else is live on ``target``: ``live`` as of it.
+    """A text that is another one whenever something else is live on ``target``.
 
     A look costs a call of the system while nothing is recorded and no dated deployment becomes due.
     Raises InvalidName.
@@ -37,7 +37,6 @@ class LiveMark:
     def __init__(self, context: Context, target: str) -> None:
         check_ref("deployment target", target)
         self._context, self._target = context, target
-        self.live: Deployed | None = None
         self._journal = context.store.folder / JOURNAL
         self._seen: FileIdentity | None = None
         self._mark, self._valid_ns = "", range(0)
@@ -54,15 +53,13 @@ class LiveMark:
         seen, now = store.fs.stat(self._journal), store.clock.now_ns()
         if seen is None or seen != self._seen or now not in self._valid_ns:
             snapshot = self._context.fresh()
-            live = self.live = None
+            live = None
             with suppress(NoDeployment, UnknownTarget):
-                live = self.live = live_at(self._context, None, self._target)
+                live = live_at(self._context, None, self._target)
             self._mark = NOTHING_LIVE if live is None else f"{live.sequence}-{live.commit.hex()}"
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
-            (generation, position), self._read = (
-                self._read,
-                (snapshot.generation, snapshot.position),
-            )
+            generation, position = self._read
+            self._read = snapshot.generation, snapshot.position
             if snapshot.generation != generation or any(
                 each.entry.states or each.entry.forgets for each in snapshot.entries(position)
             ):

@@ -34,10 +34,7 @@ from mvc.store.store import CONFIG
 if TYPE_CHECKING:
     from mvc.remote.sending.live import LiveMark
 
-
 _LOOK = 0.5  # seconds between two looks at what is live
-
-
 _MARKS = 256  # targets whose live version is remembered
 
 
