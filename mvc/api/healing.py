@@ -68,5 +68,11 @@ def _folder(path: PathName) -> Path:
     """The ``.mvc`` of the repository that ``path`` means, whether it can be opened or not."""
     files = FileSystem()
     start = files.realpath(Path(path))
-    around = (each / FOLDER for each in (start, *start.parents))
-    return next((each for each in around if files.stat(each) is not None), start / FOLDER)
+    return next(
+        (
+            each / FOLDER
+            for each in (start, *start.parents)
+            if files.stat(each / FOLDER) is not None
+        ),
+        start / FOLDER,
+    )

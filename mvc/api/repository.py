@@ -566,16 +566,18 @@ class Repository(Unpicklable):
         load = partial(manifests.of_commit, self.context, self.find(rev))
         return with_states(self.context, load)
 
-    def open_file(self, rev: Rev, path: str) -> VersionFile:
+    def open_file(self, rev: Rev, path: str, *, counted: bool = True) -> VersionFile:
         """A file of a version, open to read as a binary file; ``tensors`` gives some by key.
 
+        ``counted``: whether the version counts as asked for (``storage.queries``).
         Raises UnknownPath, StateForgotten, WeightsDropped; reading raises DamagedData.
         """
         from mvc.repo.checkout.reader import open_file
 
         commit = self.find(rev)
         file = with_states(self.context, lambda: open_file(self.context, commit, path))
-        queries.note(self.context, [commit])
+        if counted:
+            queries.note(self.context, [commit])
         return file
 
     def attachment(self, rev: Rev, name: str) -> Any:

@@ -367,7 +367,7 @@ class _Replay:
         gone = self._repo.availability(self._commit)
         stored = None
         if not isinstance(gone, Dropped) or gone.stored:
-            stored = self._repo.open_file(self._commit, self.entry.path)
+            stored = self._repo.open_file(self._commit, self.entry.path, counted=False)
         found = []
         for key in sorted({*here, *there}):
             a, b = there.get(key), here.get(key)

@@ -109,6 +109,6 @@ def stored(
     fitting = [t for t in entry.tensors if t.view is None and specs.get(t.key) == t.spec]
     found = {t.key: held[t.id] for t in fitting if t.id in held}
     if missing := [tensor.key for tensor in fitting if tensor.key not in found]:
-        tensors = repo.open_file(version, entry.path).tensors(missing)
+        tensors = repo.open_file(version, entry.path, counted=False).tensors(missing)
         found |= StateFile.of(tensors).arrays().arrays
     return found

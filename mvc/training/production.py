@@ -148,7 +148,7 @@ class StateReducer:
         entry = entries.get(training_path(self._name))
         if version is None or entry is None or entry.format != "state":
             return {}
-        file = self._repo.open_file(version, entry.path)
+        file = self._repo.open_file(version, entry.path, counted=False)
         arrays = file.tensors([t.key for t in entry.tensors if t.key.startswith("decisions.")])
         found: Mapping[str, Any] = file.nested(lambda _, key: arrays.get(key)).get("decisions")
         return found or {}

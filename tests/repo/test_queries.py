@@ -57,6 +57,8 @@ def test_each_way_of_asking_counts(repo: mvc.Repository, tmp_path):
         assert version.id == ids[0]
         break
     assert counts(repo) == {ids[0]: 4, ids[1]: 4, ids[2]: 4}
+    repo.open_file("main", "m.safetensors", counted=False)
+    assert counts(repo) == {ids[0]: 4, ids[1]: 4, ids[2]: 4}
     with pytest.raises(UnknownPath):
         repo.checkout(ids[0], path="absent")
     list(repo.log())

@@ -122,6 +122,16 @@ def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
         check(repo, served)
 
 
+@pytest.mark.parametrize("pipeline", [LC, "topk:0.25 | xor | sparse | zstd:1"])
+def test_what_a_recorder_reads_is_no_query(tmp_path: Path, pipeline: str) -> None:
+    with start(tmp_path) as repo:
+        for _ in range(2):  # the second one goes on from what the first one stored
+            run = adam()
+            with mvc.Recorder(repo, run.model, run.optimizer, pipeline=pipeline) as recorder:
+                recorder.step(run.train())
+        assert repo.storage.queries().asked == {}
+
+
 def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
     quantise = reducer.quantise

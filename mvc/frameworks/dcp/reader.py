@@ -64,7 +64,7 @@ class MvcReader(StorageReader):
         file = repo.open_file(self._commit, self._path)
         if not (file.entry.tensors or file.entry.format == "state"):
             raise UnknownPath(f"{self._commit.short} has no tensors at {self._path}")
-        objects = repo.open_file(self._commit, beside) if beside in paths else None
+        objects = repo.open_file(self._commit, beside, counted=False) if beside in paths else None
         self._state = _State(file, objects)
         return self._state.metadata
 
