@@ -65,16 +65,16 @@ class FolderTransport:
 
     def _identity(self) -> tuple[object, ...]:
         folder = self.context.store.folder
-        there = self.fs.stat(folder)
-        lacking = [name for name in (FORMAT, JOURNAL) if self.fs.stat(folder / name) is None]
+        found = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
+        there = self.fs.stat(folder)  # last: what is lacking may just have gone with it
+        lacking = [name for name in (FORMAT, JOURNAL) if found[name] is None]
         if there is None or lacking:
             without = "" if there is None else f": its folder has no {lacking[0]}"
             raise NotARepository(
                 f"the repository {printable(str(folder.parent))} is away{without}",
                 hint="what is served stays as it is; its record is followed once it is back",
             )
-        identity = self.context.store.snapshot.identity
-        return there.device, there.inode, identity, self.fs.stat(folder / CONFIG)
+        return there.device, there.inode, self.context.store.snapshot.identity, found[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
         """As of the last change of the journal."""
