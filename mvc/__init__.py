@@ -17,10 +17,22 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.adapters.state_file import root_of
-    from mvc.api import Repository, clone, heal, visit
-    from mvc.api.node_status import nodes
+    from mvc.api import (
+        CommitOptions,
+        CommitResult,
+        Deployed,
+        FileOptions,
+        FsckReport,
+        Live,
+        LogEntry,
+        LogOptions,
+        Repository,
+        clone,
+        heal,
+        nodes,
+        visit,
+    )
     from mvc.importing.checkpoints import import_checkpoints
-    from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.export import export_model
     from mvc.models.models import Architecture, describe_model, load_model
@@ -28,10 +40,6 @@ if TYPE_CHECKING:
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import constructed
     from mvc.recipes.verbs import record, retrain, retraining
-    from mvc.repo.commit.request import CommitOptions, FileOptions
-    from mvc.repo.commit.result import CommitResult
-    from mvc.repo.history.log import LogEntry, LogOptions
-    from mvc.repo.statements.live import Deployed, Live
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.serving.follower import Follower, Following
@@ -85,41 +93,41 @@ __all__ = [
 
 _LAZY = {
     "Architecture": "mvc.models.models",
-    "CommitOptions": "mvc.repo.commit.request",
-    "FileOptions": "mvc.repo.commit.request",
-    "CommitResult": "mvc.repo.commit.result",
-    "Deployed": "mvc.repo.statements.live",
+    "CommitOptions": "mvc.api",
+    "FileOptions": "mvc.api",
+    "CommitResult": "mvc.api",
+    "Deployed": "mvc.api",
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
     "Following": "mvc.serving.follower",
-    "FsckReport": "mvc.maintenance.report",
+    "FsckReport": "mvc.api",
     "Loaded": "mvc.training.resume",
-    "Live": "mvc.repo.statements.live",
-    "LogEntry": "mvc.repo.history.log",
-    "LogOptions": "mvc.repo.history.log",
+    "Live": "mvc.api",
+    "LogEntry": "mvc.api",
+    "LogOptions": "mvc.api",
     "Probe": "mvc.probing.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
-    "Repository": "mvc.api.repository",
+    "Repository": "mvc.api",
     "Requirements": "mvc.pipelines.requirements",
     "Resumed": "mvc.training.resume",
-    "clone": "mvc.api.clone",
+    "clone": "mvc.api",
     "describe_model": "mvc.models.models",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
-    "heal": "mvc.api.healing",
+    "heal": "mvc.api",
     "import_checkpoints": "mvc.importing.checkpoints",
     "load": "mvc.training.resume",
     "load_model": "mvc.models.models",
     "constructed": "mvc.recipes.making",
-    "nodes": "mvc.api.node_status",
+    "nodes": "mvc.api",
     "probe": "mvc.probing.probe",
     "record": "mvc.recipes.verbs",
     "resume": "mvc.training.resume",
     "retrain": "mvc.recipes.verbs",
     "retraining": "mvc.recipes.verbs",
     "root_of": "mvc.adapters.state_file",
-    "visit": "mvc.api.clone",
+    "visit": "mvc.api",
     "watch": "mvc.training.recorder",
     "write_report": "mvc.report.page",
 }

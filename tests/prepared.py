@@ -3,7 +3,8 @@
 A process of ``mvc.recipes.worker`` imports for seconds before it trains for milliseconds.
 Where a test is about what a replay does, and not about how its process starts, the fixture
 ``prepared`` gives it a fork of a process that has the imports behind it: with the arguments,
-variables, folder and pipes that it asked for, and a child of the tests' process as any other.
+variables, folder, streams and pipe that it asked for, and a child of the tests' process as any
+other.
 
 This module uses ``Popen._execute_child`` and ``_close_pipe_fds``, which are private.
 """
@@ -102,6 +103,7 @@ class _Popen(subprocess.Popen[Any]):
             return
         pipes = [named[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         theirs = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
+        theirs += named["pass_fds"]
         job = {
             "args": args[len(_COMMAND) :],
             "variables": dict(variables),
@@ -132,7 +134,7 @@ def prepared(forking: Forking, monkeypatch: pytest.MonkeyPatch) -> None:
 def _next_job(forks: socket.socket) -> dict[str, Any]:
     """Returns in a new process for each job; in this one it does not return."""
     while True:
-        data, fds, _, _ = socket.recv_fds(forks, 1 << 20, 3)
+        data, fds, _, _ = socket.recv_fds(forks, 1 << 20, 4)
         if not data:
             sys.exit(0)
         ours, its = os.pipe()
@@ -141,11 +143,14 @@ def _next_job(forks: socket.socket) -> dict[str, Any]:
                 os.write(its, str(pid).encode())
                 os._exit(0)
             forks.close()
-            for number, fd in enumerate(fds):
+            *streams, pipe = fds
+            for number, fd in enumerate(streams):
                 os.dup2(fd, number)
-            for fd in (*fds, ours, its):
+            for fd in (*streams, ours, its):
                 os.close(fd)
-            return dict(json.loads(data))
+            job = dict(json.loads(data))
+            job["args"][-1] = str(pipe)
+            return job
         os.waitpid(between, 0)
         forks.send(os.read(ours, 32))
         for fd in (*fds, ours, its):

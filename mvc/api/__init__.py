@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mvc.api.given import opened, version_with
     from mvc.api.healing import heal, rebuild_index
     from mvc.api.node_status import NodeStatus, nodes
-    from mvc.api.remotes import RemoteRefs, Remotes, Tracking, refs_of
+    from mvc.api.remotes import refs_of
     from mvc.api.repository import Repository
     from mvc.api.storage import Storage
     from mvc.io.ssh_keygen import Checked
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.receipts import ForgottenState, Receipt
     from mvc.maintenance.repack.plan import LayoutMetrics
     from mvc.maintenance.repack.repack import Repacked
-    from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
-    from mvc.maintenance.retention import Best, Retention
+    from mvc.maintenance.report import FsckReport, Problem, Repaired
     from mvc.maintenance.stats import Stats
     from mvc.maintenance.weights import Alternative
     from mvc.model.commit import Commit
@@ -71,7 +70,6 @@ __all__ = [
     "Alternative",
     "Annotation",
     "Availability",
-    "Best",
     "Checked",
     "Chosen",
     "CloneOptions",
@@ -92,7 +90,6 @@ __all__ = [
     "FsckReport",
     "GitCode",
     "Gone",
-    "Healed",
     "History",
     "Identified",
     "Interrupted",
@@ -112,13 +109,10 @@ __all__ = [
     "Ref",
     "RefUpdate",
     "Relation",
-    "RemoteRefs",
-    "Remotes",
     "Repacked",
     "Repaired",
     "Repository",
     "Restored",
-    "Retention",
     "Rev",
     "Scratch",
     "Stats",
@@ -127,7 +121,6 @@ __all__ = [
     "Stored",
     "TensorDiff",
     "TensorSpec",
-    "Tracking",
     "Transferred",
     "Tuning",
     "Undoing",
@@ -159,7 +152,6 @@ _IN = {
     "Alternative": "mvc.maintenance.weights",
     "Annotation": "mvc.repo.statements.annotations",
     "Availability": "mvc.repo.lookup.availability",
-    "Best": "mvc.maintenance.retention",
     "Checked": "mvc.io.ssh_keygen",
     "Chosen": "mvc.maintenance.forget",
     "CloneOptions": "mvc.remote.clone",
@@ -180,7 +172,6 @@ _IN = {
     "FsckReport": "mvc.maintenance.report",
     "GitCode": "mvc.repo.worktree.git_code",
     "Gone": "mvc.repo.lookup.availability",
-    "Healed": "mvc.maintenance.report",
     "History": "mvc.maintenance.overview",
     "Identified": "mvc.repo.worktree.identify",
     "Interrupted": "mvc.repo.context",
@@ -201,13 +192,10 @@ _IN = {
     "Ref": "mvc.repo.lookup.refs",
     "RefUpdate": "mvc.remote.transfer",
     "Relation": "mvc.repo.content.relation",
-    "RemoteRefs": "mvc.api.remotes",
-    "Remotes": "mvc.api.remotes",
     "Repacked": "mvc.maintenance.repack.repack",
     "Repaired": "mvc.maintenance.report",
     "Repository": "mvc.api.repository",
     "Restored": "mvc.repo.checkout.checkout",
-    "Retention": "mvc.maintenance.retention",
     "Rev": "mvc.repo.lookup.revisions",
     "Scratch": "mvc.repo.scratch",
     "Stats": "mvc.maintenance.stats",
@@ -216,7 +204,6 @@ _IN = {
     "Stored": "mvc.repo.lookup.availability",
     "TensorDiff": "mvc.repo.content.compare",
     "TensorSpec": "mvc.model.tensor",
-    "Tracking": "mvc.api.remotes",
     "Transferred": "mvc.remote.transfer",
     "Tuning": "mvc.repo.opening",
     "Undoing": "mvc.repo.oplog.undo",

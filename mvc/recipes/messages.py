@@ -1,6 +1,6 @@
 """What ``replay`` and the process that trains again tell each other: jobs, and events of them.
 
-Each is a line of JSON. That process is ``mvc.recipes.worker``.
+That process is ``mvc.recipes.worker``.
 """
 
 from __future__ import annotations

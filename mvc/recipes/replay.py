@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import os
-import selectors
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
 
@@ -403,8 +403,8 @@ def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
 class _Worker:
     """The process that does jobs: one after the other, as long as their variables are the same.
 
-    It ends with the block, and with this process: it watches its stdin. After ``deadline`` its
-    events end.
+    Jobs and events go through a pipe, of which the process keeps one end: it ends with this
+    process. After ``deadline`` its events end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -413,8 +413,7 @@ class _Worker:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._variables: Mapping[str, str] = {}
-        self._read = b""
-        self._event: Event | None = None  # the last one of the present job
+        self._idle = False
 
     def __enter__(self) -> Self:
         return self
@@ -428,65 +427,50 @@ class _Worker:
 
     def begin(self, job: Job, variables: Mapping[str, str], *, timeout: float | None) -> None:
         """Hands a job to the process if it is idle, or to a new one."""
-        if (
-            self._process is None
-            or not isinstance(self._event, Idle)
-            or variables != self._variables
-        ):
+        if not self._idle or variables != self._variables:
             self._end()
-            self._process = self._started(variables)
-            self._variables, self._read = variables, b""
+            self._start(variables)
         self.log.write_bytes(b"")
         self.deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-        self._event = None
-        assert self._process.stdin is not None
+        self._idle = False
         with suppress(OSError):  # it has ended, which its events say
-            self._process.stdin.write(json.encode(job) + b"\n")
-            self._process.stdin.flush()
+            self._pipe.send_bytes(json.encode(job))
 
     def events(self) -> Iterator[Event | None]:
         """What the process tells until it is idle, and None where it has been silent for a while.
 
         Ends with the process, though a child of it may keep the pipe open, and at the deadline.
         """
-        process = self._process
-        if process is None or process.stdout is None:
-            return
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while (
-                not isinstance(self._event, Idle) and (left := self.deadline - time.monotonic()) > 0
-            ):
-                line, ends, rest = self._read.partition(b"\n")
-                if ends:
-                    self._read = rest
-                    with suppress(ValueError):  # else the start of the interpreter printed it
-                        self._event = json.decode(line, type=Event)
-                        yield self._event
-                elif selector.select(min(left, _SILENT)):
-                    data = os.read(process.stdout.fileno(), 1 << 16)
-                    if not data:
-                        return
-                    self._read += data
-                elif process.poll() is not None:
+        while not self._idle and (left := self.deadline - time.monotonic()) > 0:
+            if self._pipe.poll(min(left, _SILENT)):
+                try:
+                    event = json.decode(self._pipe.recv_bytes(), type=Event)
+                except (EOFError, OSError):
                     return
-                else:
-                    yield None
+                self._idle = isinstance(event, Idle)
+                yield event
+            elif self._process is None or self._process.poll() is not None:
+                return
+            else:
+                yield None
 
-    def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", "-m", "mvc.recipes.worker", str(os.getpid())]
+    def _start(self, variables: Mapping[str, str]) -> None:
+        self._pipe, there = Pipe()
+        command = [sys.executable, "-P", "-m", "mvc.recipes.worker"]
         try:
-            with self.log.open("ab") as log:
-                return subprocess.Popen(  # noqa: S603 - our own module
-                    command,
+            with there, self.log.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603 - our own module
+                    [*command, str(os.getpid()), str(there.fileno())],
                     env=dict(variables),
                     cwd=self._folder,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
                     stderr=log,
+                    pass_fds=[there.fileno()],
                 )
         except OSError as error:
             raise CannotRetrain(f"no process can be started: {error.strerror}") from error
+        self._variables = variables
 
     def _end(self) -> None:
         if (process := self._process) is None:
@@ -496,8 +480,5 @@ class _Worker:
         self.deadline = time.monotonic() + _ORPHAN
         for _ in self.events():  # unless it was idle, its fork ends with it, and with that the pipe
             pass
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        self._process = None
+        self._pipe.close()
+        self._process, self._idle = None, False

@@ -1,9 +1,9 @@
-"""The process that trains again: ``python -m mvc.recipes.worker PARENT``, started by ``replay``.
+"""The process that trains again: ``python -m mvc.recipes.worker PARENT PIPE``, by ``replay``.
 
-Jobs come on stdin and events go to stdout, one JSON object a line; what a training prints goes to
-stderr. On Linux each job is done by a fork of this process, which imports torch once, so no
+Jobs come and events go through the pipe, a descriptor that ``replay`` hands on; each is a JSON
+object. On Linux each job is done by a fork of this process, which imports torch once, so no
 training sees what another one left behind; a job that says so is done by the process itself, and
-is its last one. A process that works ends when its stdin does, so that it never outlives who
+is its last one. A process that works ends when the pipe does, so that it never outlives who
 started it.
 """
 
@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import torch
 from msgspec import json
@@ -40,42 +41,34 @@ from mvc.training.state.rng import check_rng, set_rng_state
 _EVERY = 0.1  # seconds between two reports of progress
 
 
-def main(parent: int) -> int:
+def main(parent: int, pipe: Connection[Any, Any]) -> int:
     """Does jobs until there are no more; returns the exit code."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     _end_with(parent)
-    while (job := _next_job()) is not None:
+    while (job := _next_job(pipe)) is not None:
         if not job.fork:
-            return _do(job, events)
+            return _do(job, pipe)
         torch.optim.SGD([torch.zeros(1)])  # imports what the first optimizer needs
         server = os.getpid()
         worker = os.fork()
         if worker == 0:
             _end_with(server)
-            _end(_do(job, events))
+            _end(_do(job, pipe))
         os.waitpid(worker, 0)
-        _tell(events, Idle())
+        _tell(pipe, Idle())
     return 0
 
 
-def _next_job() -> Job | None:
-    """Reads without ``sys.stdin``, which reads ahead. None if there are no more."""
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(0, 1 << 16)
-        if not part:
-            return None
-        line += part
-    return json.decode(line, type=Job)
+def _next_job(pipe: Connection[Any, Any]) -> Job | None:
+    """None if there are no more."""
+    try:
+        return json.decode(pipe.recv_bytes(), type=Job)
+    except EOFError:
+        return None
 
 
-def _do(job: Job, events: TextIO) -> int:
+def _do(job: Job, events: Connection[Any, Any]) -> int:
     """Does one job; returns the exit code."""
-    stdin = os.dup(0)
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    threading.Thread(target=_end_with_pipe, args=(stdin,), daemon=True).start()
+    threading.Thread(target=_end_with_pipe, args=(events.fileno(),), daemon=True).start()
     os.chdir(job.folder)
     try:
         with Repository.open(job.repository, discover=False) as repo:
@@ -103,9 +96,8 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_with_pipe(pipe: int) -> None:
-    """Reads without a lock of Python's, which, held for ever, would stop every forked process."""
-    while os.read(pipe, 1):
-        pass
+    """During a job nothing comes but the end of the pipe."""
+    os.read(pipe, 1)
     os._exit(3)
 
 
@@ -117,11 +109,11 @@ def _end_with(parent: int) -> None:
             os._exit(3)
 
 
-def _tell(events: TextIO, event: Event) -> None:
-    print(json.encode(event).decode(), file=events, flush=True)
+def _tell(events: Connection[Any, Any], event: Event) -> None:
+    events.send_bytes(json.encode(event))
 
 
-def _work(repo: Repository, job: Job, events: TextIO) -> None:
+def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     commit = CommitId.parse(job.version)
     recipe = Recipe.decode(attached_bytes(repo, commit, RECIPE))
     recorded = Environment.decode(attached_bytes(repo, commit, environment.NAME), recipe.packages)
@@ -202,4 +194,4 @@ def _prepare(
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), Connection(int(sys.argv[2]))))
