@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -40,15 +40,18 @@ STAGES = "stages"
 LC = "lc"
 """The feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
 
+Costs: TypeAlias = Mapping[int, tuple[float, float]]
+"""By width of an element: nanoseconds for each raw and for each stored byte."""
+
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
 
 class Stage(Struct, frozen=True):
-    """Name and parameters as written; what it takes and gives.
+    """One stage of a line. Its class is all that is said about it.
 
-    ``usage`` is its grammar, and the first line of its docstring what people are told about it. A
-    stage without ``gives`` hands on what it took.
+    ``text``: name and parameters as written. ``usage`` begins with the name. The first line of the
+    docstring is what people are told. A stage without ``gives`` hands on what it took.
     """
 
     text: str
@@ -63,6 +66,7 @@ class Stage(Struct, frozen=True):
     lossy: ClassVar[bool] = False
     feature: ClassVar[str]  # of the repository's format; only of stages that records name
     decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
+    costs: ClassVar[Costs] = {}  # of decoding, by tests/benchmarks/bench_rates.py; {}: next to none
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -81,6 +85,10 @@ class Stage(Struct, frozen=True):
         """What it looks at or changes at once, in words."""
         of_tensors = "all tensors" if self.scope == "group" else "each tensor"
         return "the version" if self.decides else of_tensors
+
+    def costs_in(self, operator: str) -> Costs:  # noqa: ARG002
+        """What decoding takes in a pipeline with this operator."""
+        return self.costs
 
     def full(self) -> Stage | None:
         """What stands in its place for records without a base, if anything."""

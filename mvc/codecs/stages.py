@@ -8,13 +8,14 @@ is an exclusive or, coded as byte planes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
 
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stage import DELTAS, STAGES, WORDS, Kind, Stage, whole
+from mvc.codecs.stage import DELTAS, STAGES, WORDS, Costs, Kind, Stage, whole
 from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_segments, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
@@ -38,6 +39,7 @@ class Sub(_Delta, frozen=True):
     usage = "sub"
     gives = Kind.DIFFERENCES
     operator = "sub"
+    costs: ClassVar[Costs] = {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.008, 0.0)}
 
 
 class Xor(_Delta, frozen=True):
@@ -46,6 +48,7 @@ class Xor(_Delta, frozen=True):
     usage = "xor"
     gives = Kind.PATTERNS
     operator = "xor"
+    costs: ClassVar[Costs] = {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.009, 0.0)}
 
 
 class WholeSteps(_Delta, frozen=True):
@@ -57,7 +60,22 @@ class WholeSteps(_Delta, frozen=True):
     feature = STAGES
 
 
-class Zigzag(Stage, frozen=True):
+class WordStage(Stage, frozen=True):
+    """Maps words to others of the same width, each by itself, and back; 0 to 0."""
+
+    takes = WORDS
+    needs = "words, not bytes or streams, before it"
+
+    @abstractmethod
+    def forward(self, words: Words) -> None:
+        """Maps ``words`` in place."""
+
+    @abstractmethod
+    def back(self, words: Words) -> None:
+        """Undoes ``forward``, in place."""
+
+
+class Zigzag(WordStage, frozen=True):
     """folds the sign of a difference into its lowest bit"""
 
     usage = "zigzag"
@@ -66,6 +84,12 @@ class Zigzag(Stage, frozen=True):
     needs = "the differences of sub directly before it"
     delta = True
     feature = FIRST
+
+    def forward(self, words: Words) -> None:
+        zigzag(words)
+
+    def back(self, words: Words) -> None:
+        unzigzag(words)
 
 
 class Elide(Stage, frozen=True):
@@ -77,42 +101,38 @@ class Elide(Stage, frozen=True):
     needs = "a delta (sub or xor) before it"
     delta = True
     feature = FIRST
+    costs: ClassVar[Costs] = {1: (0.66, 0.0), 2: (0.014, 0.0), 4: (0.0, 0.0), 8: (0.0, 0.0)}
 
 
 class StreamLayout(Stage, frozen=True):
     """How words become streams of bytes: the base class lays them out one after the other.
 
-    ``method`` is the compressor's, ``folded`` whether signs are folded, ``marks`` a bitmap of the
-    words to take.
+    ``method`` is the compressor's, ``marks`` a bitmap of the words to take. ``folds``: it does what
+    the stage zigzag says on the way, which the loops in C do at once.
     """
 
+    folds: bool = False
     feature = FIRST
     splits: ClassVar[bool] = False  # into byte planes
     on_grid: ClassVar[bool] = False  # words on a grid are coded by ``mvc.codecs.steps``
 
-    def encode(
-        self, data: Words, method: str | None, *, folded: bool, marks: Bytes | None = None
-    ) -> Parts:
+    def encode(self, data: Words, method: str | None, marks: Bytes | None = None) -> Parts:
         """The streams of a chunk; ``data`` may be changed."""
         if marks is not None:
             taken = np.unpackbits(marks, count=len(data)).view(np.bool_)
             kept = scratch_words("kept", int(np.count_nonzero(taken)), data.itemsize)
             data = np.compress(taken, data, out=kept)
-        if folded:
-            zigzag(data)
         return self.encode_joined(data, method)
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None, *, folded: bool
+        self, cursor: Cursor, words: Words, method: str | None
     ) -> tuple[Words, Words | None]:
         """The words of a chunk, in ``words`` or not; their positions where not all are there."""
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
-        if folded:
-            unzigzag(words)
         return words, None
 
     def encode_joined(self, data: Words, method: str | None) -> Parts:
-        """The streams of the words of a group's members, which are folded already."""
+        """The streams of the words of a group's members; ``data`` may be changed."""
         return encode_stream(data.view(np.uint8), method)
 
     def decode_joined(self, cursor: Cursor, words: Words, method: str | None) -> None:
@@ -128,6 +148,7 @@ class Planes(StreamLayout, frozen=True):
     gives = Kind.STREAMS
     needs = "words, not bytes or streams, before it"
     splits = True
+    costs: ClassVar[Costs] = {1: (0.021, 0.0), 2: (0.02, 0.0), 4: (0.022, 0.0), 8: (0.022, 0.0)}
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
@@ -140,23 +161,23 @@ class Planes(StreamLayout, frozen=True):
             )
         return kinds[parameter](f"{name}:{parameter}" if parameter else name)
 
-    def encode(
-        self, data: Words, method: str | None, *, folded: bool, marks: Bytes | None = None
-    ) -> Parts:
-        streams = split(data, marks=marks, folded=folded)
+    def encode(self, data: Words, method: str | None, marks: Bytes | None = None) -> Parts:
+        streams = split(data, marks=marks, folded=self.folds)
         return [part for stream in streams for part in encode_stream(stream, method)]
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None, *, folded: bool
+        self, cursor: Cursor, words: Words, method: str | None
     ) -> tuple[Words, Words | None]:
         slots = (f"plane{i}" for i in range(words.itemsize))
-        join([decode_stream(cursor, len(words), method, s) for s in slots], words, folded=folded)
+        streams = [decode_stream(cursor, len(words), method, slot) for slot in slots]
+        join(streams, words, folded=self.folds)
         return words, None
 
     def encode_joined(self, data: Words, method: str | None) -> Parts:
         planes = np.empty((data.itemsize, len(data)), np.uint8)
         for at in range(0, len(data), BLOCK):
-            for plane, part in zip(planes, split(data[at : at + BLOCK]), strict=True):
+            parts = split(data[at : at + BLOCK], folded=self.folds)
+            for plane, part in zip(planes, parts, strict=True):
                 plane[at : at + BLOCK] = part
         return [part for plane in planes for part in encode_segments(plane, method)]
 
@@ -166,13 +187,14 @@ class Planes(StreamLayout, frozen=True):
             decode_segments(cursor, plane, method)
         for start in range(0, len(words), BLOCK):
             cut = slice(start, start + BLOCK)
-            join(list(planes[:, cut]), words[cut])
+            join(list(planes[:, cut]), words[cut], folded=self.folds)
 
 
 class PlanesOfAll(Planes, frozen=True):
     """Planes over all tensors of a record (form 2)."""
 
     scope = "group"
+    costs: ClassVar[Costs] = {1: (0.055, 0.0), 2: (0.047, 0.0), 4: (0.058, 0.0), 8: (0.079, 0.0)}
 
 
 class PlanesOfJoined(PlanesOfAll, frozen=True):
@@ -184,18 +206,19 @@ class PlanesOfJoined(PlanesOfAll, frozen=True):
 class Sparse(StreamLayout, frozen=True):
     """positions and values of what changed; all options unless some are named"""
 
-    options: frozenset[str]
+    options: frozenset[str] = frozenset(OPTIONS)
     usage = "sparse[:none|values,layers,indices,diff]"
     takes = DELTAS
     gives = Kind.STREAMS
     feature = STAGES
     needs = "a delta (sub or xor) before it"
     delta = True
+    costs: ClassVar[Costs] = {1: (0.53, 0.0), 2: (0.43, 0.0), 4: (0.26, 0.0), 8: (0.0, 0.0)}
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         if not parameter:
-            return SparseOfAll(name, frozenset(OPTIONS))
+            return SparseOfAll(name)
         chosen = [] if parameter == "none" else [p.strip() for p in parameter.split(",")]
         wrong = next((p for p in chosen if p not in OPTIONS or chosen.count(p) > 1), None)
         if wrong is not None:
@@ -206,7 +229,7 @@ class Sparse(StreamLayout, frozen=True):
         text = ",".join(o for o in OPTIONS if o in chosen) or "none"
         text = name if len(chosen) == len(OPTIONS) else f"{name}:{text}"
         kind = SparseOfAll if "layers" in chosen else Sparse
-        return kind(text, frozenset(chosen))
+        return kind(text, options=frozenset(chosen))
 
     def full(self) -> Stage | None:
         """Planes of the values: no word of a full record counts as unchanged."""
@@ -215,18 +238,15 @@ class Sparse(StreamLayout, frozen=True):
         return PlanesOfAll("planes:all") if self.scope == "group" else Planes("planes")
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None, *, folded: bool
+        self, cursor: Cursor, words: Words, method: str | None
     ) -> tuple[Words, Words | None]:
-        values, at = decode_sparse(cursor, len(words), words.itemsize, self.options, method=method)
-        if folded:
-            unzigzag(values)
-        return values, at
+        return decode_sparse(cursor, len(words), words.itemsize, self.options, method=method)
 
     def encode_joined(self, data: Words, method: str | None) -> Parts:
         return encode_sparse(data, self.options, method)
 
     def decode_joined(self, cursor: Cursor, words: Words, method: str | None) -> None:
-        values, at = self.decode(cursor, words, method, folded=False)
+        values, at = self.decode(cursor, words, method)
         words[slice(None) if at is None else at] = values
 
 
@@ -234,6 +254,7 @@ class SparseOfAll(Sparse, frozen=True):
     """``sparse`` over the words of all tensors of a record, joined."""
 
     scope = "group"
+    costs: ClassVar[Costs] = {1: (0.52, 0.0), 2: (0.46, 0.0), 4: (0.27, 0.0), 8: (0.0, 0.0)}
 
 
 class _OnGrid(Planes, frozen=True):
@@ -247,6 +268,7 @@ class Gaps(_OnGrid, frozen=True):
     usage = "gaps"
     takes = frozenset({Kind.STEPS})
     needs = "the steps of the stage steps before it"
+    costs: ClassVar[Costs] = {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)}
 
     def full(self) -> Stage:
         """Full records hold the multiples themselves."""
@@ -259,17 +281,19 @@ class Lattice(_OnGrid, frozen=True):
     usage = "lattice"
     takes = frozenset({Kind.TENSOR})
     needs = "to stand first, without a delta"
+    costs: ClassVar[Costs] = {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)}
 
 
 class Compressor(Stage, frozen=True):
     """Compresses each stream of bytes on its own."""
 
-    feature = FIRST
+    feature = STAGES
     takes = WORDS | {Kind.STREAMS}
     gives = Kind.BYTES
     needs = "words or streams, not bytes, before it"
-    levels: ClassVar[tuple[int, int]]
+    levels: ClassVar[tuple[int, int]] = (1, 9)
     default: ClassVar[str] = ""
+    full_costs: ClassVar[Costs]  # what is compressed of full records is of another kind
 
     @property
     def acts_on(self) -> str:
@@ -279,8 +303,11 @@ class Compressor(Stage, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         low, high = cls.levels
         text = parameter or cls.default
-        level = whole(f"{name}:{parameter}", "its level", text, low=low, high=high)
+        level = whole(f"{name}:{parameter}".strip(":"), "its level", text, low=low, high=high)
         return cls(f"{name}:{level}")
+
+    def costs_in(self, operator: str) -> Costs:
+        return self.full_costs if operator == "none" else self.costs
 
     @property
     def method(self) -> str:
@@ -292,19 +319,17 @@ class Zstd(Compressor, frozen=True):
     """zstd at a level, or tuned to Huffman coding (huff)"""
 
     usage = "zstd:1..22|huff"
+    feature = FIRST
+    levels = (1, 22)
+    costs: ClassVar[Costs] = {1: (0.23, 2.3), 2: (0.36, 0.21), 4: (0.32, 0.0), 8: (0.61, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (0.58, 0.0), 2: (0.2, 0.0), 4: (0.17, 0.0), 8: (0.22, 0.0)}
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         if parameter == HUFFMAN:
             return cls(f"{name}:{parameter}")
-        level = int(parameter) if parameter.isascii() and parameter.isdigit() else 0
-        if not 1 <= level <= 22:
-            wrong = f"{name}:{parameter} does not exist"
-            raise InvalidPipeline(
-                wrong if parameter else f"stage {name}: its level is not given",
-                hint="use zstd:huff or zstd:1 to zstd:22",
-            )
-        return (cls if level <= 19 else ZstdUltra)(f"{name}:{level}")
+        stage = super().read(name, parameter)
+        return stage if int(parameter) <= 19 else ZstdUltra(stage.text)
 
 
 class ZstdUltra(Zstd, frozen=True):
@@ -313,24 +338,39 @@ class ZstdUltra(Zstd, frozen=True):
     feature = STAGES
 
 
-def _general(
-    name: str, usage: str, about: str, most: int, *, default: str = ""
-) -> type[Compressor]:
-    """A compressor from outside that takes a level; brotli's and lzma's levels begin at 0."""
-    levels = (0 if name in {"lzma", "brotli"} else 1, most)
-    members = {"usage": usage, "__doc__": about, "levels": levels, "default": default}
-    return type(name.capitalize(), (Compressor,), {**members, "feature": STAGES})
+class Zlib(Compressor, frozen=True):
+    """zlib (deflate) at a level"""
+
+    usage = "zlib:1..9"
+    costs: ClassVar[Costs] = {1: (1.9, 0.98), 2: (1.6, 1.7), 4: (1.6, 0.17), 8: (0.96, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (3.4, 0.0), 2: (1.7, 0.0), 4: (0.63, 0.0), 8: (0.5, 0.0)}
 
 
-GENERAL = {
-    "zlib": _general("zlib", "zlib:1..9", "zlib (deflate) at a level", 9),
-    "bz2": _general("bz2", "bz2:1..9", "bzip2 at a level", 9),
-    "lzma": _general(
-        "lzma", "lzma[:0..9]", "lzma at a level (6 unless said otherwise)", 9, default="6"
-    ),
-    "brotli": _general("brotli", "brotli:0..11", "brotli at a level (needs the extra brotli)", 11),
-}
-"""Compressors beside zstd, by name."""
+class Bz2(Compressor, frozen=True):
+    """bzip2 at a level"""
+
+    usage = "bz2:1..9"
+    costs: ClassVar[Costs] = {1: (16.0, 0.0), 2: (6.8, 29.0), 4: (12.0, 0.0), 8: (3.5, 2.1)}
+    full_costs: ClassVar[Costs] = {1: (36.0, 0.0), 2: (16.0, 0.0), 4: (6.0, 0.0), 8: (6.6, 0.0)}
+
+
+class Lzma(Compressor, frozen=True):
+    """lzma at a level (6 unless said otherwise)"""
+
+    usage = "lzma[:0..9]"
+    levels = (0, 9)
+    default = "6"
+    costs: ClassVar[Costs] = {1: (7.0, 0.0), 2: (0.5, 44.0), 4: (12.0, 0.0), 8: (2.4, 2.3)}
+    full_costs: ClassVar[Costs] = {1: (42.0, 0.0), 2: (17.0, 0.0), 4: (3.4, 0.0), 8: (5.7, 0.0)}
+
+
+class Brotli(Compressor, frozen=True):
+    """brotli at a level (needs the extra brotli)"""
+
+    usage = "brotli:0..11"
+    levels = (0, 11)
+    costs: ClassVar[Costs] = {1: (1.3, 0.16), 2: (0.9, 3.5), 4: (1.4, 0.0), 8: (0.87, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)}
 
 
 class Raw(Stage, frozen=True):
@@ -341,3 +381,4 @@ class Raw(Stage, frozen=True):
     takes = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
     gives = Kind.BYTES
     needs = "to stand alone or right after a delta"
+    costs: ClassVar[Costs] = {1: (0.022, 0.0), 2: (0.022, 0.0), 4: (0.022, 0.0), 8: (0.023, 0.0)}

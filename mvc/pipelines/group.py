@@ -14,7 +14,7 @@ import numpy as np
 
 from mvc.codecs.stages import BLOCK
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, difference, unzigzag, word_type, words_of, zigzag
+from mvc.codecs.words import Words, difference, word_type, words_of
 from mvc.errors import DamagedData
 from mvc.pipelines.pipeline import Pipeline
 
@@ -76,9 +76,9 @@ def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
             part[:] = words
         else:
             difference(pipeline.operator, words, words_of(base, width), part)
-    if pipeline.folded:
-        for start in range(0, len(joined), BLOCK):
-            zigzag(joined[start : start + BLOCK])
+    for start in range(0, len(joined), BLOCK):
+        for stage in pipeline.maps:
+            stage.forward(joined[start : start + BLOCK])
     return joined
 
 
@@ -103,7 +103,7 @@ def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> W
     """The words of all members of one width, joined."""
     words = np.zeros(count, word_type(width))
     pipeline.layout.decode_joined(cursor, words, pipeline.method)
-    if pipeline.folded:
-        for start in range(0, count, BLOCK):
-            unzigzag(words[start : start + BLOCK])
+    for start in range(0, count, BLOCK):
+        for stage in reversed(pipeline.maps):
+            stage.back(words[start : start + BLOCK])
     return words

@@ -11,10 +11,11 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from mvc.codecs import steps
 from mvc.codecs.stage import Stage
-from mvc.codecs.stages import Compressor, Elide, Raw, StreamLayout, Zigzag
+from mvc.codecs.stages import Compressor, Elide, Raw, StreamLayout, WordStage, Zigzag
 from mvc.codecs.streams import Parts, decode_bitmap, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import (
@@ -51,13 +52,13 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
     ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` is what
-    ``mvc.codecs.compressors`` calls the compressor of the streams. ``folded``: signs are folded;
-    ``elides``: unchanged words may be left out.
+    ``mvc.codecs.compressors`` calls the compressor of the streams. ``maps``: the words are mapped
+    before ``layout`` gets them; ``elides``: unchanged words may be left out.
     """
 
     scope: Literal["tensor", "group"]
     stages: tuple[Stage, ...]
-    folded: bool
+    maps: tuple[WordStage, ...]
     elides: bool
     layout: StreamLayout
     method: str | None
@@ -230,13 +231,17 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             marks = np.packbits(changed)
             # Idle units leave the bitmap repeating at the length of a row.
             parts = [bytes((ELIDED,)), *encode_stream(marks, _ELIDE_METHOD, repeats=True)]
-        return parts + self.layout.encode(data, self.method, folded=self.folded, marks=marks)
+        if self.maps and self.operator == "none":
+            data = data.copy()  # the caller's
+        for stage in self.maps:
+            stage.forward(data)
+        return parts + self.layout.encode(data, self.method, marks)
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
         """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
         if not _DENSE_SHARE * len(data) < count <= _ELIDE_SHARE * len(data):
             return count <= _ELIDE_SHARE * len(data)
-        if not (self.folded and self.layout.splits):
+        if not self.layout.folds:
             return True
         folded = scratch_words("zigzag", len(data), data.itemsize)
         np.add(data, 0x80, out=folded)
@@ -257,7 +262,9 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             if shape == ELIDED:
                 marks, count = self._decode_marks(cursor, count)
             words = scratch_words("kept", count, width) if out is None else out
-            words, at = self.layout.decode(cursor, words, self.method, folded=self.folded)
+            words, at = self.layout.decode(cursor, words, self.method)
+            for stage in reversed(self.maps):
+                stage.back(words)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
         elif shape == GRID and self.layout.on_grid:
@@ -295,6 +302,10 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
     decisions = tuple(s for s in stages if s.decides)
     coding = tuple(s for s in stages if s not in lossy and s not in decisions)
     compressor = next((s for s in coding if isinstance(s, Compressor)), None)
+    maps = tuple(s for s in coding if isinstance(s, WordStage))
+    layout = next((s for s in coding if isinstance(s, StreamLayout)), _UNSPLIT)
+    if layout.splits and maps and isinstance(maps[-1], Zigzag):
+        layout, maps = replace(layout, folds=True), maps[:-1]
     return Pipeline(
         text=" | ".join(s.text for s in stages),
         scope="group" if any(s.scope == "group" for s in coding) else "tensor",
@@ -302,9 +313,9 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
         stages=coding,
         decisions=decisions,
         lossy=lossy,
-        folded=any(isinstance(s, Zigzag) for s in coding),
+        maps=maps,
         elides=any(isinstance(s, Elide) for s in coding),
-        layout=next((s for s in coding if isinstance(s, StreamLayout)), _UNSPLIT),
+        layout=layout,
         method=None if compressor is None else compressor.method,
         quantiser=next((s for s in coding if isinstance(s, Quantiser)), None),
         promote=next((s for s in coding if isinstance(s, Promote)), None),

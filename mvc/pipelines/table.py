@@ -6,6 +6,7 @@ stages is checked by what each takes and gives.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -21,35 +22,41 @@ from mvc.lossy.lc.buckets import ExpQ
 from mvc.lossy.lc.levels import Uniform
 from mvc.lossy.topk import TopKOfAll, TopKOfEach
 
-STAGES: dict[str, type[Stage]] = {
-    "every": Every,
-    "drift": DriftStage,
-    "topk": TopKOfEach,
-    "topk-all": TopKOfAll,
-    "grid": Grid,
-    "sub": lossless.Sub,
-    "xor": lossless.Xor,
-    "steps": lossless.WholeSteps,
-    "lsb": ResetBits,
-    "guard": GuardStage,
-    "dsed": Dsed,
-    "zigzag": lossless.Zigzag,
-    "elide": lossless.Elide,
-    "planes": lossless.Planes,
-    "sparse": lossless.Sparse,
-    "gaps": lossless.Gaps,
-    "lattice": lossless.Lattice,
-    "zstd": lossless.Zstd,
-    **lossless.GENERAL,
-    "raw": lossless.Raw,
-    "expq": ExpQ,
-    "promote": lc.Promote,
-    "uniform": Uniform,
-    "huffman": lc.Huffman,
-    "packed": lc.Packed,
-    "ans": lc.Ans,
-}
-"""By name, in the order in which they may stand."""
+_STAGES: tuple[type[Stage], ...] = (
+    Every,
+    DriftStage,
+    TopKOfEach,
+    TopKOfAll,
+    Grid,
+    lossless.Sub,
+    lossless.Xor,
+    lossless.WholeSteps,
+    ResetBits,
+    GuardStage,
+    Dsed,
+    lossless.Zigzag,
+    lossless.Elide,
+    lossless.Planes,
+    lossless.Sparse,
+    lossless.Gaps,
+    lossless.Lattice,
+    lossless.Zstd,
+    lossless.Zlib,
+    lossless.Bz2,
+    lossless.Lzma,
+    lossless.Brotli,
+    lossless.Raw,
+    ExpQ,
+    lc.Promote,
+    Uniform,
+    lc.Huffman,
+    lc.Packed,
+    lc.Ans,
+)
+"""In the order in which they may stand."""
+
+STAGES = {re.split("[:[]", kind.usage)[0]: kind for kind in _STAGES}
+"""By name."""
 
 _GAPS = "gaps | zstd:huff"
 _STEPS = f"steps | {_GAPS}"
@@ -101,12 +108,12 @@ def read_stages(text: str) -> tuple[Stage, ...]:
     for word in line.split("|"):
         name, colon, parameter = (part.strip() for part in word.partition(":"))
         if name not in STAGES or (colon and not parameter):
-            raise _unknown(line, word.strip())
+            raise _unknown(word.strip())
         stages.append(STAGES[name].read(name, parameter))
     return tuple(stages)
 
 
-def _unknown(text: str, word: str) -> InvalidPipeline:
+def _unknown(word: str) -> InvalidPipeline:
     """What is wrong with a word of a line that is no stage."""
     if word in PRESETS:
         return InvalidPipeline(
@@ -114,17 +121,15 @@ def _unknown(text: str, word: str) -> InvalidPipeline:
             hint=f"'mvc pipeline {word}' prints the stages to write in its place",
         )
     name = word.partition(":")[0].strip()
-    why = ""
-    if not word:
-        why = ": nothing is named" + (f" between the bars of {text!r}" if "|" in text else "")
-        hint = "'mvc pipeline' lists stages and presets"
-    elif name in STAGES:
-        why, hint = ": nothing stands after the colon", f"a stage is written {STAGES[name].usage}"
-    elif close := get_close_matches(name.lower(), [*STAGES, *PRESETS], n=3):
-        hint = f"did you mean {' or '.join(close)}?"
-    else:
-        hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(PRESETS)}"
-    return InvalidPipeline(f"{word!r} is neither a stage nor a preset{why}", hint=hint)
+    close = get_close_matches(name.lower(), [*STAGES, *PRESETS], n=3)
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else "'mvc pipeline' lists stages and presets"
+    )
+    if name in STAGES:  # but nothing stands after the colon
+        hint = f"it is written {STAGES[name].usage}"
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:

@@ -1,4 +1,4 @@
-"""Measures the constants of ``mvc.store.recovery.rates``, and prints them.
+"""Measures what decoding takes (``Stage.costs``, ``mvc.store.recovery.rates``), and prints it.
 
     python -m tests.benchmarks.bench_rates [--runs 15]
 
@@ -20,6 +20,8 @@ import numpy as np
 
 from mvc.codecs.optim import PREDICTED, Prediction
 from mvc.codecs.optim.rules import RULES
+from mvc.codecs.stage import Costs
+from mvc.codecs.stages import Compressor
 from mvc.errors import NotInstalled
 from mvc.limits import CHUNK
 from mvc.lossy.lc.payload import decode_steps, encode_steps
@@ -27,7 +29,8 @@ from mvc.lossy.lc.quantise import quantise
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.predicted import apply_predicted, encode_predicted
-from mvc.store.recovery.rates import per_byte, stages_of
+from mvc.store.packs.records import Coding
+from mvc.store.recovery.rates import costs_of
 
 _RUNS = 3
 _SAMPLE = CHUNK // 4
@@ -63,11 +66,11 @@ def main() -> None:
     for stage, widths in tables[0].items():
         pairs = {width: min((of[stage][width] for of in tables), key=sum) for width in widths}
         texts = (f"{width}: ({a:.2g}, {b:.2g})" for width, (a, b) in pairs.items())
-        print(f'    "{stage}": {{{", ".join(texts)}}},')
+        print(f"{stage} = {{{', '.join(texts)}}}")
 
 
 def measured_table() -> dict[str, dict[int, tuple[float, float]]]:
-    """A table for ``per_byte``, without what is not installed."""
+    """By what has the costs and by width, without what is not installed."""
     found: dict[str, dict[int, tuple[float, float]]] = {}
     for line, width in product(_LINES, _DTYPES):
         with suppress(NotInstalled):
@@ -75,11 +78,34 @@ def measured_table() -> dict[str, dict[int, tuple[float, float]]]:
             _add(found, line, width, points)
     for line in _STEPS:
         _add(found, line, 4, [_step(Pipeline.parse(line), *move) for move in _MOVES])
-    for rule, dtype in product(_RULES, PREDICTED):
-        prediction = Prediction(rule, dtype, (0.5,) * RULES[rule].count)
-        line = f"{prediction.text} | sub | planes | zstd:1"
+    for prediction, line in _predictions():
         _add(found, line, prediction.width, [_predicted(prediction, line)])
     return found
+
+
+def constant_table() -> dict[str, Costs]:
+    """The same, as the package has it."""
+    lines = (*_LINES, *_STEPS, *(line for _, line in _predictions()))
+    found = {name: costs for line in lines for name, costs in _costs(line).items()}
+    return {name: costs for name, costs in found.items() if costs}
+
+
+def _predictions() -> list[tuple[Prediction, str]]:
+    made = [
+        Prediction(r, dtype, (0.5,) * RULES[r].count) for r, dtype in product(_RULES, PREDICTED)
+    ]
+    return [(each, f"{each.text} | sub | planes | zstd:1") for each in made]
+
+
+def _costs(line: str) -> dict[str, Costs]:
+    """What a line has the costs from, by names in the code."""
+    coding = Coding(line)
+    names = ["_GRADED_STEP" if ".1g:" in line else "_STEP"] if coding.predicted else []
+    pipeline = Pipeline.parse(coding.pipeline)
+    for stage in pipeline.stages:
+        full = isinstance(stage, Compressor) and pipeline.operator == "none"
+        names.append(f"{type(stage).__name__}.{'full_costs' if full else 'costs'}")
+    return dict(zip(names, costs_of(line), strict=True))
 
 
 def _add(
@@ -89,9 +115,9 @@ def _add(
     points: Sequence[Point],
 ) -> None:
     """Adds the last stage of a line that is not known for this width, or its rule."""
-    known = {stage: {width: pairs[width]} for stage, pairs in found.items() if width in pairs}
-    a, b = per_byte(known, line, width)
-    stage = [row for row in stages_of(line) if row not in known][-1]
+    pairs = {name: found.get(name, {}).get(width) for name in _costs(line)}
+    a, b = (sum(pair[i] for pair in pairs.values() if pair) for i in range(2))
+    stage = [name for name, pair in pairs.items() if pair is None][-1]
     rest = [(stored, max(ns - a - b * stored, 0.0)) for stored, ns in points]
     found.setdefault(stage, {})[width] = _line_above(rest)
 

@@ -28,12 +28,9 @@ def uneven(root: Path) -> tuple[CommitId, dict[str, np.ndarray]]:
     return last, state
 
 
-@pytest.mark.parametrize("kept", [64 << 20, 1])
 def test_a_group_on_several_paths_is_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only the last one is kept: paths are walked beside each other."""
-    monkeypatch.setattr(grouped, "KEPT", kept)
     last, state = uneven(tmp_path)
     decoded: list[bytes] = []
     inner = grouped.decode_group

@@ -126,7 +126,7 @@ STAGES_SPOILED = {
     "sub": ("sub | zstd:1", PIPELINE, "difference", in_place),
     "xor": ("xor | planes:all | zstd:1", GROUP, "difference", in_place),
     "steps": ("steps | gaps", STEPS, "_moves", result(lambda m: m and (*m[:2], -m[2]))),
-    "zigzag": ("sub | zigzag | planes:all | zstd:1", GROUP, "zigzag", lambda _: lambda words: None),
+    "zigzag": ("sub | zigzag | zstd:1", STAGE, "zigzag", lambda _: lambda words: None),
     "elide": (_DELTA, PIPELINE, "encode_stream", first_argument),
     "planes": (_DELTA, STAGE, "split", _split),
     "sparse": ("xor | sparse:values", STAGE, "encode_sparse", result(last_part)),

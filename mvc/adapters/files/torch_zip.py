@@ -402,7 +402,7 @@ class _Builder:
             return UNKNOWN
         if id(node) not in self._made:
             self._made[id(node)] = UNKNOWN
-            with suppress(BadModelFile, _NotPlain):
+            with suppress(BadModelFile, UnicodeEncodeError, _NotPlain):
                 self._made[id(node)] = self._make(node, depth + 1)
         self.plain = self.plain and self._made[id(node)] is not UNKNOWN
         return self._made[id(node)]
@@ -438,7 +438,7 @@ class _Builder:
             case "bytes", ():
                 return b""
             case "encode", (str(text), "latin1"):
-                return _latin(text)
+                return text.encode("latin-1")  # as protocols 0 to 2 write them
         raise _NotPlain
 
     def _dict(self, pairs: Iterable[Any], depth: int) -> dict[Any, Any]:
@@ -462,11 +462,3 @@ def _given_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
     ):
         raise _NotPlain
     return given
-
-
-def _latin(text: str) -> bytes:
-    """Bytes as protocols 0 to 2 write them."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        raise _NotPlain from None

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
 
-from mvc.codecs.stage import LC, Kind, Stage, number, plain, read_options, whole
+from mvc.codecs.stage import LC, Costs, Kind, Stage, number, plain, read_options, whole
 from mvc.codecs.stages import Planes, Zstd
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
@@ -139,6 +139,7 @@ class Huffman(Coder, frozen=True):
     """codes symbols: a canonical Huffman code"""
 
     usage = "huffman"
+    costs: ClassVar[Costs] = {4: (11.0, 0.0)}
     coding: ClassVar[SymbolCoding] = huffman
 
 
@@ -146,6 +147,7 @@ class Packed(Coder, frozen=True):
     """codes symbols: several to a byte, then Huffman codes of zlib or zstd (fast)"""
 
     usage = "packed"
+    costs: ClassVar[Costs] = {4: (0.59, 0.0)}
     coding: ClassVar[SymbolCoding] = packed
 
 
@@ -153,6 +155,7 @@ class Ans(Coder, frozen=True):
     """codes symbols: asymmetric numeral systems (smallest)"""
 
     usage = "ans"
+    costs: ClassVar[Costs] = {4: (30.0, 0.0)}
     coding: ClassVar[SymbolCoding] = ans
 
 

@@ -25,8 +25,8 @@ LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
 
 Each: TypeAlias = Callable[[Callable[[int], None], range], None]
-_Work: TypeAlias = Callable[[int, memoryview], None]
-_Step: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
+_Work: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
+"""Applies a payload to a chunk: its offset, the base, what it is predicted from, the result."""
 
 
 class _Scratch(threading.local):
@@ -97,25 +97,15 @@ def apply_steps(
 ) -> None:
     """Decodes a full record and equal-length deltas, or some of the deltas, chunk by chunk.
 
-    All payloads are applied to a chunk while it is in the processor's cache. ``each``
-    runs the work for every chunk's offset, in any order; ``read`` reads every payload, as ``each``,
-    instead of one after the other; ``done`` is called with each
-    finished chunk (only for an ``each`` that keeps the order). Without ``check`` the
-    payloads' checksums are left to the caller, who checks the result.
+    As ``apply_actions``. ``done`` is called with each finished chunk (only for an ``each`` that
+    keeps the order).
     """
-    _scratch.arena.reset()
-    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
-    works: dict[int, _Work] = {}
-
-    def prepare(at: int) -> None:
-        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check=check)
-
-    (read or in_order)(prepare, range(len(steps)))
+    works = _prepared(packs, steps, len(out), read or in_order, check=check)
 
     def chunk(start: int) -> None:
         part = out[start : start + CHUNK]
-        for at in range(len(steps)):
-            works[at](start, part)
+        for work in works:
+            work(start, part, (), part)
         if done is not None:
             done(part)
 
@@ -138,22 +128,17 @@ def apply_actions(
     read: Each | None = None,
     check: bool = True,
 ) -> None:
-    """As ``apply_steps``, for actions that lead from some of ``pieces`` to others of them.
+    """Makes some of ``pieces`` of others of them, chunk by chunk.
 
-    All pieces have one length; ``pieces`` are their bytes from ``begin`` on, some chunks or all. A
-    base may lie where the piece will that is made of it.
+    All payloads are applied to a chunk while it is in the processor's cache. ``each`` runs the work
+    for every chunk's offset, in any order; ``read`` reads every payload, as ``each``, instead of
+    one after the other. All pieces have one length; ``pieces`` are their bytes from ``begin`` on,
+    some chunks or all. A base may lie where the piece will that is made of it. Without ``check``
+    the payloads' checksums are left to the caller, who checks the result.
     """
-    _scratch.arena.reset()
     steps = [step for action in actions for step in action.steps]
-    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
-    works: dict[int, _Step] = {}
-
-    def prepare(at: int) -> None:
-        make = _prepare_predicted if steps[at].member.coding.predicted else _prepare_delta
-        works[at] = make(packs, steps[at], rooms[at], size, check=check)
-
-    (read or in_order)(prepare, range(len(steps)))
+    works = _prepared(packs, steps, size, read or in_order, check=check)
 
     def chunk(start: int) -> None:
         at, here = 0, slice(start - begin, start - begin + CHUNK)
@@ -169,45 +154,37 @@ def apply_actions(
     each(chunk, range(begin, end, CHUNK))
 
 
-def _prepare_delta(
-    packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
-) -> _Step:
-    apply = _prepare(packs, step, room, size, check=check)
+def _prepared(
+    packs: PackReader, steps: Sequence[PathStep], size: int, read: Each, check: bool
+) -> list[_Work]:
+    """Reads all payloads; returns what applies each to the chunk at a byte offset."""
+    _scratch.arena.reset()
+    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
+    works: dict[int, _Work] = {}
 
-    def work(start: int, base: memoryview, _: Sequence[memoryview], out: memoryview) -> None:
-        if base is not out:
-            out[:] = base
-        apply(start, out)
+    def prepare(at: int) -> None:
+        works[at] = _prepare(packs, steps[at], rooms[at], size, check=check)
 
-    return work
-
-
-def _prepare_predicted(
-    packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
-) -> _Step:
-    pipeline = pipeline_of(step)
-    prediction = _prediction_of(step, pipeline)
-    payload = _read(packs, step, room, size, check=check)
-
-    def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
-        encoded = payload.chunk(start // CHUNK)
-        sources, width = (base, *inputs), payload.width
-        apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
-
-    return work
+    read(prepare, range(len(steps)))
+    return [works[at] for at in range(len(steps))]
 
 
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
-    """Reads a payload into ``room``; returns what applies it to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
+    prediction = _prediction_of(step, pipeline) if step.member.coding.predicted else None
     payload = _read(packs, step, room, size, check=check)
 
-    def work(start: int, part: memoryview) -> None:
-        encoded = payload.chunk(start // CHUNK)
-        if step.member.base:
-            pipeline.apply_chunk(encoded, part, payload.width, reverse=step.reverse)
+    def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
+        encoded, width = payload.chunk(start // CHUNK), payload.width
+        if prediction is not None:
+            sources = (base, *inputs)
+            apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
+        elif not step.member.base:
+            pipeline.decode_chunk(encoded, out, width)
         else:
-            pipeline.decode_chunk(encoded, part, payload.width)
+            if base is not out:
+                out[:] = base
+            pipeline.apply_chunk(encoded, out, width, reverse=step.reverse)
 
     return work
 

@@ -1,16 +1,18 @@
 """How long recovering versions takes: an estimate from constants, for limits and reports.
 
 A payload takes a latency, reading its stored bytes, and for each stage of its coding ``a`` of a raw
-byte and ``b`` of a stored one. ``CONSTANTS`` are processor times of one machine, so what is stored
-is the same on every one. Reports may use those of their own machine (``calibrate``).
+byte and ``b`` of a stored one (``Stage.costs``). These are the least processor times of an AMD EPYC
+with zstandard 0.25, and constants, so what is stored is the same on every machine. Reports may use
+those of their own (``calibrate``).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -19,8 +21,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.optim.rules import RULES
-from mvc.codecs.stage import Stage
-from mvc.codecs.stages import Compressor
+from mvc.codecs.stage import Costs
 from mvc.documents import decoded, encoded
 from mvc.errors import InvalidConfig, MvcError
 from mvc.io.files import FileSystem
@@ -51,46 +52,13 @@ Part: TypeAlias = tuple[float, Hashable | None]
 
 _Bytes = TypeVar("_Bytes", float, NDArray[np.float64])
 
-Table: TypeAlias = Mapping[str, Mapping[int, tuple[float, float]]]
-"""By stage and width of an element: ``a`` and ``b``, nanoseconds for each raw and stored byte."""
-
-CONSTANTS: Table = {
-    "raw": {1: (0.022, 0.0), 2: (0.022, 0.0), 4: (0.022, 0.0), 8: (0.023, 0.0)},
-    "xor": {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.009, 0.0)},
-    "sub": {1: (0.0, 0.0), 2: (0.007, 0.0), 4: (0.007, 0.0), 8: (0.008, 0.0)},
-    "planes": {1: (0.021, 0.0), 2: (0.02, 0.0), 4: (0.022, 0.0), 8: (0.022, 0.0)},
-    "planes, group": {1: (0.055, 0.0), 2: (0.047, 0.0), 4: (0.058, 0.0), 8: (0.079, 0.0)},
-    "zstd": {1: (0.23, 2.3), 2: (0.36, 0.21), 4: (0.32, 0.0), 8: (0.61, 0.0)},
-    "zstd, full": {1: (0.58, 0.0), 2: (0.2, 0.0), 4: (0.17, 0.0), 8: (0.22, 0.0)},
-    "zlib": {1: (1.9, 0.98), 2: (1.6, 1.7), 4: (1.6, 0.17), 8: (0.96, 0.0)},
-    "zlib, full": {1: (3.4, 0.0), 2: (1.7, 0.0), 4: (0.63, 0.0), 8: (0.5, 0.0)},
-    "bz2": {1: (16.0, 0.0), 2: (6.8, 29.0), 4: (12.0, 0.0), 8: (3.5, 2.1)},
-    "bz2, full": {1: (36.0, 0.0), 2: (16.0, 0.0), 4: (6.0, 0.0), 8: (6.6, 0.0)},
-    "lzma": {1: (7.0, 0.0), 2: (0.5, 44.0), 4: (12.0, 0.0), 8: (2.4, 2.3)},
-    "lzma, full": {1: (42.0, 0.0), 2: (17.0, 0.0), 4: (3.4, 0.0), 8: (5.7, 0.0)},
-    "brotli": {1: (1.3, 0.16), 2: (0.9, 3.5), 4: (1.4, 0.0), 8: (0.87, 0.0)},
-    "brotli, full": {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)},
-    "elide": {1: (0.66, 0.0), 2: (0.014, 0.0), 4: (0.0, 0.0), 8: (0.0, 0.0)},
-    "sparse": {1: (0.53, 0.0), 2: (0.43, 0.0), 4: (0.26, 0.0), 8: (0.0, 0.0)},
-    "sparse, group": {1: (0.52, 0.0), 2: (0.46, 0.0), 4: (0.27, 0.0), 8: (0.0, 0.0)},
-    "gaps": {1: (0.03, 0.0), 2: (0.026, 0.0), 4: (0.12, 0.065), 8: (0.0, 0.0)},
-    "lattice": {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)},
-    "huffman, group": {4: (11.0, 0.0)},
-    "packed, group": {4: (0.59, 0.0)},
-    "ans, group": {4: (30.0, 0.0)},
-    "step": {4: (0.2, 0.0), 8: (0.0, 0.0)},
-    "graded step": {4: (3.3, 0.0), 8: (2.0, 0.0)},
-    "patch": {1: (1.0, 0.0)},
-}
-"""Least processor times of an AMD EPYC with zstandard 0.25, by tests/benchmarks/bench_rates.py.
-
-A stage without a row takes no time that can be told from the others'. Groups of approximate steps
-have tensors of one width.
-"""
+_STEP: Costs = {4: (0.2, 0.0), 8: (0.0, 0.0)}
+_GRADED_STEP: Costs = {4: (3.3, 0.0), 8: (2.0, 0.0)}
+_PATCH: Costs = {1: (1.0, 0.0)}
 
 
 class Rates:
-    """Estimates for a machine that takes ``factor`` times as long to decode as by ``CONSTANTS``."""
+    """Estimates for a machine that takes ``factor`` times as long to decode as the constants."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._threads, self._factor = cpu_count(), factor
@@ -103,7 +71,7 @@ class Rates:
         if text.startswith(OPTIM):  # every step has numbers of its own
             head, _, pipeline = text.partition(" | ")
             text = f"{':'.join(head.split(':')[:3])} | {pipeline}"
-        a, b = _constants(text, width)
+        a, b = per_byte(text, width)
         return stored / _READ + self._factor * (LATENCY + (a * raw + b * stored) / 1e9)
 
     def payload(
@@ -217,7 +185,7 @@ def calibrate(fs: FileSystem) -> None:
     full, step = delta.full().encode_chunk(raw, None, 4), delta.encode_chunk(raw, base, 4)
     constant, best = 0.0, [float("inf")]
     for pipeline, chunk in ((delta.full(), full), (delta, step)):
-        a, b = per_byte(CONSTANTS, pipeline.text, 4)
+        a, b = per_byte(pipeline.text, 4)
         constant += a * len(raw) + b * len(chunk)
     for _ in range(_RUNS):
         begun = time.thread_time_ns()
@@ -273,38 +241,30 @@ def width_of(spec: TensorSpec | None) -> int:
     return 0 if spec is None or spec.dtype == "raw" else spec.width
 
 
-def stages_of(text: str) -> list[str]:
-    """The rows of a table that count for a coding; of a damaged one none."""
+def costs_of(text: str) -> list[Costs]:
+    """What decoding a coding takes: of a step's prediction or a patch, and of each stage.
+
+    Of a damaged one nothing.
+    """
     coding = Coding(text)
     if coding.transform == "patch":
-        return ["patch"]
+        return [_PATCH]
     rule = RULES.get(coding.transform.split(":")[1]) if coding.predicted else None
-    steps = [] if rule is None else ["graded step" if rule.graded else "step"]
-    try:
+    costs = [] if rule is None else [_GRADED_STEP if rule.graded else _STEP]
+    with suppress(MvcError):
         pipeline = Pipeline.parse(coding.pipeline).coding()
-    except MvcError:
-        return steps
-    return steps + [_row(stage, pipeline) for stage in pipeline.stages]
+        costs += [stage.costs_in(pipeline.operator) for stage in pipeline.stages]
+    return costs
 
 
-def per_byte(table: Table, text: str, width: int) -> tuple[float, float]:
-    """``a`` and ``b`` of a coding; of a width that the table lacks the greatest."""
+@lru_cache(1024)
+def per_byte(text: str, width: int) -> tuple[float, float]:
+    """``a`` and ``b`` of a coding; of a width that a stage was not measured for the greatest."""
     a = b = 0.0
-    for row in (table[stage] for stage in stages_of(text) if stage in table):
-        known = [row[width]] if width in row else row.values()
+    for costs in filter(None, costs_of(text)):
+        known = [costs[width]] if width in costs else costs.values()
         a, b = a + max(pair[0] for pair in known), b + max(pair[1] for pair in known)
     return a, b
-
-
-_constants = lru_cache(1024)(partial(per_byte, CONSTANTS))
-
-
-def _row(stage: Stage, pipeline: Pipeline) -> str:
-    """Groups are decoded by other functions, and bytes of full records are of another kind."""
-    name = stage.text.partition(":")[0]
-    if isinstance(stage, Compressor):
-        return name if pipeline.operator != "none" else f"{name}, full"
-    return name if stage.scope == "tensor" else f"{name}, group"
 
 
 def _share(threads: float) -> float:

@@ -113,14 +113,13 @@ class Recovery:
                 except DamagedData:
                     self._one(request)
                     continue
+                straight = nbytes <= PIECE and _last_transform(path.steps) is None
                 if is_predicted(path):
                     predicted.append((request, path))
-                elif request.spec.nbytes > PIECE:
-                    self._one(request)
-                elif is_grouped(path) and _last_transform(path.steps) is None:
+                elif straight and is_grouped(path):
                     self._begin(path.origin, 0, request.out)
                     grouped.append((request, path))
-                elif by_chunks(request.spec.nbytes, total, threads):
+                elif by_chunks(nbytes, total, threads):
                     self._one(request)
                 else:
                     waiting.append(self.pool.submit(self._alone, request, path))
@@ -164,42 +163,42 @@ class Recovery:
 
     def manifest(self, id_: bytes) -> bytes:
         """A manifest's canonical bytes, verified."""
-        if (made := self._made.get(id_)) is not None:
-            data = bytes(made[:MAX_MANIFEST])
-            if Manifest.id_of(data) != id_:
-                raise _mismatch(id_)
-            return data
+
+        def proves(data: memoryview) -> bool:
+            return Manifest.id_of(bytes(data)) == id_
+
+        made = self._made.get(id_)
         try:
-            whole = self._by_sound_path(id_, 0, self._whole)
-            if Manifest.id_of(data := bytes(whole)) != id_:
+            if made is None:
+                whole = self._by_sound_path(id_, 0, self._whole)
+            else:
+                whole = made[:MAX_MANIFEST]
+            if not proves(whole):
                 raise _mismatch(id_)
         except DamagedData as error:
-            found = self._despite(id_, lambda whole: Manifest.id_of(bytes(whole)) == id_)
-            if found is None:
-                raise error
-            data = bytes(found)
-        return data
+            whole = self._despite(id_, proves, error)
+        return bytes(whole)
 
-    def _despite(self, id_: bytes, proves: Callable[[memoryview], bool]) -> memoryview | None:
-        """An object of one piece to which no path of sound payloads leads; None if it is lost.
+    def _despite(
+        self, id_: bytes, proves: Callable[[memoryview], bool], error: DamagedData
+    ) -> memoryview:
+        """An object of one piece to which no path of sound payloads leads; ``error`` if it is lost.
 
         Decoding may not look at a flipped bit: then the payload is damaged, but what it decodes
         to is right, as the object's own hash ``proves``.
         """
         avoid: set[Place] = set()
-        for _ in range(_DESPITE):
-            try:
+        with suppress(DamagedData):  # of no path left
+            for _ in range(_DESPITE):
                 way = plan(self.graph, [id_], avoid=avoid)
-            except DamagedData:
-                return None
-            damaged = {step.place for step in way.steps if not self.is_sound(step)}
-            if not damaged:
-                return None
-            with suppress(DamagedData):
-                if proves(whole := self._whole(way, check=False)):
-                    return whole
-            avoid |= damaged
-        return None
+                damaged = {step.place for step in way.steps if not self.is_sound(step)}
+                if not damaged:
+                    break
+                with suppress(DamagedData):
+                    if proves(whole := self._whole(way, check=False)):
+                        return whole
+                avoid |= damaged
+        raise error
 
     def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> None:
         """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash."""
@@ -273,20 +272,16 @@ class Recovery:
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
         """Recovers an object from sound payloads; one of a single piece also by ``_despite``."""
+
+        def proves(whole: memoryview) -> bool:
+            return len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
+
         try:
             self._checked(request, parallel)
-        except DamagedData:
+        except DamagedData as error:
             if request.spec.nbytes > PIECE:
                 raise
-            found = self._despite(
-                request.id,
-                lambda whole: (
-                    len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
-                ),
-            )
-            if found is None:
-                raise
-            request.out[:] = found
+            request.out[:] = self._despite(request.id, proves, error)
 
     def _checked(self, request: Request, parallel: bool) -> None:
         """An object in pieces, each of them spread over the threads."""
