@@ -53,6 +53,25 @@ _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "augu
            "september", "october", "november", "december")  # fmt: skip
 _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _PART = r"(?a)\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?"
+FORMS = {
+    "2026-11-20": "midnight of that day",
+    "2026-11-20T10:00, 2026-11-20 10:00:30.5, 2026-11-20T10": "local time, up to nine fraction "
+    "digits",
+    "2026-11-20T10:00Z, ...+01:00": "with an offset from UTC",
+    "10:00, today 10:00, yesterday 10:00": "that local time of today or yesterday",
+    "last tuesday 10:00, last tue 10:00": "that local time of the newest Tuesday before today",
+    "noon, yesterday midnight": "12:00 and 00:00, for any `10:00` above",
+    "2026-11-20 10:00 UTC, ... Europe/Berlin": "in that time zone, also in the next two forms",
+    "20261120T100000Z": "the same without `-` and `:`",
+    "20 Nov 2026 10:00:00 +0000, Nov 20 10:00:00": "as mail, `date` and logs write it, in any "
+    "order; without a year the newest that is not in the future",
+    "now, 2 hours ago, 1h30m ago, -5m": "this moment, or a moment before it",
+    "yesterday, last tuesday": "24 hours ago; as many times 24 hours ago as that day is days ago",
+    "20261120": "eight digits are a date, as `2026-11-20`",
+    "1763632800": "other digits: seconds since 1970, up to 11 of them; up to 14 are milliseconds, "
+    "else nanoseconds",
+}
+"""How a moment may be written, and what each form means; the help and the documentation have it."""
 _FORMS = (
     "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '20 Nov 2026 10:00', 10:00, 'yesterday 10:00', "
     "'last tuesday 10:00', '2 hours ago' or now"

@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 908,
+    ".": 909,
     "adapters": 2_156,
     "api": 906,
-    "cli": 3_852,
+    "cli": 3_656,
     "codecs": 1_532,
     "distributed": 1_655,
     "frameworks": 2_629,

@@ -11,6 +11,7 @@ from mvc.api import Annotation, Commit, Deployed, Gone, LogEntry
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
+from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
 from mvc.text import count, format_age, format_time, measured, one_line, printable
@@ -18,12 +19,6 @@ from mvc.text import count, format_age, format_time, measured, one_line, printab
 if TYPE_CHECKING:
     from mvc.api import Checked, Relation
 
-
-_COMMIT = (
-    "id parents root manifest author time@ zone_minutes message metrics params pipeline code "
-    "dirty run attached"
-)
-_1990 = 631_152_000 * 10**9
 
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
@@ -200,58 +195,45 @@ def _given(params: Mapping[str, str]) -> str:
     return "  ".join(f"{printable(k)}={printable(v)}" for k, v in sorted(params.items()))
 
 
-def warn_of_clock(out: Output, deployed: Deployed) -> None:
-    """Says that a deployment is yet to come, or was recorded with a clock set back."""
-    if deployed.time_ns > deployed.recorded_ns:
-        out.warn(
-            f"the deployment is dated {format_time(deployed.time_ns)}, in the future: it counts "
-            "from then on"
-        )
-    if not deployed.clock_back:
-        return
-    text = f"the clock is behind the newest record of {printable(deployed.target)}"
-    if not deployed.dated:
-        text += ": what is live now follows the order of recording, '--at TIME' the times on record"
-    out.warn(text)
-
-
 def tell_deployed(session: Session, schema: str, done: Deployed, words: str, **more: str) -> None:
     """Says what the command did, ``words`` with target, commit and ``more``, or prints JSON."""
+    warn_of_deployment(session, done)
     if not session.answered(schema, {"deployment": done}) and not session.quiet:
         commit = session.paint(done.commit.short, "id")
         target = session.paint(printable(done.target), "target")
         when = format_time(done.time_ns)
         session.line(f"{words.format(target=target, commit=commit, **more)} at {when}")
+    tell_unsent(session, done.target)
 
 
-def warn_of_new_target(session: Session, deployed: Deployed) -> None:
-    """Names a target without earlier deployments, if there are others, and the nearest of these."""
-    target = deployed.target
-    if deployed.replaces is not None or len(session.repo.deployments(target)) > 1:
+def warn_of_deployment(session: Session, done: Deployed) -> None:
+    """Warns of what may be a mistake about a deployment, or a retraction, that was just made."""
+    target = printable(done.target)
+    process = session.repo.recorder(target=done.target)
+    if process is not None:
+        session.warn(
+            f"a training deploys to {target}: {process}; it goes on committing, and "
+            "stops deploying there until it is started again or calls deploy_again()"
+        )
+    if done.retracted:
         return
-    others = [name for name in session.repo.targets() if name != target]
-    if not others:
-        return
-    from difflib import get_close_matches
+    if done.time_ns > done.recorded_ns:
+        when = format_time(done.time_ns)
+        session.warn(f"the deployment is dated {when}, in the future: it counts from then on")
+    if done.clock_back:
+        session.warn(
+            f"the clock is behind the newest record of {target}: what is live now follows the "
+            "order of recording, '--at TIME' the times on record"
+        )
+    others = [name for name in session.repo.targets() if name != done.target]
+    if others and done.replaces is None and len(session.repo.deployments(done.target)) == 1:
+        from difflib import get_close_matches
 
-    close = get_close_matches(target, others, n=1)
-    near = f"; did you mean {printable(close[0])}?" if close else ""
-    session.warn(
-        f"{target} is a new target{near} "
-        f"('mvc deploy --retract {deployed.commit.short} {target}' withdraws this)"
-    )
-
-
-def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
-    """Says that a deployment is dated before 1990, or before its version was made."""
-    if not deployed.dated:
-        return
-    if deployed.time_ns < _1990:
-        out.warn(f"the deployment is dated {format_time(deployed.time_ns)}, before 1990")
-    elif deployed.time_ns < commit.time_ns:
-        out.warn(
-            f"the deployment is dated {format_time(deployed.time_ns)}, but {commit.id.short} was "
-            f"made after that, at {format_time(commit.time_ns)}"
+        close = get_close_matches(done.target, others, n=1)
+        near = f"; did you mean {printable(close[0])}?" if close else ""
+        session.warn(
+            f"{target} is a new target{near} "
+            f"('mvc deploy --retract {done.commit.short} {target}' withdraws this)"
         )
 
 
@@ -266,7 +248,7 @@ def _deployed(deployed: Deployed) -> str:
 def as_json(entry: LogEntry) -> dict[str, Any]:
     """One commit with the names and deployments it goes by."""
     return {
-        **fields(entry.commit, _COMMIT),
+        **fields(entry.commit),
         **fields(entry, "metrics params annotations refs deployments sent_by"),
         **state_json(entry.forgotten_ns, absent=entry.absent),
         "dropped": entry.dropped,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import click
-from msgspec import Struct
 
-from mvc.api import FileEntry, LogicalTensor, Manifest, Ref
+from mvc.api import FileDiff, FileEntry, LogicalTensor, Manifest, Ref, TensorDiff
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
 from mvc.errors import UnknownPath
-from mvc.names import is_training_key, printable, training_files
+from mvc.names import is_training_key, printable
 from mvc.text import count, format_time, shape, size
+
+_T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
@@ -35,27 +37,32 @@ def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
     return list(found.values())
 
 
-class Folding(Struct, frozen=True):
-    """Which tensors are left out of lists: those of ``training`` files and of checkpoints' parts
-    that are no model. With ``unfold`` none is.
+def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:
+    """Those that are no state of an optimizer, a scheduler or a generator, as all are of
+    ``training`` files.
     """
+    return [each for each in tensors if not (training or is_training_key(each.key))]
 
-    training: Collection[str]
-    unfold: bool
 
-    @classmethod
-    def of(cls, paths: Collection[str], *, unfold: bool) -> Folding:
-        """For a version, or two, with these paths."""
-        return cls(training_files(paths), unfold)
+def tell_folded(out: Output, left_out: int) -> None:
+    """Says how many tensors of a file ``of_model`` left out, if any."""
+    if left_out:
+        of = "of optimizers, schedulers and generators (-v lists them)"
+        out.line("  " + out.paint(f"{count(left_out, 'tensor')} {of}", "dim"))
 
-    def keeps(self, path: str, key: str) -> bool:
-        return self.unfold or not (path in self.training or is_training_key(key))
 
-    def tell(self, out: Output, left_out: int) -> None:
-        """Says how many tensors of a file are left out, if any."""
-        if left_out:
-            of = "of optimizers, schedulers and generators (-v lists them)"
-            out.line("  " + out.paint(f"{count(left_out, 'tensor')} {of}", "dim"))
+def changes(file: FileDiff) -> str:
+    """``2 changed, 12 unchanged, other bytes differ``; ``added`` of a new file."""
+    if file.kind in {"added", "removed"}:
+        return file.kind
+    kinds = Counter(tensor.kind for tensor in file.tensors)
+    order = ("changed", "resized", "renamed", "added", "removed", "unchanged")
+    words = [f"{kinds[kind]:,} {kind}" for kind in order if kinds[kind]]
+    if file.renamed_from is not None:
+        words.insert(0, f"renamed (was {printable(file.renamed_from)})")
+    if file.other_changed:
+        words.append("other bytes differ")
+    return ", ".join(words) or file.kind
 
 
 def file_line(out: Output, entry: FileEntry) -> str:

@@ -23,6 +23,7 @@ from mvc.text import printable, text_table
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from mvc.errors import DamagedData
     from mvc.types import Progress
 
 
@@ -48,11 +49,15 @@ _NAME = 24  # characters of what is being done
 
 
 class Output:
-    """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
+    """``color``: auto (a terminal, and NO_COLOR unset), always or never.
+
+    ``incomplete``: why what is printed lacks something.
+    """
 
     def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
         self.quiet = False
+        self.incomplete: list[DamagedData] = []
         self._pages = False
         self._paging = ExitStack()
         self._pager: Any = None
@@ -159,23 +164,13 @@ class Output:
             self.line(indent + line)
         self.left_out(len(every) - len(every[:most]))
 
-    def json(
-        self,
-        schema: str,
-        payload: object,
-        *,
-        incomplete: Sequence[object] = (),
-        one_line: bool = False,
-    ) -> None:
-        """Prints one object, of a mapping or a struct; ``incomplete``: what it lacks is lost.
-
-        On one line where one follows the other.
-        """
+    def json(self, schema: str, payload: object, *, one_line: bool = False) -> None:
+        """Prints one object, of a mapping or a struct; on one line where one follows the other."""
         from json import dumps
 
         from mvc.cli.payload import plain
 
-        lost = {"incomplete": True} if incomplete else {}
+        lost = {"incomplete": True} if self.incomplete else {}
         self.line(
             dumps({"schema": schema, **plain(payload), **lost}, indent=None if one_line else 2)
         )

@@ -22,6 +22,9 @@ OWN_FIELDS = {
     "Collection": "grace_seconds commits forgotten objects phantoms recoded operations packs "
     "before_bytes=before freed_bytes=freed quarantined_bytes=quarantined "
     "quarantine_deleted_bytes=unquarantined",
+    "Commit": "id parents root manifest author time@ zone_minutes message metrics params pipeline "
+    "code dirty run attached",
+    "CommitResult": "commit branch paths raw_bytes stored_bytes deployment",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to replaces "
     "retracted retracted_ns retracted_by retracted_reason id sent_by",
     "AnnotationStatement": "kind=name id commit author reason",
@@ -34,6 +37,9 @@ OWN_FIELDS = {
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
     "replaces=deployment.replaces author=deployment.author sent_by=deployment.sent_by "
     "reason=deployment.reason message metrics params annotations",
+    "LayoutMetrics": "bytes reset_points recovery_worst=worst_seconds recovery_mean=mean_seconds "
+    "recovery_worst_commit=worst_commit decoded_worst=worst_bytes decoded_mean=mean_bytes "
+    "deltas_worst=worst_deltas deltas_mean=mean_deltas",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
     "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",
@@ -42,6 +48,10 @@ OWN_FIELDS = {
     "statements=entry.statements states=entry.states undoes=entry.undoes undone_by shortened",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
+    "Repacked": "added=plan.added removed=plan.removed full_added=plan.full_added "
+    "full_removed=plan.full_removed deltas_added=plan.deltas_added "
+    "deltas_removed=plan.deltas_removed given_up=plan.given_up prices=plan.prices "
+    "before=plan.before planned=plan.after now",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "ReplayProof": "kind=name id commit author path milliseconds environment",
@@ -58,6 +68,7 @@ OWN_FIELDS = {
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
     "TensorSpec": "dtype shape",
+    "Undoing": "number undone=operation refs=entry.refs before head=after deployments",
     "Vouched": "target=deployment.target commit=deployment.commit time@deployment.time_ns "
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",

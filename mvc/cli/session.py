@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
@@ -21,9 +19,7 @@ from mvc.text import format_time, listed, one_line, printable
 if TYPE_CHECKING:
     from mvc.api import Interrupted, Repository
     from mvc.ids import CommitId
-    from mvc.types import Progress
 
-_SILENT = 5.0  # seconds after which a training that shows no bar says what it waits for
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 """Options of a remote that say how to reach it."""
 
@@ -42,7 +38,6 @@ class Session(Output):
         self.as_json = False
         self.no_pager = False
         self.arguments: Sequence[str] = ()
-        self._told = False
         self._opened: Repository | None = None
 
     @property
@@ -135,19 +130,17 @@ class Session(Output):
 
     def _warn_of_interrupted(self, found: Interrupted) -> None:
         """Says which checkouts of processes that were killed the opening has ended, and how."""
-        done = []
-        if found.replaced:
-            done.append(f"{listed([printable(str(path)) for path in found.replaced], 3)} replaced")
-        if found.moved_head:
-            done.append("HEAD moved")
-        if done:
-            self.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
-        if found.given_up:
-            files = listed([printable(str(path)) for path in found.given_up], 3)
-            alone = listed([printable(str(path)) for path in found.left_alone], 3)
+        replaced, given_up, alone = (
+            listed([printable(str(path)) for path in paths], 3)
+            for paths in (found.replaced, found.given_up, found.left_alone)
+        )
+        if replaced or found.moved_head:
+            what = f"{replaced} replaced" if replaced else "HEAD moved"
+            self.warn(f"completed a checkout that was interrupted: {what}")
+        if given_up:
             more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
             self.warn(
-                f"gave up a checkout that was interrupted: {files} not replaced{more}; "
+                f"gave up a checkout that was interrupted: {given_up} not replaced{more}; "
                 "see 'mvc status'"
             )
 
@@ -207,23 +200,21 @@ class Session(Output):
             hint = "name another file" if force is None else "add -f to replace it"
             raise WouldOverwrite(f"{name} exists already", hint=hint)
 
-    def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
-        """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""
-        if not incomplete:
-            return
-        self._told = True
-        self.warn(f"this is incomplete: {incomplete[0].message}")
-        if incomplete[0].hint is not None:
-            self.note(f"hint: {incomplete[0].hint}")
-        click.get_current_context().exit(DamagedData.exit_code)
+    def exit_code(self, code: int | None) -> int:
+        """The command's ``code``; that of damage, with a warning, if the answer is incomplete."""
+        if not self.incomplete:
+            return code or 0
+        self.warn(f"this is incomplete: {self.incomplete[0].message}")
+        if self.incomplete[0].hint is not None:
+            self.note(f"hint: {self.incomplete[0].hint}")
+        return DamagedData.exit_code
 
     def close(self) -> None:
         """Closes the repository; warns if lost journal entries may be missing in the answer."""
         repository, self._opened = self._opened, None
         if repository is not None:
             gaps = repository.gaps
-            if gaps and not self._told:
-                self._told = True
+            if gaps and not self.incomplete:
                 lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
                 self.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
             repository.close()
@@ -237,20 +228,6 @@ class Session(Output):
             yield
         finally:
             self._opened = own
-
-    @contextmanager
-    def training(self) -> Iterator[Progress]:
-        """As ``progress``; where nothing can be drawn, it says once what is waited for."""
-        due = time.monotonic() + _SILENT
-
-        def tell(_done: int, _total: int, text: str) -> None:
-            nonlocal due
-            if time.monotonic() >= due:
-                due = math.inf
-                self.note(text)
-
-        with self.progress("training", counted=True) as bar:
-            yield bar or tell
 
 
 def load(file: Path | None) -> Config:

@@ -350,12 +350,12 @@ def verb(
         name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
         details = (module.__doc__ or "").partition("\n\n")[2]
 
-        def callback(**values: Any) -> int | None:
+        def callback(**values: Any) -> int:
             session = click.get_current_context().ensure_object(Session)
             if pages and not (session.as_json or session.no_pager):
                 session.page()
             check_together(options, values)
-            return function(session, options(**values))
+            return session.exit_code(function(session, options(**values)))
 
         return Verb(
             name, callback=callback, params=parameters(options), json=json,

@@ -249,7 +249,7 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
     assert "1 by retraining" in mvc("stats").out
     assert mvc("stats", "--json").json["dropped"] == 1
     assert "recoverable by retraining" in mvc("fsck").err
-    assert "given up" in mvc("undo", "--list").out
+    assert "dropped" in mvc("undo", "--list").out
     mvc("retrain", dropped)  # the base has the same weights here: nothing is trained
     assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
     mvc("retrain", dropped, *WITH)

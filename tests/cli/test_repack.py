@@ -25,7 +25,7 @@ def test_plan_and_execution(mvc: Mvc, series: list[str]) -> None:
     out = mvc("repack", "-n", "--interval", 4).out
     assert "Plan: interval 4" in out
     assert f"add     2 reset points: {series[4][:10]} {series[8][:10]}" in out
-    assert "planned" in out and "before" not in out
+    assert "planned" in out and "now" not in out
     assert mvc("stats", "--json").json["reset_points"] == 1
     out = mvc("repack", "--interval", 4).out
     assert "before" in out and "planned" in out and "now" in out
@@ -73,9 +73,9 @@ def test_written_sizes(text: str, wanted: int) -> None:
 
 def test_what_is_said_of_reset_points(mvc: Mvc, series: list[str]) -> None:
     out = mvc("repack", "--add", series[0], "-n").out.splitlines()
-    assert out[1:3] == [f"{series[0][:10]} is a reset point already", "Nothing to do"]
+    assert out[1:3] == [f"kept    1 reset point: {series[0][:10]}", "Nothing to do"]
     out = mvc("repack", "--add", series[0], series[4]).out.splitlines()
-    assert out[1] == f"{series[0][:10]} is a reset point already"
+    assert out[1] == f"kept    1 reset point: {series[0][:10]}"
     assert out[2] == f"add     1 reset point: {series[4][:10]}"
     mvc("forget", series[2], "-f")
     for option in ("--add", "--remove"):

@@ -192,8 +192,6 @@ def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
     failed = trained("retrain", "HEAD", "--trust-code", "--timeout", "8", code=3)
     error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
     assert "was not made again within 8 s" in error
-    assert "waits for process" in failed.err  # said in a pipe, too, and once
-    assert failed.err.count("retraining") == 1
     assert not is_given_up(trained.folder)
 
 

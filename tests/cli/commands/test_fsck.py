@@ -72,7 +72,7 @@ def test_repair_of_what_nothing_heals(mvc) -> None:
     assert plain.out.endswith(f"\n1 of 1 version cannot be recovered: {id_[:10]}\n")
     mvc.commit(2)
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed; 1 version cannot be recovered (try --from BACKUP)\nlost "
+    why = "nothing could be healed (try --from with another BACKUP)\nlost "
     assert said.startswith(why)
     assert f"1 of 2 versions cannot be recovered: {id_[:10]}" in said
 
@@ -90,11 +90,11 @@ def test_a_missing_pack_is_one_line_and_what_it_takes_is_counted(mvc) -> None:
     reach = " ".join(id_[:10] for id_ in ids)
     assert others[-1] == f"3 of 3 versions cannot be recovered: {reach}"
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed; 3 versions cannot be recovered (try --from BACKUP)\n"
+    why = "nothing could be healed (try --from with another BACKUP)\n"
     assert said.startswith(why)
     shutil.copytree(mvc.folder / ".mvc", mvc.folder.parent / "backup")
     said = mvc("fsck", "--repair", "--from", mvc.folder.parent / "backup", code=4).out
-    assert said.startswith(why.replace("--from BACKUP", "another BACKUP"))
+    assert said.startswith(why)
 
 
 def test_damage_that_takes_no_version_away(mvc) -> None:

@@ -29,7 +29,7 @@ def test_a_state_is_fetched_by_the_command_that_the_hint_names(few: Mvc) -> None
     assert few("show", "HEAD~2").err == f"'mvc {command}' brings it, if origin has it\n"
     assert "'mvc fetch origin" in few("show", "HEAD").err  # what it changed is not known
     result = few(*command.split())
-    assert result.out.splitlines()[1].startswith("1 state, ")
+    assert result.out.splitlines()[1].startswith("1 version, ")
     few("checkout", "HEAD~2", "-o", "x.safetensors")
     assert few(*command.split()).err == "Everything up to date\n"
     found = few("fetch", "--json", "origin", "HEAD~1").json
@@ -43,7 +43,7 @@ def test_a_push_without_a_state_must_be_meant(few: Mvc) -> None:
     few("push", "--partial", "backup")
     few("fetch", "origin", "HEAD~1")
     result = few("push", "backup", "--states", "HEAD~1")
-    assert result.out.startswith("To ") and "1 state, " in result.out
+    assert result.out.startswith("To ") and "1 version, " in result.out
     assert few("push", "backup", "--states", "HEAD~1").err == "Everything up to date\n"
     assert few("push", "backup", "--states", "HEAD~2", code=3).err.startswith("mvc: the state of")
     assert "--states does not go with" in few("push", "-f", "--states", "HEAD", code=2).err

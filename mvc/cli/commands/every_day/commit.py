@@ -17,13 +17,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mvc.api import CommitOptions, CommitResult, FileOptions, LogEntry, version_with
-from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import warn_of_clock, warn_of_new_target
+from mvc.api import CommitOptions, CommitResult, FileOptions, version_with
+from mvc.cli.commits import warn_of_deployment
 from mvc.cli.output import Output
 from mvc.cli.script import Script
 from mvc.cli.transfers import tell_unsent
@@ -41,9 +40,6 @@ from mvc.cli.verb import (
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.text import count, format_time, one_line, printable, stored_for
-
-if TYPE_CHECKING:
-    from mvc.recipes.recording import Run
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 
@@ -90,8 +86,6 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     _CommitOptions,
 )
 def command(session: Session, args: _CommitOptions) -> None:
-    if args.provenance is not None and len(args.paths) != 1:
-        raise click.UsageError("name the one file that the training made")
     message = sys.stdin.read().removeprefix("\ufeff") if args.message == "-" else args.message
     recorded = {
         "message": message or "",
@@ -99,34 +93,30 @@ def command(session: Session, args: _CommitOptions) -> None:
         "params": args.params,
         "deploy": args.deploy,
     }
-    run, failure = None, None
-    if args.provenance is None:
-        done = _commit(session, args, recorded)
-    else:
-        run, failure = _record(session, args, recorded)
-        assert run.result is not None
-        done = run.result
+    if args.provenance is not None:
+        _record(session, args, args.provenance, recorded)
+        return
+    done = _commit(session, args, recorded)
+    _tell(session, args, done, {"weights": "stored"})
+    if not (session.as_json or args.pipeline or args.output or args.in_place):
+        _tell_of_setting(session, done)
+    if args.output is not None:
+        session.note(f"the production weights are in {args.output}")
+
+
+def _tell(session: Session, args: _CommitOptions, done: CommitResult, more: dict[str, Any]) -> None:
+    """Says what was recorded; in JSON with ``more``."""
     if done.deployment is not None:
-        warn_of_new_target(session, done.deployment)
-        warn_of_clock(session, done.deployment)
+        warn_of_deployment(session, done.deployment)
     same_as = _same_as(session, done)
-    if not session.as_json and session.verbosity >= 0:
+    if session.answered("mvc.commit/1", fields(done) | {"same_as": same_as} | more):
+        return
+    if not session.quiet:
         _print(session, done, same_as)
-        if not (run or args.pipeline or args.output or args.in_place):
-            _tell_of_setting(session, done)
-        if args.output is not None:
-            session.note(f"the production weights are in {args.output}")
     if done.deployment is not None:
         tell_unsent(session, done.deployment.target)
         if args.push:
             session.note("only the deployed version was sent; 'mvc push' sends the branch")
-    if failure is not None:
-        raise failure
-    if session.as_json:
-        kept = {"weights": "given up" if run is not None and run.gave_up else "stored"}
-        session.json("mvc.commit/1", _json(done, same_as) | kept)
-    elif run is not None:
-        session.note(_what_became(done, args, gave_up=run.gave_up))
 
 
 def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> str:
@@ -205,31 +195,33 @@ def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
     return pairs[0][0]
 
 
-def _record(
-    session: Session, args: _CommitOptions, recorded: dict[str, Any]
-) -> tuple[Run, MvcError | None]:
-    """Commits a file with its recipe, and proves that; an error that comes after the commit."""
+def _record(session: Session, args: _CommitOptions, target: str, recorded: dict[str, Any]) -> None:
+    """Commits a file with the recipe in the script ``target``, and proves that."""
     from mvc.recipes.making import constructed
     from mvc.recipes.verbs import record
     from mvc.training.resume import load
 
+    if len(args.paths) != 1:
+        raise click.UsageError("name the one file that the training made")
     (path,) = args.paths
     (name,) = session.names([path])
-    script = Script(str(args.provenance), session.fs, "train", recorded=True)
-    with script.running():
-        try:
-            base = session.repo.manifest("HEAD").by_path
-        except UnknownRevision as error:
-            raise UnknownRevision(
-                "there is no version yet that the training could have begun with",
-                hint="commit the weights before training first",
-            ) from error
-        service, make = script.required(script.name), script.required("model")
-        if not callable(make):
-            raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
-        model, optimizer = constructed(make), script.get("optimizer")
-        load(session.repo, model, "HEAD", path=name if name in base else None)
-        with session.training() as progress:
+    script = Script(target, session.fs, "train", recorded=True)
+    with session.progress("training", counted=True) as progress:
+        with script.running():
+            try:
+                base = session.repo.manifest("HEAD").by_path
+            except UnknownRevision as error:
+                raise UnknownRevision(
+                    "there is no version yet that the training could have begun with",
+                    hint="commit the weights before training first",
+                ) from error
+            service, make = script.required(script.name), script.required("model")
+            if not callable(make):
+                raise WrongUsage(
+                    f"model of {script.place} is no function", hint="write def model():"
+                )
+            model, optimizer = constructed(make), script.get("optimizer")
+            load(session.repo, model, "HEAD", path=name if name in base else None)
             run = record(
                 session.repo,
                 model,
@@ -241,14 +233,17 @@ def _record(
                 progress=progress,
                 **recorded,
             )
-            try:
-                with run:
-                    run.trained(path)
-            except MvcError as error:
-                if run.result is None:
-                    raise
-                return run, error
-    return run, None
+        try:
+            with script.running(), run:
+                run.trained(path)
+        except MvcError:
+            if run.result is not None and not session.as_json:
+                _tell(session, args, run.result, {})
+            raise
+    assert run.result is not None
+    _tell(session, args, run.result, {"weights": "given up" if run.gave_up else "stored"})
+    if not session.as_json:
+        session.note(_what_became(run.result, args, gave_up=run.gave_up))
 
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:
@@ -300,18 +295,3 @@ def _changed(done: CommitResult) -> str:
     if changed > total:  # those that are not there any more count, too
         words = f"{count(changed, 'tensor')} changed or removed"
     return words if files < 2 else f"{words} in {count(files, 'file')}"
-
-
-def _json(done: CommitResult, same_as: dict[str, CommitId]) -> dict[str, Any]:
-    deployed = done.deployment
-    return {
-        "commit": commit_json(LogEntry(done.id, done.commit, (), ())),
-        "branch": done.branch,
-        "paths": [
-            fields(path, "path kind tensors_changed tensors renamed_from")
-            | {"same_as": same_as.get(path.path)}
-            for path in done.paths
-        ],
-        **fields(done, "raw_bytes stored_bytes"),
-        "deployment": deployed and fields(deployed, "target time@"),
-    }

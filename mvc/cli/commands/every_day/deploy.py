@@ -15,13 +15,8 @@ from mvc.cli.commits import (
     live_now,
     state_json,
     tell_deployed,
-    warn_of_clock,
-    warn_of_new_target,
-    warn_of_time,
     who,
 )
-from mvc.cli.restored import warn_of_deploying
-from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import (
     CommandOptions,
     Session,
@@ -73,23 +68,22 @@ def command(session: Session, args: _DeployOptions) -> None:
         anyway=args.anyway,
         push=args.push,
     )
-    warn_of_deploying(session, args.target)
-    if not args.retract:
-        warn_of_new_target(session, done)
-        warn_of_clock(session, done)
-        warn_of_time(session, done, session.repo.version(done.commit))
+    made_ns = session.repo.version(done.commit).time_ns
+    if done.dated and not done.retracted and done.time_ns < made_ns:
+        session.warn(
+            f"the deployment is dated {format_time(done.time_ns)}, but {done.commit.short} was "
+            f"made after that, at {format_time(made_ns)}"
+        )
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     tell_deployed(session, "mvc.deploy/1", done, words)
-    tell_unsent(session, args.target)
 
 
 def _print_deployments(session: Session, target: str | None) -> None:
-    incomplete: list[DamagedData] = []
-    found = session.repo.deployments(target, incomplete=incomplete)[::-1]
+    found = session.repo.deployments(target, incomplete=session.incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
         rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in found]
-        session.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
+        session.json("mvc.deploy.list/1", {"deployments": rows})
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
         session.table(
@@ -97,9 +91,8 @@ def _print_deployments(session: Session, target: str | None) -> None:
             [_row(session, d, live) for d in found],
             styles=styles,
         )
-    elif not incomplete:
+    elif not session.incomplete:
         session.note("nothing was deployed yet")
-    session.tell_incomplete(incomplete)
 
 
 def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:

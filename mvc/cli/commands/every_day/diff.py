@@ -12,13 +12,13 @@ ignored and equal ones.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from mvc.api import Diff, FileDiff, TensorDiff, TensorSpec
-from mvc.cli.listing import Folding
+from mvc.cli.listing import changes, of_model, tell_folded
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, verb
+from mvc.names import training_files
 from mvc.text import count, listed, number, percent, printable, shape
 
 _COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"
@@ -70,7 +70,7 @@ def _differs(found: Diff) -> bool:
 
 
 def _print(session: Session, found: Diff, *, stat: bool) -> None:
-    folding = Folding.of({f.path for f in found.files}, unfold=session.verbose)
+    training = training_files({f.path for f in found.files})
     for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
         if words:
@@ -78,12 +78,12 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
     for file in found.files:
         if file.kind == "unchanged" and not session.verbose:
             continue
-        headline = _headline(file) + _relation(found, file)
+        headline = changes(file) + _relation(found, file)
         session.line(f"{session.paint(printable(file.path), 'heading')}  {headline}")
         tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
         whole = file.kind in {"added", "removed"} and not session.verbose
         if tensors and not stat and not whole:
-            _print_tensors(session, file, tensors, folding)
+            _print_tensors(session, file, tensors, training=file.path in training)
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
     differ = "differs" if changed == 1 else "differ"
@@ -98,32 +98,18 @@ def _word(value: float | str | None) -> str:
 
 
 def _print_tensors(
-    session: Session, file: FileDiff, changed: Sequence[TensorDiff], folding: Folding
+    session: Session, file: FileDiff, changed: Sequence[TensorDiff], *, training: bool
 ) -> None:
-    tensors = [t for t in changed if folding.keeps(file.path, t.key)]
+    tensors = changed if session.verbose else of_model(changed, training=training)
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
     session.table(_COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
-    folding.tell(session, len(changed) - len(tensors))
+    tell_folded(session, len(changed) - len(tensors))
     unchanged = [t for t in file.tensors if t.kind == "unchanged"]
-    same = [printable(t.key) for t in unchanged if folding.keeps(file.path, t.key)]
+    same = [printable(t.key) for t in of_model(unchanged, training=training)]
     if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
         session.line("  " + session.paint(f"unchanged: {', '.join(same)}", "dim"))
     session.line()
-
-
-def _headline(file: FileDiff) -> str:
-    if file.kind in {"added", "removed"}:
-        tensors = f", {count(len(file.tensors), 'tensor')}" if file.tensors else ""
-        return file.kind + tensors
-    kinds = Counter(tensor.kind for tensor in file.tensors)
-    order = ("changed", "resized", "renamed", "added", "removed", "unchanged")
-    words = [f"{kinds[kind]:,} {kind}" for kind in order if kinds[kind]]
-    if file.renamed_from is not None:
-        words.insert(0, f"renamed (was {printable(file.renamed_from)})")
-    if file.other_changed:
-        words.append("other bytes differ")
-    return ", ".join(words) or file.kind
 
 
 def _relation(found: Diff, file: FileDiff) -> str:

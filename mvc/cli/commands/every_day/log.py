@@ -24,7 +24,7 @@ from mvc.cli.commits import (
 from mvc.cli.tables import Column, titled
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import LIMIT, CommandOptions, PathText, Session, argument, flag, option, verb
-from mvc.errors import DamagedData, UnknownRevision
+from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.text import format_time, number, one_line, printable
 
@@ -55,7 +55,6 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
 def command(session: Session, args: _LogOptions) -> None:
     rev, paths = _rev_and_paths(session, args.rev, args.paths)
-    incomplete: list[DamagedData] = []
     entries = session.repo.log(
         rev,
         LogOptions(
@@ -69,11 +68,11 @@ def command(session: Session, args: _LogOptions) -> None:
             until=args.until,
         ),
         limit=args.limit,
-        incomplete=incomplete,
+        incomplete=session.incomplete,
     )
     if session.as_json:
         commits = [as_json(entry) for entry in entries]
-        session.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
+        session.json("mvc.log/1", {"commits": commits})
     elif args.as_table:
         _print_table(session, entries)
     else:
@@ -81,7 +80,6 @@ def command(session: Session, args: _LogOptions) -> None:
         _print(session, graph_lines(entries) if args.graph else plain, args)
     if not session.as_json:
         tell_unsent(session)
-    session.tell_incomplete(incomplete)
 
 
 def _rev_and_paths(

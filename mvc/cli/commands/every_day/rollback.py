@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.commits import tell_deployed, warn_of_clock
-from mvc.cli.restored import warn_of_deploying
-from mvc.cli.transfers import tell_unsent
+from mvc.cli.commits import tell_deployed
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, reason, sign, verb
 from mvc.ids import CommitId
 
@@ -44,8 +42,6 @@ def command(session: Session, args: _RollbackOptions) -> None:
         push=args.push,
         remote=args.remote,
     )
-    warn_of_clock(session, done)
-    warn_of_deploying(session, args.target)
     left, now_live = _titled(session, done.left), _titled(session, done.commit)
     tell_deployed(
         session,
@@ -55,7 +51,6 @@ def command(session: Session, args: _RollbackOptions) -> None:
         left=left,
         now_live=now_live,
     )
-    tell_unsent(session, args.target)
 
 
 def _titled(session: Session, commit: CommitId) -> str:

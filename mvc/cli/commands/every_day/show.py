@@ -18,8 +18,15 @@ import click
 import mvc.recipes as recipes
 from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, forgotten_on, gone, heading, live_now, signed_line
-from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
+from mvc.cli.commits import details, gone, heading, live_now, signed_line
+from mvc.cli.listing import (
+    changes,
+    entry_json,
+    file_line,
+    of_model,
+    tell_folded,
+    tensor_table,
+)
 from mvc.cli.receipts import print_receipt
 from mvc.cli.verb import (
     AT,
@@ -33,12 +40,11 @@ from mvc.cli.verb import (
     option,
     verb,
 )
-from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
+from mvc.names import training_files
 from mvc.text import count, printable
 
 _FIRST = 20
-_CALL = 2000  # characters
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
@@ -77,38 +83,25 @@ def command(session: Session, args: _ShowOptions) -> None:
 
         show_environment(session, rev)
     else:
-        _print_commit(session, rev)
+        _print_version(session, rev)
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
-    by_moment = args.at is not None or args.target is not None
-    if by_moment and args.words:
-        raise WrongUsage("name a REV, or a moment with --at (and its --target)")
-    ids = [(rev, session.repo.find(rev)) for rev in args.words or ("HEAD",)]
-    if by_moment:
-        ids = [(args.at or args.target or "", session.repo.find(at=args.at, target=args.target))]
-    found = [{"rev": text, "id": id_} for text, id_ in ids]
-    answered = session.answered("mvc.show.id/1", {"revisions": found})
-    session.lines(str(id_) for _, id_ in (() if answered else ids))
+    moment = args.at is not None or args.target is not None
+    revs = args.words or ((None,) if moment else ("HEAD",))
+    ids = [session.repo.find(rev, at=args.at, target=args.target) for rev in revs]
+    found = [{"rev": rev, "id": id_} for rev, id_ in zip(revs, ids, strict=True)]
+    if not session.answered("mvc.show.id/1", {"revisions": found}):
+        session.lines(map(str, ids))
 
 
-def _print_commit(session: Session, rev: CommitId) -> None:
-    incomplete: list[DamagedData] = []
+def _print_version(session: Session, rev: CommitId) -> None:
     options = LogOptions(reset_points=True, relations=True, changes=True)
-    entry = session.repo.log(rev, options, limit=1, incomplete=incomplete)[0]
+    entry = session.repo.log(rev, options, limit=1, incomplete=session.incomplete)[0]
     stored = entry.forgotten_ns is None
     files = session.repo.manifest(entry.id).entries if stored else ()
-    changes = entry.changes or {}
     predicted = session.repo.storage.predicted(rev) if stored else {}
-    if session.as_json:
-        payload = commit_json(entry) | fields(entry, "reset_point relations")
-        payload["files"] = [
-            entry_json(file) | _json(changes.get(file.path), predicted.get(file.path, ()))
-            for file in files
-        ]
-        payload["removed"] = None if entry.changes is None else _removed(changes)
-        session.json("mvc.show/1", payload, incomplete=incomplete)
-        session.tell_incomplete(incomplete)
+    if session.answered("mvc.show/1", _json(entry, files, predicted)):
         return
     branch, live = session.repo.head(if_known=True).branch, live_now(session)
     session.line(heading(session, entry, branch, live, full=True))
@@ -116,119 +109,96 @@ def _print_commit(session: Session, rev: CommitId) -> None:
     session.lines(details(entry, session.now_ns(), full=session.verbose, signed=signed))
     if stored:
         if entry.changes is None:
-            session.note(
-                f"what it changed is not known: {_why_unknown(session, entry, incomplete)}"
-            )
-        _print_changes(session, files, changes, predicted)
-    else:
-        for receipt in session.repo.storage.receipts():
-            if any(state.commit == entry.id for state in receipt.states):
-                session.line()
-                print_receipt(session, receipt, entry.id)
-        if (left := gone(session, entry.id)) and left.way:
-            session.note(left.way)
-    session.tell_incomplete(incomplete)
+            left = gone(session, entry.commit.parents[0])
+            way = f"; {left.way}" if left and left.way else ""
+            session.note(f"what it changed is not known: its parent cannot be read{way}")
+        _print_files(session, files, entry.changes or {}, predicted)
+        return
+    for receipt in session.repo.storage.receipts():
+        if any(state.commit == entry.id for state in receipt.states):
+            session.line()
+            print_receipt(session, receipt, entry.id)
+    if (left := gone(session, entry.id)) and left.way:
+        session.note(left.way)
 
 
-def _print_changes(
+def _print_files(
     session: Session,
     files: Sequence[FileEntry],
-    changes: Mapping[str, FileDiff],
+    changed: Mapping[str, FileDiff],
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
-    same = 0
-    folding = Folding.of({each.path for each in files}, unfold=session.verbose)
-    for entry in files:
-        change = changes.get(entry.path)
-        if change is not None and change.kind == "unchanged" and not session.verbose:
-            same += 1
-            continue
-        session.line()
-        _print_file(
-            session, entry, change, folding=folding, predicted=predicted.get(entry.path, ())
-        )
-    for path in _removed(changes):
+    training = training_files({file.path for file in files})
+    same = [path for path, change in changed.items() if change.kind == "unchanged"]
+    for file in files:
+        if session.verbose or file.path not in same:
+            session.line()
+            _print_file(
+                session, file, changed.get(file.path), predicted.get(file.path, ()),
+                training=file.path in training,
+            )  # fmt: skip
+    for path in _removed(changed):
         session.line()
         session.line(f"{session.paint(printable(path), 'removed')}  removed")
-    if same:
+    if same and not session.verbose:
         session.line()
-        session.line(f"{count(same, 'file')} unchanged (-v lists them)")
-
-
-def _removed(changes: Mapping[str, FileDiff]) -> list[str]:
-    return [path for path, file in changes.items() if file.kind == "removed"]
-
-
-def _json(change: FileDiff | None, predicted: Sequence[str]) -> dict[str, Any]:
-    return {
-        "renamed_from": None if change is None else change.renamed_from,
-        "changed": None if change is None else _marks(change),
-        "predicted": predicted,
-    }
-
-
-def _marks(change: FileDiff) -> dict[str, str]:
-    """Added or changed, by the keys of the tensors that are not as in the parent."""
-    return {
-        each.key: "added" if each.kind in {"added", "renamed"} else "changed"
-        for each in change.tensors
-        if each.kind not in {"unchanged", "removed"}
-    }
-
-
-def _what(change: FileDiff, entry: FileEntry) -> str:
-    if change.renamed_from is not None:
-        return f"renamed (was {printable(change.renamed_from)})"
-    if not entry.tensors or change.kind != "changed":
-        return "new" if change.kind == "added" else change.kind
-    gone = len(change.tensors) - len(entry.tensors)
-    gone += sum(tensor.kind == "renamed" for tensor in change.tensors)
-    removed = f", {count(gone, 'tensor')} removed" if gone else ""
-    return f"{len(_marks(change)):,} changed{removed}"
-
-
-def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> str:
-    if incomplete:
-        return "its parent cannot be read"
-    parent = entry.commit.parents[0]
-    left = gone(session, parent)
-    when = forgotten_on(left.time_ns if left else None)
-    what = "is not here" if left and left.why == "absent" else f"was {when}"
-    return f"the state of its parent {what}" + (f"; {left.way}" if left and left.way else "")
+        session.line(f"{count(len(same), 'file')} unchanged (-v lists them)")
 
 
 def _print_file(
     session: Session,
-    entry: FileEntry,
+    file: FileEntry,
     change: FileDiff | None,
-    *,
-    folding: Folding,
     predicted: Sequence[str],
+    *,
+    training: bool,
 ) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
-    verbose = session.verbose
-    marks, what = ({}, "") if change is None else (_marks(change), _what(change, entry))
-    stored = f"{len(predicted)} predicted" if predicted else ""
-    session.line(", ".join(filter(None, (file_line(session, entry), what, stored))))
-    changed = [t for t in entry.tensors if verbose or t.key in marks]
-    tensors = [t for t in changed if folding.keeps(entry.path, t.key)]
-    if not verbose:  # all of them changed: only what is new needs a word
-        marks = {key: word for key, word in marks.items() if word == "added" and what != "new"}
-    words = ((key, filter(None, (marks.get(key), "predicted"))) for key in predicted)
-    marks = {**marks, **({key: ", ".join(each) for key, each in words} if verbose else {})}
-    most = None if verbose else _FIRST
-    tensor_table(session, tensors, marks, full=session.verbosity > 1, most=most)
-    folding.tell(session, len(changed) - len(tensors))
+    what = "" if change is None else changes(change)
+    steps = f"{len(predicted)} predicted" if predicted else ""
+    session.line(", ".join(filter(None, (file_line(session, file), what, steps))))
+    marks = _marks(change) | dict.fromkeys(predicted, "predicted")
+    tensors = [t for t in file.tensors if session.verbose or t.key in marks]
+    shown = tensors if session.verbose else of_model(tensors, training=training)
+    most = None if session.verbose else _FIRST
+    tensor_table(session, shown, marks, full=session.verbosity > 1, most=most)
+    tell_folded(session, len(tensors) - len(shown))
+
+
+def _marks(change: FileDiff | None) -> dict[str, str]:
+    """The kind of change of each tensor that is not as in the parent, by its key."""
+    tensors = () if change is None else change.tensors
+    return {each.key: each.kind for each in tensors if each.kind not in {"unchanged", "removed"}}
+
+
+def _removed(changed: Mapping[str, FileDiff]) -> list[str]:
+    return [path for path, file in changed.items() if file.kind == "removed"]
+
+
+def _json(
+    entry: LogEntry, files: Sequence[FileEntry], predicted: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """The version; ``changed`` and ``removed`` are null where its parent cannot be read."""
+    known, found = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
+    found["files"] = [
+        entry_json(file)
+        | {
+            "renamed_from": known and known[file.path].renamed_from,
+            "changed": known and _marks(known[file.path]),
+            "predicted": predicted.get(file.path, ()),
+        }
+        for file in files
+    ]
+    found["removed"] = None if known is None else _removed(known)
+    return found
 
 
 def _show_code(session: Session, rev: CommitId) -> None:
     """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
-    files = {
-        name: data.decode("utf-8", "replace")
-        for name, data in recipes.code(session.repo, rev).items()
-    }
-    carries_model = "model.json" in session.repo.version(rev).attached
-    call = recipes.model(session.repo, rev).call if carries_model else None
+    code = recipes.code(session.repo, rev)
+    files = {name: data.decode("utf-8", "replace") for name, data in code.items()}
+    has_model = "model.json" in session.repo.version(rev).attached
+    call = recipes.model(session.repo, rev).call if has_model else None
     calls = recipes.calls(session.repo, rev)
     shown = [fields(each, "text stored") for each in calls]
     if session.answered("mvc.show.code/1", {"call": call, "calls": shown, "code": files}):
@@ -237,10 +207,7 @@ def _show_code(session: Session, rev: CommitId) -> None:
         session.line(session.paint(f"# builds the model: {call}", "heading"))
     if calls:
         session.line(session.paint("# trains it again (*: of installed code)", "heading"))
-    for each in calls:
-        more = len(each.text) - _CALL
-        cut = f"... ({more:,} more characters: --json)" if more > 0 else ""
-        session.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
+        session.lines(f"{' ' if each.stored else '*'} {each.text}" for each in calls)
     for name, text in files.items():
         session.line()
         session.line(session.paint(f"# {printable(name)}", "heading"))

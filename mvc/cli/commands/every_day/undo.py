@@ -6,8 +6,7 @@ Files stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
 
 import click
 
@@ -24,10 +23,8 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import RefConflict
-from mvc.ids import CommitId
+from mvc.ids import SHORT_HEX, CommitId
 from mvc.text import count, format_time, one_line, printable
-
-_WEIGHTS = {"dropped": "given up", "stored": "stored again"}
 
 
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
@@ -58,11 +55,11 @@ def command(session: Session, args: _UndoOptions) -> None:
                 f"on {deployed.commit.short}, the version that is undone"
             )
         session.note("; ".join(ways if is_live else ways[-1:]))
-    told = session.answered("mvc.undo/1", _json(done))
+    told = session.answered("mvc.undo/1", done)
     if not told and (args.dry_run or not session.quiet):
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
-        moved = moves(done, full=session.verbose) or "an annotation"
+        moved = moves(done, full=session.verbose)
         session.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
     if done.after != done.before:
@@ -75,12 +72,11 @@ def _tell_of_head(session: Session, done: Undoing) -> None:
     place = "detached" if at.branch is None else f"on {printable(at.branch)}"
     version = ", without a version yet" if at.commit is None else f", at {at.commit.short}"
     session.note(f"HEAD {is_} {place}{version}")
-    if at.commit == done.before.commit:
-        return
-    how = "'mvc status' compares them with HEAD"
-    if at.commit is not None:
-        how += ", 'mvc checkout -f HEAD' writes those of HEAD over them"
-    session.note(f"The files are not touched: {how}")
+    if at.commit != done.before.commit:
+        session.note(
+            "The files are not touched: 'mvc status' compares them with HEAD, 'mvc checkout -f "
+            "HEAD' writes those of HEAD over them"
+        )
 
 
 def _tell_of_remotes(session: Session, done: Undoing) -> None:
@@ -96,68 +92,44 @@ def _tell_of_remotes(session: Session, done: Undoing) -> None:
             )
 
 
-def _json(done: Undoing) -> dict[str, Any]:
-    moved = done.after.commit != done.before.commit
-    return {
-        "number": done.number,
-        "undone": done.operation,
-        "refs": done.entry.refs,
-        "head": {"branch": done.after.branch, "commit": done.after.commit, "moved": moved},
-        "deployments": done.deployments,
-    }
-
-
 # -- the list of operations -----------------------------------------------------------------------
-
-
-def _label(ref: str) -> str:
-    """A ref's name for people: ``main``, ``tag v1``, ``HEAD``, ``origin/main``."""
-    return printable(
-        ref.replace("tags/", "tag ", 1).removeprefix("heads/").removeprefix("remotes/")
-    )
 
 
 def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
     """Everything that an operation moved or recorded, on one line."""
-    return ", ".join(_moves(operation, full))
-
-
-def _moves(operation: Operation | Undoing, full: bool) -> Iterator[str]:
-    entry = operation.entry
-
-    def shown(value: CommitId | str | None) -> str:
-        if isinstance(value, CommitId):
-            return str(value) if full else value.short
-        return "none" if value is None else printable(value)
-
-    def about(kind: str) -> list[CommitId]:
-        return [CommitId(each.subject) for each in entry.statements if each.name == kind]
-
-    for change in entry.refs:
-        name, new = _label(change.name), shown(change.new)
-        if change.old != change.new:
-            yield f"{name} {shown(change.old)} -> {new}"
-        else:  # gc removed the old value
-            yield f"{name} deleted" if change.new is None else f"{name} {new}"
+    entry, digits = operation.entry, None if full else SHORT_HEX
+    found = [_move(change.name, change.old, change.new, digits) for change in entry.refs]
     for made in entry.deployments:
-        yield f"{shown(CommitId(made.subject))} live on {printable(made.target)}"
-    for taken in (each for each in entry.retractions if each.target):
-        which = taken.subject.hex()[: None if full else 10]
-        yield f"{which} retracted on {printable(taken.target)}"
-    if len(entry.commits) > 1:
-        yield count(len(entry.commits), "commit")
-    for noted in about("annotation") if entry.is_received else ():
-        yield f"{shown(noted)} annotated"
-    signed = about("signature")
-    if signed and not (entry.commits or entry.deployments or entry.retractions):
-        yield f"{count(len(signed), 'signature')} added"
-    if states := {*about("tombstone"), *entry.says_of("forgotten")}:
-        yield f"{count(len(states), 'state')} forgotten"
-    for what in ("absent", "stored"):
-        if found := entry.says_of(what):
-            yield f"{count(len(found), 'state')} {what}"
-    for mark in (each for each in entry.states if each.path):
-        yield f"weights of {shown(mark.commit)} {_WEIGHTS[mark.what]}"
+        found.append(f"{made.subject.hex()[:digits]} live on {printable(made.target)}")
+    for taken in entry.retractions:
+        if taken.target:
+            found.append(f"{taken.subject.hex()[:digits]} retracted on {printable(taken.target)}")
+    if entry.commits[1:]:
+        found.append(count(len(entry.commits), "commit"))
+    kinds = Counter(each.name for each in entry.statements if not each.target)
+    states = Counter(mark.what for mark in entry.states if not mark.path)
+    states.pop("no residue", None)  # the note says it
+    states["forgotten"] += kinds.pop("tombstone", 0)
+    found += [count(number, kind) for kind, number in kinds.items()]
+    found += [f"{count(number, 'state')} {what}" for what, number in states.items() if number]
+    for mark in entry.states:
+        if mark.path:
+            found.append(f"weights of {mark.commit.hex()[:digits]} {mark.what}")
+    return ", ".join(found)
+
+
+def _move(
+    name: str, old: CommitId | str | None, new: CommitId | str | None, digits: int | None
+) -> str:
+    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; ``tag v1 deleted``, where gc removed the old value."""
+    label = name.replace("tags/", "tag ", 1).removeprefix("heads/").removeprefix("remotes/")
+    before, after = (
+        str(value)[:digits] if isinstance(value, CommitId) else value or "none"
+        for value in (old, new)
+    )
+    if old != new:
+        return printable(f"{label} {before} -> {after}")
+    return printable(f"{label} deleted" if new is None else f"{label} {after}")
 
 
 def _about(operation: Operation) -> str:

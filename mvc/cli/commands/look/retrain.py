@@ -35,7 +35,7 @@ def command(session: Session, args: _RetrainOptions) -> None:
     for commit in commits:
         gone = session.repo.log(commit, limit=1)[0].dropped is not None
         make = recipes.store_weights if gone else recipes.retrain
-        with session.training() as progress:
+        with session.progress("training", counted=True) as progress:
             make(
                 session.repo,
                 commit,

@@ -8,9 +8,9 @@ without them.
 from __future__ import annotations
 
 from mvc.api import LogOptions
-from mvc.cli.transfers import tell_of_fetch, tell_of_states
+from mvc.cli.commits import tell_absent
+from mvc.cli.transfers import tell_of_fetch
 from mvc.cli.verb import CommandOptions, Session, argument, flag, option, verb
-from mvc.text import count
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -33,17 +33,10 @@ def command(session: Session, args: _FetchOptions) -> None:
         prune=args.prune,
         nodes=args.nodes,
     )
-    if session.as_json:
-        session.json("mvc.fetch/1", done)
-    elif args.versions:
-        tell_of_states(session, f"From {remote.url}", done)
-    else:
-        tell_of_fetch(session, done, remote.url)
-        absent = args.states == "all" and sum(
-            each.absent for each in session.repo.log("HEAD", LogOptions(every=True))
+    if session.answered("mvc.fetch/1", done):
+        return
+    tell_of_fetch(session, done, remote.url)
+    if args.states == "all":
+        tell_absent(
+            session, sum(each.absent for each in session.repo.log("HEAD", LogOptions(every=True)))
         )
-        if absent:
-            session.note(
-                f"{count(absent, 'version')} that came before have no state here: "
-                f"'mvc fetch {remote.name} REV...' brings the states of REVs"
-            )

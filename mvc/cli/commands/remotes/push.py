@@ -6,7 +6,7 @@ of what is sent go along. All refs move, or none. If something is left out, the 
 
 from __future__ import annotations
 
-from mvc.cli.transfers import tell_of_push, tell_of_states
+from mvc.cli.transfers import tell_of_push
 from mvc.cli.verb import (
     DRY_RUN,
     CommandOptions,
@@ -50,10 +50,6 @@ def command(session: Session, args: _PushOptions) -> int:
         partial=args.partial,
         dry_run=args.dry_run,
     )
-    if session.as_json:
-        session.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
-    elif args.states:
-        tell_of_states(session, f"To {remote.url}", done)
-    else:
+    if not session.answered("mvc.push/1", {"dry_run": args.dry_run, **fields(done)}):
         tell_of_push(session, done, remote.url, dry_run=args.dry_run)
     return RemoteRefused.exit_code if done.is_short and not args.partial else 0

@@ -14,7 +14,6 @@ import click
 
 import mvc.recipes as recipes
 from mvc.api import Chosen, Commit, ForgetPreview
-from mvc.cli.commits import forgotten_on, gone
 from mvc.cli.payload import stamped
 from mvc.cli.receipts import print_receipt
 from mvc.cli.verb import (
@@ -30,7 +29,7 @@ from mvc.cli.verb import (
     verb,
 )
 from mvc.errors import NotConfirmed
-from mvc.text import count, format_time, listed, one_line, printable, size
+from mvc.text import count, format_time, listed, one_line, size
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -157,37 +156,26 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     for id_ in chosen.restored:
         session.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
     for id_ in chosen.already:
-        left = gone(session, id_)
-        when = forgotten_on(left.time_ns if left else None)
-        session.note(f"the state of {id_.short} was {when} already")
+        session.note(f"the state of {id_.short} was forgotten already")
     if not chosen.commits:
         if not chosen.already:
             session.line("Nothing to forget")
         return
     session.line(f"{count(len(chosen.commits), 'state')} to forget:")
-    rows = [_row(session, commit, cost) for commit in chosen.commits]
     session.table(
-        "version, time, message, live on",
-        rows,
+        "version, time, message, live on, also of",
+        [_row(session, commit, cost) for commit in chosen.commits],
         indent="  ",
         most=None if session.verbose else _FIRST,
     )
-    session.line(_going(cost))
-    for commit in chosen.commits:
-        short = commit.id.short
-        if same := cost.same.get(commit.id):
-            more = f" and {len(same) - 1:,} more" if len(same) > 1 else ""
-            session.line(
-                f"The state of {short} is also that of {same[0].short}{more}: there it stays"
-            )
-        if live := _live_on(commit, cost):
-            session.line(f"{short} is live on {live}: it cannot be recovered from here")
-    if cost.collection is None:
-        session.line("What the next 'mvc gc' frees is not known, because something is damaged")
-    elif cost.collection.freed <= 0:
-        session.line("The next 'mvc gc' frees no space: other versions need what is stored")
-    else:
-        session.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
+    session.line(
+        f"{count(cost.tensors, 'tensor')} and {count(cost.files, 'file')} go; "
+        f"{cost.shared + cost.shared_files:,} stay, because other versions have them"
+    )
+    freed = "what is not known, because something is damaged"
+    if cost.collection is not None:
+        freed = f"about {size(max(cost.collection.freed, 0))}"
+    session.line(f"The next 'mvc gc' frees {freed}")
 
 
 def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:
@@ -195,24 +183,9 @@ def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ..
         str(commit.id) if session.verbose else commit.id.short,
         format_time(commit.time_ns, precise=False),
         one_line(commit.message),
-        _live_on(commit, cost),
+        ", ".join(cost.live.get(commit.id, ())),
+        ", ".join(id_.short for id_ in cost.same.get(commit.id, ())),
     )
-
-
-def _live_on(commit: Commit, cost: ForgetPreview) -> str:
-    return ", ".join(printable(target) for target in cost.live.get(commit.id, ()))
-
-
-def _going(cost: ForgetPreview) -> str:
-    """``6 tensors go, 1 stays, because other versions have it``."""
-    kinds = ((cost.tensors, cost.shared, "tensor"), (cost.files, cost.shared_files, "file"))
-    going = " and ".join(count(gone, noun) for gone, stay, noun in kinds if gone + stay)
-    shared = cost.shared + cost.shared_files
-    text = f"{going or count(0, 'tensor')} {'goes' if cost.tensors + cost.files == 1 else 'go'}"
-    if not shared:
-        return text
-    stay, them = ("stays", "it") if shared == 1 else ("stay", "them")
-    return f"{text}; {shared:,} {stay}, because other versions have {them}"
 
 
 def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
         session.note("the index was rebuilt")
     if not session.answered("mvc.fsck/1", fields(report) | told):
         if args.repair:
-            _print_repaired(session, done, args.other)
+            _print_repaired(session, done)
         _print(session, report)
         if not (report.sound or args.other):
             session.note(
@@ -76,29 +76,20 @@ def _fsck(session: Session, args: _FsckOptions) -> int:
     return 0 if report.sound else DamagedData.exit_code
 
 
-def _print_repaired(session: Session, done: Repaired, other: Path | None) -> None:
-    good = session.paint("healed", "good")
-    shown = len(done.healed) if session.verbose else _FIRST
+def _print_repaired(session: Session, done: Repaired) -> None:
+    good, bad = session.paint("healed", "good"), session.paint("quarantined", "bad")
+    healed = done.healed if session.verbose else done.healed[:_FIRST]
     session.lines(
         f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}"
-        for each in done.healed[:shown]
+        for each in healed
     )
-    if len(done.healed) > shown:
-        session.line(f"{good} {len(done.healed) - shown:,} more")
+    session.left_out(len(done.healed) - len(healed))
     session.lines(
-        f"{session.paint('quarantined', 'bad')} quarantine/{kept.file}: {printable(kept.why)}"
-        for kept in done.quarantined
+        f"{bad} quarantine/{kept.file}: {printable(kept.why)}" for kept in done.quarantined
     )
-    if done.freed:
-        session.note(f"{size(done.freed)} of leftovers were deleted")
     if not (done.healed or done.quarantined):
-        session.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
-
-
-def _unhealed(report: FsckReport, other: Path | None) -> str:
-    lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
-    more = "another BACKUP" if other is not None else "--from BACKUP"
-    return f"nothing could be healed{lost} (try {more})"
+        undone = "nothing could be healed (try --from with another BACKUP)"
+        session.line("nothing to repair" if done.after.sound else undone)
 
 
 def _print(session: Session, report: FsckReport) -> None:

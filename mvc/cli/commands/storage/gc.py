@@ -44,36 +44,24 @@ def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -> None:
+    deleted, freed = ("Would delete", "Would free about") if dry_run else ("Deleted", "Freed")
     gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
-    named = [count(n, noun) for noun, n in gone.items() if n]
-    deleted = "Would delete" if dry_run else "Deleted"
+    named = ", ".join(count(n, noun) for noun, n in gone.items() if n)
     if named:
-        *first, last = named
-        words = f"{', '.join(first)} and {last}" if first else last
-        dropped = ("Would drop" if dry_run else "Dropped") if bucket else deleted
-        session.line(f"{dropped} unreachable: {words}")
+        session.line(f"{deleted} unreachable: {named}")
     if done.recoded:
-        are = "would be" if dry_run else "was" if done.recoded == 1 else "were"
-        what = count(done.recoded, "object")
-        session.line(f"{what} {are} encoded again, because a base is deleted")
+        session.line(f"Encoded again, because a base is deleted: {count(done.recoded, 'object')}")
     if done.phantoms:
-        stay = "would stay" if dry_run else "stays" if done.phantoms == 1 else "stay"
-        session.line(
-            f"{count(done.phantoms, 'object')} that no version needs {stay} as a base of others "
-            "(phantoms), which is cheaper"
-        )
+        kept = count(done.phantoms, "object")
+        session.line(f"Kept as a base of others (phantoms), which is cheaper: {kept}")
     if bucket and done.freed > 0:
         session.line(
-            f"{'Would be freed later' if dry_run else 'To be freed'}: {size(done.freed)} of "
-            f"{size(done.before)}. A bucket keeps what is dropped for {BUCKET_DAYS} days, "
-            "forgotten states too; a 'mvc gc --remote' after that deletes it"
+            f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps what is "
+            f"dropped for {BUCKET_DAYS} days, forgotten states too; a 'mvc gc --remote' after that "
+            "deletes it"
         )
-    elif dry_run and (named or done.freed):
-        session.line(f"Would free about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
-        session.line(f"Freed {size(done.freed)} of {size(done.before)}")
-    elif done.freed < 0 and (named or done.recoded):
-        session.line(f"The rest takes {size(-done.freed)} more than before")
+        session.line(f"{freed} {size(done.freed)} of {size(done.before)}")
     elif not named and not done.unquarantined:
         session.line("Nothing to collect")
     if done.unquarantined:

@@ -9,7 +9,6 @@ else store.layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -30,7 +29,6 @@ from mvc.cli.verb import (
 from mvc.ids import CommitId
 from mvc.text import count, listed, seconds, size
 
-_POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
 _NAMED = 8  # versions listed by id, unless -v
 
 
@@ -75,40 +73,41 @@ def _repack(session: Session, args: _RepackOptions) -> None:
         dry_run=args.dry_run,
         counted=True,
     )
-    told = session.answered("mvc.repack/1", _json(done, dry_run=args.dry_run))
-    if not told and (args.dry_run or not session.quiet):
+    told = {"goal": str(done.plan.goal), "dry_run": args.dry_run, "changed": done.now is not None}
+    answered = session.answered("mvc.repack/1", told | fields(done))
+    if not answered and (args.dry_run or not session.quiet):
         _print(session, done)
 
 
 def _print(session: Session, done: Repacked) -> None:
     plan = done.plan
     session.line(f"Plan: {plan.goal}")
-    known = [id_ for id_ in plan.goal.add if id_ in set(plan.before.reset_points)]
-    if known:
-        are = "is a reset point" if len(known) == 1 else "are reset points"
-        session.line(f"{_listed(session, known)} {are} already")
-    if not plan:
-        why = "" if known else ": no other layout is better for that"
-        session.line(f"Nothing to do{why}")
-    for what, ids in (("add", plan.added), ("remove", plan.removed)):
+    known = {*plan.before.reset_points}
+    named = {
+        "kept": [id_ for id_ in plan.goal.add if id_ in known],
+        "add": plan.added,
+        "remove": plan.removed,
+    }
+    for what, ids in named.items():
         if ids:
             session.line(f"{what:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
+    codings = {
+        "write": (plan.full_added, plan.deltas_added),
+        "drop": (plan.full_removed, plan.deltas_removed),
+    }
+    for what, (full, deltas) in codings.items():
+        if full or deltas:
+            session.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
     if plan.given_up:
         session.line(f"give up weights: {_listed(session, list(plan.given_up))} (recipes stay)")
     if plan.prices is not None:
         session.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
-    for what, full, deltas in (
-        ("write", plan.full_added, plan.deltas_added),
-        ("drop", plan.full_removed, plan.deltas_removed),
-    ):
-        if full or deltas:
-            session.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
+    if not plan:
+        session.line("Nothing to do")
     session.line()
-    columns = {"now": plan.before}
+    columns = {"before": plan.before, "planned": plan.after}
     if done.now is not None:
-        columns = {"before": plan.before, "planned": plan.after, "now": done.now}
-    elif plan:
-        columns["planned"] = plan.after
+        columns["now"] = done.now
     figures = [_figures(metrics) for metrics in columns.values()]
     rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
     session.table(f", {'>, '.join(columns)}>", rows)
@@ -130,27 +129,3 @@ def _figures(metrics: LayoutMetrics) -> dict[str, str]:
 def _listed(session: Session, ids: Sequence[CommitId]) -> str:
     most = None if session.verbose or len(ids) <= _NAMED else _NAMED - 1
     return listed([id_.short for id_ in ids], most, " ")
-
-
-def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
-    plan = done.plan
-    return {
-        "goal": str(plan.goal),
-        "dry_run": dry_run,
-        "changed": done.now is not None,
-        **fields(plan, "added removed full_added full_removed"),
-        **fields(plan, "deltas_added deltas_removed given_up prices"),
-        "before": _metrics_json(plan.before),
-        "planned": _metrics_json(plan.after),
-        "now": done.now and _metrics_json(done.now),
-    }
-
-
-def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
-    return {
-        **fields(metrics, _POINT),
-        "reset_points": len(metrics.reset_points),
-        **fields(metrics, "recovery_worst_commit=worst_commit decoded_worst=worst_bytes"),
-        **fields(metrics, "decoded_mean=mean_bytes deltas_worst=worst_deltas"),
-        "deltas_mean": metrics.mean_deltas,
-    }
