@@ -17,7 +17,8 @@ from mvc.names import REMOTE
 from mvc.remote import remotes
 from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
-from mvc.remote.transports.opening import check_folder, open_transport, transport_module
+from mvc.remote.transports.folder import check_folder
+from mvc.remote.transports.opening import open_transport
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
@@ -82,9 +83,11 @@ class Remotes(Generic[_R]):
         bucket RemoteRefused, RemoteUnreachable, NotInstalled.
         """
         made = remotes.remote_of(name, fspath(url), options)
+        made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
         if made.is_bucket:
-            made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
-            transport_module(made).check_bucket(made)
+            from mvc.remote.transports.bucket.transport import check_bucket
+
+            check_bucket(made)
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:
@@ -115,7 +118,7 @@ class Remotes(Generic[_R]):
     def run(self, name: str, arguments: Sequence[str]) -> int:
         """Runs ``mvc`` with these arguments on a remote behind ssh; returns its exit code."""
         remote = self.find(name)
-        run: Callable[[Remote, Sequence[str]], int] = transport_module(remote).run
+        run: Callable[[Remote, Sequence[str]], int] = remote.kind.load().run
         return run(remote, arguments)
 
     def maintain(self, name: str, act: Callable[[_R], _T], *, changes: bool = True) -> _T:
@@ -130,9 +133,9 @@ class Remotes(Generic[_R]):
             with self._repository(open_context(folder, discover=False)) as opened:
                 return act(opened)
         if remote.is_bucket:
-            with closing(
-                transport_module(remote).open_transport(remote, self.context)
-            ) as transport:
+            from mvc.remote.transports.bucket.transport import open_bucket
+
+            with closing(open_bucket(remote, self.context)) as transport:
                 run = transport.maintain if changes else transport.inspect
                 done: _T = run(lambda inside: act(self._repository(inside)))
                 return done

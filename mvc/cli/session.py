@@ -92,7 +92,7 @@ class Session(Output):
             self.close()
             with chdir(folder):
                 return act()
-        if remotes.find(name).scheme == "ssh":
+        if remotes.find(name).kind.runs_commands:
             return remotes.run(name, self._without_remote())
 
         def on(repository: Repository) -> int | None:

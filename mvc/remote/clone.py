@@ -44,7 +44,8 @@ from mvc.remote.remotes import (
 from mvc.remote.remotes import FOLDER as REMOTES
 from mvc.remote.transfer import Transferred
 from mvc.remote.transport import RemoteHead, Wanted
-from mvc.remote.transports.opening import check_folder, open_transport
+from mvc.remote.transports.folder import check_folder
+from mvc.remote.transports.opening import open_transport
 from mvc.repo.checkout.checkout import Restored, restore_all
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs

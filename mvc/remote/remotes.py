@@ -28,6 +28,7 @@ from mvc.io.files import FileSystem
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
 from mvc.model.statement import Deployment, Signature, Statement, Tombstone
 from mvc.names import REMOTE, check_ref, printable
+from mvc.remote.kinds import FORMS, KINDS, RemoteKind, scheme_of
 from mvc.remote.transport import States
 from mvc.repo.config import changing, read_yaml, write_yaml
 from mvc.repo.context import Context
@@ -41,26 +42,8 @@ DEFAULT = "origin"
 _MOST = 1000  # remotes of a repository
 _MOST_PORTS = 65_535
 
-BUCKETS = ("s3", "gs", "az", "bucket")
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
-_USER = r"[A-Za-z0-9_][\w.+-]*"
-_HOST = r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])"
-_PORT = r"(?::[0-9]{1,5})?"
-_AUTHORITIES = {
-    "ssh": re.compile(f"(?:{_USER}@)?{_HOST}{_PORT}", re.ASCII),
-    "https": re.compile(_HOST + _PORT, re.ASCII),
-    "http": re.compile(_HOST + _PORT, re.ASCII),
-    "s3": re.compile(_HOST, re.ASCII),
-    "gs": re.compile(_HOST, re.ASCII),
-    "az": re.compile(_HOST, re.ASCII),
-}
-_FORMS = (
-    "a remote is a PATH, ssh://HOST/PATH, https://HOST/NAME, unix:PATH, bucket:PATH, s3://BUCKET, "
-    "gs://BUCKET or az://CONTAINER"
-)
 
 
 class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -90,16 +73,16 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def scheme(self) -> str:
-        for scheme in ("unix", "bucket"):
-            if self.url.startswith(f"{scheme}:"):
-                return scheme
-        found = _URL.fullmatch(self.url)
-        return "file" if found is None else found[1].lower()
+        return scheme_of(self.url)[0]
+
+    @property
+    def kind(self) -> RemoteKind:
+        return KINDS[self.scheme]
 
     @property
     def is_bucket(self) -> bool:
         """Whether it is a store of objects, which runs no mvc."""
-        return self.scheme in BUCKETS
+        return self.kind.is_bucket
 
     @property
     def is_on_this_machine(self) -> bool:
@@ -153,38 +136,41 @@ def normalised(url: str, cwd: Path) -> str:
     What it holds is later given to programs such as ssh: hosts and users are plain names.
     """
     if not url or len(url) > MAX_URL or printable(url) != url:
-        raise WrongUsage(f"this is no URL: {printable(url[:100])!r}", hint=_FORMS)
-    for scheme in ("unix", "bucket"):
-        if url.startswith(f"{scheme}:"):
-            return f"{scheme}:{_absolute(url.removeprefix(f'{scheme}:').removeprefix('//'), cwd)}"
+        raise WrongUsage(f"this is no URL: {printable(url[:100])!r}", hint=FORMS)
+    scheme, rest = scheme_of(url)
+    if scheme not in KINDS:
+        raise WrongUsage(f"mvc has no remotes at {scheme}://", hint=FORMS)
+    kind = KINDS[scheme]
+    if kind.authority:
+        authority, _, path = rest.partition("/")
+        _check_authority(scheme, kind, authority)
+        if "?" in path or "#" in path:
+            raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=FORMS)
+        return f"{scheme}://{authority}/{path}"
+    if scheme != "file":
+        return f"{scheme}:{_absolute(rest, cwd)}"
     if _SCP.match(url):
         host, _, path = url.partition(":")
         raise WrongUsage(
             f"{url} is not a URL of mvc", hint=f"write ssh://{host}/{path.lstrip('/')}"
         )
-    found = _URL.fullmatch(url)
-    if found is None:
-        return _absolute(url, cwd)
-    scheme, rest = found[1].lower(), found[2]
-    if scheme == "file":
-        return _absolute("/" + rest.removeprefix("localhost").lstrip("/"), cwd)
-    if scheme not in _AUTHORITIES:
-        raise WrongUsage(f"mvc has no remotes at {scheme}://", hint=_FORMS)
-    authority, _, path = rest.partition("/")
+    if rest != url:
+        rest = "/" + rest.removeprefix("localhost").lstrip("/")
+    return _absolute(rest, cwd)
+
+
+def _check_authority(scheme: str, kind: RemoteKind, authority: str) -> None:
+    """Raises WrongUsage for what is no host, without a password that it holds."""
     before, at, _ = authority.rpartition("@")
-    if at and (":" in before or scheme != "ssh"):
+    if at and (":" in before or not kind.takes("user@host")):
         raise WrongUsage(
             f"a URL holds no password and no token: {scheme}://...@{authority.rpartition('@')[2]}",
-            hint="a token is read from the variable MVC_TOKEN_AT_HOST, with the name of the "
-            "host, or from a file of mode 0600; ssh asks its agent",
+            hint=kind.secrets,
         )
     port = re.search(r":([0-9]+)$", authority)
     is_port = port is None or 0 < int(port[1]) <= _MOST_PORTS
-    if not _AUTHORITIES[scheme].fullmatch(authority) or not is_port:
-        raise WrongUsage(f"this is no host: {authority[:100]!r}", hint=_FORMS)
-    if "?" in path or "#" in path:
-        raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=_FORMS)
-    return f"{scheme}://{authority}/{path}"
+    if not kind.takes(authority) or not is_port:
+        raise WrongUsage(f"this is no host: {authority[:100]!r}", hint=FORMS)
 
 
 def _file(path: str, cwd: Path) -> str:
@@ -194,7 +180,7 @@ def _file(path: str, cwd: Path) -> str:
 
 def _absolute(path: str, cwd: Path) -> str:
     if not path:
-        raise WrongUsage("the path of a remote is empty", hint=_FORMS)
+        raise WrongUsage("the path of a remote is empty", hint=FORMS)
     return posixpath.normpath(cwd / path)
 
 

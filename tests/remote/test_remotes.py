@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_a_remote(tmp_path: Path, monkeypatch: pytest.Mo
     assert "mvc init --bare" in str(missing.value.hint)
     with pytest.raises(NotARepository, match="no repository"):
         open_transport(str(tmp_path))
-    monkeypatch.setattr("mvc.remote.transports.opening.FileSystem", _OnNetwork)
+    monkeypatch.setattr("mvc.remote.transports.folder.FileSystem", _OnNetwork)
     with pytest.raises(RemoteUnreachable, match="network file system") as caught:
         open_transport(str(tmp_path))
     assert "bucket:" in str(caught.value.hint)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, NotARepository
+from mvc.errors import DamagedData, MvcError, NotARepository, RemoteUnreachable
 from mvc.ids import CommitId
-from mvc.io.files import FileIdentity
+from mvc.io.files import FileIdentity, FileSystem
 from mvc.io.process import user_name
-from mvc.names import printable
+from mvc.names import FOLDER, printable
 from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
 from mvc.remote.transport import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
@@ -175,4 +175,46 @@ def _unnamed(context: Context) -> tuple[CommitId, ...]:
 def open_transport(remote: Remote, context: Context | None) -> FolderTransport:
     """The repository in a folder, opened as any other one."""
     del context
+    check_folder(remote)
     return FolderTransport(remote.url, open_context(Path(remote.url), discover=False))
+
+
+def check_folder(remote: Remote) -> None:
+    """Refuses a folder that cannot be a remote, in words of remotes."""
+    fs, folder = FileSystem(), Path(remote.url)
+    shown = printable(str(folder))
+    if fs.stat(folder) is None:
+        raise RemoteUnreachable(f"there is no folder {shown}", hint=_absent(remote, shown))
+    if fs.is_network_filesystem(folder):
+        raise RemoteUnreachable(
+            f"{shown} is on a network file system, where locks and mapped files do not hold",
+            hint=f"write bucket:{shown}, or reach the host that has it by ssh://HOST/PATH",
+        )
+    if fs.stat(folder / FOLDER) is not None:
+        return
+    if fs.stat(folder / "head") is not None and fs.stat(folder / "packs") is not None:
+        raise NotARepository(
+            f"{shown} is no repository, but a bucket", hint=f"write bucket:{shown}"
+        )
+    raise NotARepository(f"{shown} is no repository", hint=_instead(fs, folder))
+
+
+def _instead(fs: FileSystem, folder: Path) -> str:
+    """What to do with a folder that is no repository: it may be one of those that a server has."""
+    with suppress(MvcError):
+        for name in sorted(fs.list(folder)):
+            if fs.stat(folder / name / FOLDER) is not None:
+                return f"name the one that is meant, such as {printable(str(folder / name))}"
+    return f"make it one with 'mvc init --bare {printable(str(folder))}'"
+
+
+def _absent(remote: Remote, shown: str) -> str:
+    """What to do where there is no folder: a remote may have moved, a URL be mistyped."""
+    if remote.name:
+        moved = f"'mvc remote add -f {remote.name} PATH' if it has moved"
+        return f"is it mounted? {moved}, 'mvc init --bare {shown}' for a new one"
+    return (
+        "name the remote first: 'mvc push REMOTE REV:NAME'"
+        if ":" in Path(remote.url).name
+        else f"is the path right? 'mvc init --bare {shown}' makes a new one"
+    )

@@ -13,7 +13,7 @@ from mvc.types import Bytes
 T = TypeVar("T")
 
 
-class Passing:
+class Passing(Objects):
     """Passes every operation on; ``calls`` are their names, in order."""
 
     def __init__(self, inner: Objects) -> None:

@@ -66,12 +66,12 @@ class Team:
 
     def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
         """Runs a verb on the bucket's repository."""
-        with closing(transports.open_transport(self.remote, self[name].context)) as transport:
+        with closing(transports.open_bucket(self.remote, self[name].context)) as transport:
             return transport.maintain(lambda context: act(Repository(context)))
 
     def problems(self, name: str) -> tuple[object, ...]:
         """What fsck finds in the bucket."""
-        with closing(transports.open_transport(self.remote, self[name].context)) as transport:
+        with closing(transports.open_bucket(self.remote, self[name].context)) as transport:
             return transport.inspect(lambda context: fsck(context, full=True).problems)
 
     def close(self) -> None:

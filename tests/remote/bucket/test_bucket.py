@@ -18,7 +18,7 @@ from mvc.errors import (
     RemoteUnreachable,
 )
 from mvc.remote.transports.bucket.layout import MAX_HEAD
-from mvc.remote.transports.bucket.transport import open_transport
+from mvc.remote.transports.bucket.transport import open_bucket
 from tests.remote.bucket.faults import Passing, Unconditional
 from tests.remote.bucket.kit import Team, messages, state
 from tests.remote.kit.same import assert_clean, assert_same
@@ -299,7 +299,7 @@ def test_two_transports_of_one_repository(folder_team: Team) -> None:
     team = folder_team
     team.commit("ada", 0)
     team.push("ada")
-    with closing(open_transport(team.remote, team["ada"].context)) as first:
+    with closing(open_bucket(team.remote, team["ada"].context)) as first:
         before = first.head().place
         team.commit("ada", 1)
         team.push("ada")

@@ -20,7 +20,7 @@ from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.remote.remotes import Remote
 from mvc.remote.sending import sender
-from mvc.remote.transports.bucket.transport import objects_of, open_transport
+from mvc.remote.transports.bucket.transport import objects_of, open_bucket
 from mvc.repo.config import set_value
 from mvc.server.tokens import Tokens
 from mvc.testing import fresh_process, open_quietly
@@ -143,7 +143,7 @@ class Place:
         if self.root is not None:
             with open_quietly(self.root) as repo:
                 return act(repo)
-        with closing(open_transport(Remote(self.url), None)) as transport:
+        with closing(open_bucket(Remote(self.url), None)) as transport:
             act_on = transport.inspect if reads else transport.maintain
             return act_on(lambda context: act(Repository(context)))
 

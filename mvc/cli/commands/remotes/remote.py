@@ -1,7 +1,7 @@
 """``mvc remote``.
 
-'remote add NAME URL' names one: a folder, ssh://HOST/PATH, https://HOST/NAME, bucket:PATH or
-s3://BUCKET. Nothing is fetched yet. 'remote show' asks one, or a URL, what it has.
+'remote add NAME URL' names one: a folder, or a URL such as ssh://HOST/PATH or s3://BUCKET. Nothing
+is fetched yet. 'remote show' asks one, or a URL, what it has.
 """
 
 from __future__ import annotations

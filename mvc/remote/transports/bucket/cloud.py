@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage, how_to_install
 from mvc.names import printable
-from mvc.remote.transports.bucket.objects import CLOCK, StoredObject, Versioned, too_long
+from mvc.remote.remotes import Remote
+from mvc.remote.transports.bucket.objects import CLOCK, Objects, StoredObject, Versioned, too_long
 from mvc.types import Bytes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _RETRY_FOR = timedelta(seconds=30)
 _MESSAGE = 200
 
 
-class CloudObjects:
+class CloudObjects(Objects):
     """Objects of one bucket, below one prefix."""
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
@@ -144,6 +145,11 @@ class CloudObjects:
                 yield
         except FileNotFoundError as error:
             raise _no_bucket(self.url) from error
+
+
+def open_objects(remote: Remote) -> CloudObjects:
+    """The store of an ``s3://``, ``gs://`` or ``az://`` URL."""
+    return CloudObjects(remote.url, endpoint=remote.endpoint, region=remote.region)
 
 
 def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureStore:

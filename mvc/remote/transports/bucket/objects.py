@@ -19,6 +19,7 @@ from msgspec import Struct
 from mvc.errors import IoFailed, MvcError, ReadOnly, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.io.os_errors import was_missing
+from mvc.remote.remotes import Remote
 from mvc.types import Bytes
 
 _DIGITS = 20
@@ -83,8 +84,12 @@ class Objects(Protocol):
         """The store's own clock, which gives objects their times; it may write an object."""
         ...
 
+    def close(self) -> None:
+        """Lets go of the store, where there is anything to let go of."""
+        return
 
-class FolderObjects:
+
+class FolderObjects(Objects):
     """Objects as files of a folder that several hosts may share.
 
     A swapped object is a folder of numbered files. A version is the number of the newest and the
@@ -247,6 +252,11 @@ class FolderObjects:
         if identity is None:
             raise RemoteUnreachable(f"{self.url} lost what was just written")
         return identity.mtime_ns
+
+
+def open_objects(remote: Remote) -> FolderObjects:
+    """The store in the folder of a ``bucket:`` URL."""
+    return FolderObjects(FileSystem(), Path(remote.url.removeprefix("bucket:")))
 
 
 CLOCK = "clock"

@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,7 @@ from mvc.io.os_errors import translate
 from mvc.remote.remotes import Remote
 from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.transports.bucket.mirror import Mirror
-from mvc.remote.transports.bucket.objects import FolderObjects, Objects, check_conditions
+from mvc.remote.transports.bucket.objects import Objects, check_conditions
 from mvc.remote.transports.bucket.publishing import Publisher
 from mvc.remote.transports.bucket.sweeping import sweep
 from mvc.remote.transports.folder import FolderTransport, once_other
@@ -45,12 +45,12 @@ _BLOCK = 1 << 20
 class BucketTransport:
     """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
 
-    def __init__(self, mirror: Mirror, *, held: ExitStack | None = None) -> None:
+    def __init__(self, mirror: Mirror, *, held: ExitStack) -> None:
         """``held``: is closed with it."""
         self.url = mirror.objects.url
         self._mirror = mirror
         self._publisher = Publisher(mirror)
-        self._held = held or ExitStack()
+        self._held = held
         self._looked = False
 
     def head(self, after: Place | None = None) -> RemoteHead:
@@ -172,7 +172,7 @@ class BucketTransport:
             raise
 
 
-def open_transport(
+def open_bucket(
     remote: Remote, context: Context | None, *, place: Path | None = None
 ) -> BucketTransport:
     """A transport to a bucket; its mirror is kept in the remote's folder, or at ``place``.
@@ -180,36 +180,38 @@ def open_transport(
     Without a name, without a repository, or while the mirror that is kept is in use, it has one of
     its own, which lasts as long as the transport.
     """
-    fs, objects = FileSystem(), objects_of(remote)
-
-    def mirror(place: Path) -> Mirror:
-        return Mirror(
-            objects,
-            place,
-            clock=Clock() if context is None else context.store.clock,
-            config=own_config(fs, {}) if context is None else context.config,
-            own=None if context is None else context.store,
-        )
-
     if place is None and context is not None and remote.name:
         place = remote.folder(context) / MIRROR
-    if place is not None:
-        with suppress(Busy):
-            return BucketTransport(mirror(place))
+    fs = FileSystem()
     with ExitStack() as held:
-        temporary = held.enter_context(fs.temporary_folder())
-        return BucketTransport(mirror(temporary), held=held.pop_all())
+        objects = objects_of(remote)
+        held.callback(objects.close)
+
+        def mirror(place: Path) -> Mirror:
+            return Mirror(
+                objects,
+                place,
+                clock=Clock() if context is None else context.store.clock,
+                config=own_config(fs, {}) if context is None else context.config,
+                own=None if context is None else context.store,
+            )
+
+        made = None
+        if place is not None:
+            with suppress(Busy):
+                made = mirror(place)
+        if made is None:
+            made = mirror(held.enter_context(fs.temporary_folder()))
+        return BucketTransport(made, held=held.pop_all())
 
 
 def objects_of(remote: Remote) -> Objects:
-    """The store of a bucket's URL."""
-    if remote.scheme == "bucket":
-        return FolderObjects(FileSystem(), Path(remote.url.removeprefix("bucket:")))
-    from mvc.remote.transports.bucket.cloud import CloudObjects
-
-    return CloudObjects(remote.url, endpoint=remote.endpoint, region=remote.region)
+    """The open store of a bucket's URL."""
+    open_: Callable[[Remote], Objects] = remote.kind.load().open_objects
+    return open_(remote)
 
 
 def check_bucket(remote: Remote) -> None:
     """Raises RemoteRefused unless the store keeps what pushes at once rely on."""
-    check_conditions(objects_of(remote))
+    with closing(objects_of(remote)) as objects:
+        check_conditions(objects)

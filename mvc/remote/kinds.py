@@ -1,0 +1,86 @@
+"""The kinds of remotes: the one place that says which URLs there are, and what opens them.
+
+Whoever asks what a URL is asks its kind; the module of a kind is imported when it is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from types import ModuleType
+
+from msgspec import Struct
+
+from mvc.text import listed
+
+_USER = r"(?:[A-Za-z0-9_][\w.+-]*@)?"
+_HOST = r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])"
+_PORT = r"(?::[0-9]{1,5})?"
+_FOR_SERVERS = (
+    "a token is read from the variable MVC_TOKEN_AT_HOST, with the name of the host, or from a "
+    "file of mode 0600"
+)
+_FOR_CLOUDS = "keys are read from the environment"
+_TRANSPORTS = "mvc.remote.transports"
+_CLOUD = f"{_TRANSPORTS}.bucket.cloud"
+
+
+class RemoteKind(Struct, frozen=True):
+    """What the remotes of one scheme have in common.
+
+    ``form``: how their URLs are written, for people. ``module``: has ``open_transport(remote,
+    context)``, or of a bucket ``open_objects(remote)``. ``authority``: a pattern of what stands
+    between ``//`` and the path; "" where the URL is a path on this machine. ``secrets``: where they
+    are, as a URL holds none. ``runs_commands``: whether the module's ``run(remote, arguments)``
+    runs mvc there.
+    """
+
+    form: str
+    module: str
+    authority: str = ""
+    secrets: str = ""
+    is_bucket: bool = False
+    runs_commands: bool = False
+
+    def load(self) -> ModuleType:
+        """The module, imported."""
+        return import_module(self.module)
+
+    def takes(self, authority: str) -> bool:
+        """Whether a URL may begin so."""
+        return re.fullmatch(self.authority, authority, re.ASCII) is not None
+
+
+KINDS = {
+    "file": RemoteKind("PATH", f"{_TRANSPORTS}.folder"),
+    "ssh": RemoteKind(
+        "ssh://HOST/PATH", f"{_TRANSPORTS}.ssh", _USER + _HOST + _PORT, "ssh asks its agent",
+        runs_commands=True,
+    ),
+    "https": RemoteKind("https://HOST/NAME", f"{_TRANSPORTS}.http", _HOST + _PORT, _FOR_SERVERS),
+    "http": RemoteKind("http://HOST/NAME", f"{_TRANSPORTS}.http", _HOST + _PORT, _FOR_SERVERS),
+    "unix": RemoteKind("unix:PATH", f"{_TRANSPORTS}.http"),
+    "bucket": RemoteKind("bucket:PATH", f"{_TRANSPORTS}.bucket.objects", is_bucket=True),
+    "s3": RemoteKind("s3://BUCKET", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
+    "gs": RemoteKind("gs://BUCKET", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
+    "az": RemoteKind("az://CONTAINER", _CLOUD, _HOST, _FOR_CLOUDS, is_bucket=True),
+}  # fmt: skip
+"""By scheme. A remote without a scheme is a ``file``."""
+
+FORMS = f"a remote is a {listed([kind.form for kind in KINDS.values()])}"
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
+
+
+def scheme_of(url: str) -> tuple[str, str]:
+    """The scheme of a URL, which need not be one of ``KINDS``, and what stands behind it.
+
+    What only looks like ``SCHEME:PATH`` is a path.
+    """
+    if (found := _URL.fullmatch(url)) is None:
+        return "file", url
+    scheme, slashes, rest = found[1].lower(), found[2], found[3]
+    is_path = scheme in KINDS and not KINDS[scheme].authority
+    if slashes or (is_path and scheme != "file"):
+        return scheme, rest
+    return "file", url
