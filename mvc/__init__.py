@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from mvc.recipes.verbs import record, retrain, retraining
     from mvc.report.change import first_change
     from mvc.report.page import write_report
-    from mvc.serving.follower import Follower, Following
+    from mvc.serving.follower import Follower
+    from mvc.serving.sinks import FileSink, FolderSink, ModelSink, ReplicaSink
     from mvc.training.recorder import Recorder, Report, watch
     from mvc.training.resume import Loaded, Resumed, load, resume
 
@@ -55,16 +56,19 @@ __all__ = [
     "Deployed",
     "Environment",
     "FileOptions",
+    "FileSink",
+    "FolderSink",
     "Follower",
-    "Following",
     "FsckReport",
     "Live",
     "Loaded",
     "LogEntry",
     "LogOptions",
+    "ModelSink",
     "MvcError",
     "Probe",
     "Recorder",
+    "ReplicaSink",
     "Report",
     "Repository",
     "Requirements",
@@ -99,7 +103,10 @@ _LAZY = {
     "Deployed": "mvc.api",
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
-    "Following": "mvc.serving.follower",
+    "FileSink": "mvc.serving.sinks",
+    "FolderSink": "mvc.serving.sinks",
+    "ModelSink": "mvc.serving.sinks",
+    "ReplicaSink": "mvc.serving.sinks",
     "FsckReport": "mvc.api",
     "Loaded": "mvc.training.resume",
     "Live": "mvc.api",

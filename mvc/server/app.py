@@ -98,7 +98,7 @@ class Application:
         # A proof keeps all processors busy, and takes memory: the others wait for their turn.
         proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
         self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
-        self._watches: dict[tuple[str, str], _Watch] = {}
+        self._watches = dict[tuple[str, str, str], asyncio.Task[str]]()
         self._answers = Answers()
         self._gather, self._gatherings = gather, dict[str, Gathering]()
         self.asgi = Starlette(
@@ -230,51 +230,45 @@ class Application:
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
         mark, _ = await self._run(served.transport.mark, target)
-        if mark == known:
-            deadline = time.monotonic() + _seconds(request)
-            mark = await self._other_mark(served, target, mark, deadline=deadline, caller=caller)
+        if mark == known and (seconds := _seconds(request)):
+            with ExitStack() as held:
+                held.callback(self._waits.take(caller))
+                mark = await self._other_mark(served, target, mark, seconds, caller=caller)
         if mark == known:
             return Response(status_code=304)
         return Response(mark, media_type=wire.CONTENT)
 
     async def _other_mark(
-        self, served: Served, target: str, known: str, *, deadline: float, caller: Caller
+        self, served: Served, target: str, known: str, seconds: float, *, caller: Caller
     ) -> str:
-        """The mark once it is another one; at the deadline the same. One looks for all who wait."""
-        key = served.name, target
-        with ExitStack() as held:
-            held.callback(self._waits.take(caller))
+        """The mark once it is another one; after so many seconds the same."""
+        deadline = time.monotonic() + seconds
+        key = served.name, target, known
+        while (left := deadline - time.monotonic()) > 0 and not self._stopping():
             watch = self._watches.get(key)
             if watch is None:
-                watch = self._watches[key] = _Watch(self._watched.take(caller))
-                watch.task = asyncio.create_task(self._watch(key, watch, served))
-            watch.waiting += 1
-            held.callback(watch.leave)
-            while True:
-                changed = watch.changed
-                mark, _ = await self._run(served.transport.mark, target)  # before anybody watched
-                left = deadline - time.monotonic()
-                if mark != known or left <= 0 or self._stopping():
-                    return mark
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), left)
+                leave = self._watched.take(caller)
+                watch = self._watches[key] = asyncio.create_task(self._watch(served, key, leave))
+            done, _ = await asyncio.wait({watch}, timeout=left)
+            if done and watch.result() != known:
+                return watch.result()
+        return known
 
-    async def _watch(self, key: tuple[str, str], watch: _Watch, served: Served) -> None:
-        """Looks for all who wait, as long as somebody does."""
-        seen = None
+    async def _watch(
+        self, served: Served, key: tuple[str, str, str], leave: Callable[[], None]
+    ) -> str:
+        """Looks for all who wait for another mark, for as long as one of them may."""
+        _, target, mark = key
+        deadline = time.monotonic() + wire.WAIT
         try:
-            while watch.waiting and not self._stopping():
+            while mark == key[2] and time.monotonic() < deadline and not self._stopping():
+                await asyncio.sleep(_POLL)
                 with suppress(MvcError):
-                    if (now := await self._run(served.transport.mark, key[1])) != seen:
-                        seen = now
-                        watch.wake()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(watch.hint.wait(), _POLL)
-                watch.hint.clear()
+                    mark, _ = await self._run(served.transport.mark, target)
+            return mark
         finally:
             del self._watches[key]
-            watch.ended()
-            watch.wake()
+            leave()
 
     # -- send ----------------------------------------------------------------------------
 
@@ -412,9 +406,6 @@ class Application:
 
         def ended() -> None:
             self._proofs -= 1
-            for (name, _), watch in self._watches.items():
-                if name == served.name:
-                    watch.hint.set()
 
         return _Frames(self._working(self._proving, publish), ended)
 
@@ -481,27 +472,6 @@ class Application:
             raise
         finally:
             served.release(upload.id)
-
-
-class _Watch:
-    """Those who wait for another version on one target. ``hint``: there may be one.
-
-    ``ended`` is called once nobody watches any more.
-    """
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self.ended = ended
-        self.waiting = 0
-        self.task: asyncio.Task[None] | None = None
-        self.changed = asyncio.Event()
-        self.hint = asyncio.Event()
-
-    def leave(self) -> None:
-        self.waiting -= 1
-
-    def wake(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
 
 
 class _Frames(Response):

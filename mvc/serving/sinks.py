@@ -1,14 +1,15 @@
-"""Where versions are put to be served: a file or a folder that follows, a file of a Recorder."""
+"""Where versions are put to be served: a model, a file, a folder, a file that follows a remote."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from os import PathLike
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from mvc.api import Deployed, FileEntry
 from mvc.errors import IoFailed, MvcError, MvcWarning
@@ -16,10 +17,13 @@ from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.state import ServedVersion, encode_served
-from mvc.system import SWAPPED, TEMPORARY, FileSystem
+from mvc.system import SWAPPED, TEMPORARY, Clock, FileSystem
 from mvc.transport import Replica
+from mvc.types import PathName
 
 if TYPE_CHECKING:
+    import torch
+
     from mvc.api import Repository
 
 
@@ -36,54 +40,94 @@ def warn_of_takeover(shown: str, commit: CommitId, target: str) -> None:
     warnings.warn(text, TakenOver, stacklevel=4)
 
 
-class ServedOutput:
-    """A place that holds the files of one version, or with ``as_folder`` a link to their folder.
+class Sink(Protocol):
+    """Where a Follower of a repository puts versions."""
+
+    def serving(self, repo: Repository, live: Deployed) -> AbstractContextManager[None]:
+        """Serves a version; if the block fails, what was served before is served again.
+
+        Where the version is served already, this costs little.
+        """
+        ...
+
+
+class ModelSink:
+    """Puts the weights into a module, in place; ``path`` names the file in versions of several."""
+
+    def __init__(self, model: torch.nn.Module, *, path: str | None = None) -> None:
+        self._model, self._path = model, path
+        self._loaded: CommitId | None = None
+
+    @contextmanager
+    def serving(self, repo: Repository, live: Deployed) -> Iterator[None]:
+        """As ``Sink.serving``; a copy of the weights is kept meanwhile."""
+        if self._loaded == live.commit:
+            yield
+            return
+        before, loaded = self._model.state_dict(), self._loaded
+        for key, value in before.items():
+            if hasattr(value, "detach"):
+                before[key] = value.detach().to("cpu", copy=True)
+        from mvc.training.resume import load
+
+        try:
+            load(repo, self._model, live, path=self._path)
+            self._loaded = live.commit
+            yield
+        except BaseException:
+            self._model.load_state_dict(before)
+            self._loaded = loaded
+            raise
+
+
+class FileSink:
+    """A file that holds the newest version, replaced atomically and durably.
+
+    As the sink of a Follower it is the version's only model, or its file ``path``; as ``on_deploy``
+    of a Recorder a safetensors file of every version that is durable. Readers see the old file or
+    the new one, never a part; a path on a memory file system, such as one under ``/dev/shm``,
+    spares the disk. The permissions are those of the present file, or else what the umask leaves.
+    ``mvc.serving.reader.FileReader`` reads it, and knows its version.
 
     Raises as ``Replica.check``.
     """
 
-    def __init__(self, fs: FileSystem, place: Path, *, as_folder: bool) -> None:
-        self._fs, self._place, self._as_folder = fs, place, as_folder
-        self._shown = printable(str(place))
+    def __init__(
+        self, place: PathName, *, path: str | None = None, fs: FileSystem | None = None
+    ) -> None:
+        self._place, self._path = Path(place), path
+        self._fs = fs or FileSystem()
         self._written: tuple[object, CommitId] | None = None
-        Replica.check(fs, place, with_suffix=not as_folder)
-
-    def follow(self, repo: Repository, live: Deployed, path: str | None) -> None:
-        """Makes it the file ``path`` of a version, durably and in one step, if it is another."""
-        there = self._seen()
-        if self._written == (there, live.commit):
-            return
         Replica.check(self._fs, self._place)
-        if not self._as_folder:
-            path = repo.manifest(live).file(path).path
-        if there is not None and self._holds(repo, live, path):
-            self._written = there, live.commit  # whoever wrote it
-            return
-        known = there is None or self._is_known(repo, there, live.target)
-        repo.checkout(live, path=path, to=self._place, force=True, atomic_dir=self._as_folder)
-        self._written = self._seen(), live.commit
-        if not known:
-            warn_of_takeover(self._shown, live.commit, live.target)
+
+    def __call__(self, version: ServedVersion) -> None:
+        """Writes a version of a Recorder, durable when the call returns. Raises IoFailed."""
+        parts = encode_served(version)
+        self._fs.replace_file(self._place, lambda file: file.write(parts), mode=None, durable=True)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """If the block fails, the place has again what it had.
-
-        Another name keeps the old file meanwhile, where the file system permits hard links.
+    def serving(self, repo: Repository, live: Deployed) -> Iterator[None]:
+        """As ``Sink.serving``. Another name keeps the old file meanwhile, where the file system
+        permits hard links. Warns (``TakenOver``) of a file that something else wrote.
         """
-        fs, place, seen, written = self._fs, self._place, self._seen(), self._written
+        there = self._seen()
+        if self._written == (there, live.commit):
+            yield
+            return
+        fs, place, written = self._fs, self._place, self._written
         aside = place.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
         with suppress(IoFailed):
             if (target := fs.read_link(place)) is not None:
                 fs.symlink(target, aside)
-            elif seen is not None:
+            elif there is not None:
                 fs.link(place, aside)
         try:
+            self._serve(repo, live, there)
             yield
         except BaseException:
-            if self._seen() != seen:
+            if self._seen() != there:
                 with suppress(IoFailed):
-                    if seen is None:
+                    if there is None:
                         fs.unlink(place)
                     else:
                         fs.replace(aside, place)
@@ -94,36 +138,34 @@ class ServedOutput:
             with suppress(IoFailed):
                 fs.unlink(aside, missing_ok=True)
 
+    def _serve(self, repo: Repository, live: Deployed, there: object) -> None:
+        Replica.check(self._fs, self._place, with_suffix=not self._is_folder)
+        if there is None or not self._holds(repo, live):
+            known = there is None or self._is_known(repo, there, live.target)
+            path = self._path if self._is_folder else repo.manifest(live).file(self._path).path
+            repo.checkout(live, path=path, to=self._place, force=True, atomic_dir=self._is_folder)
+            if not known:
+                warn_of_takeover(printable(str(self._place)), live.commit, live.target)
+        self._written = self._seen(), live.commit
+
+    _is_folder = False
+
     def _seen(self) -> object:
         """What tells whether something else has written there; None if nothing is there."""
-        if self._as_folder and (target := self._fs.read_link(self._place)) is not None:
-            return target
         there = self._fs.stat(self._place, follow=False)
         return there and (there.inode, there.device, there.size, there.mtime_ns)
 
-    def _holds(self, repo: Repository, live: Deployed, path: str | None) -> bool:
-        """Whether what is there has all bytes of the version already; compared by hash."""
-        if self._as_folder:
-            target = self._fs.read_link(self._place)
-            if target is None or not target.startswith(f"{self._ours}{live.commit.short}-"):
-                return False
-        with suppress(MvcError):  # what cannot be read is written
-            manifest = repo.manifest(live)
-            if not self._as_folder:
-                return self._is_entry(self._place, manifest.by_path[path or ""])
-            if path is None:
-                inside = [e for e in manifest.entries if e.path not in manifest.training_states]
-            else:
-                inside = [e for e in manifest.entries if f"{e.path}/".startswith(f"{path}/")]
-            return all(self._is_entry(self._place / each.path, each) for each in inside)
-        return False
+    def _holds(self, repo: Repository, live: Deployed) -> bool:
+        """Whether what is there has all bytes of the version, whoever wrote it."""
+        return self._is_entry(self._place, repo.manifest(live).file(self._path))
 
     def _is_entry(self, file: Path, entry: FileEntry) -> bool:
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
-        with open_file(self._fs, file, entry.path) as there:
+        with suppress(MvcError), open_file(self._fs, file, entry.path) as there:
             return there.entry.content_id == entry.content_id
+        return False  # what cannot be read is written
 
     def _is_known(self, repo: Repository, there: object, target: str) -> bool:
         """Whether a Follower of this target may have put it there, or this one did.
@@ -132,13 +174,6 @@ class ServedOutput:
         """
         if self._written is not None and self._written[0] == there:
             return True
-        if isinstance(there, str):
-            if self._written is None:
-                return there.startswith(self._ours)
-            return any(
-                there.startswith(f"{self._ours}{deployed.commit.short}-")
-                for deployed in repo.deployments(target, incomplete=[])
-            )
         with suppress(MvcError):  # what cannot be read is no version
             return any(
                 self._written is None or any(d.target == target for d in found.deployments)
@@ -146,30 +181,57 @@ class ServedOutput:
             )
         return False
 
+
+class FolderSink(FileSink):
+    """A link to a folder with the files of a version, or with its folder ``path``."""
+
+    _is_folder = True
+
+    def _seen(self) -> object:
+        target = self._fs.read_link(self._place)
+        return super()._seen() if target is None else target
+
+    def _holds(self, repo: Repository, live: Deployed) -> bool:
+        target, path = self._fs.read_link(self._place), self._path
+        if target is None or not target.startswith(self._folder_of(live)):
+            return False
+        with suppress(MvcError):
+            manifest = repo.manifest(live)
+            if path is None:
+                inside = [e for e in manifest.entries if e.path not in manifest.training_states]
+            else:
+                inside = [e for e in manifest.entries if f"{e.path}/".startswith(f"{path}/")]
+            return all(self._is_entry(self._place / each.path, each) for each in inside)
+        return False
+
+    def _is_known(self, repo: Repository, there: object, target: str) -> bool:
+        if not isinstance(there, str) or (self._written and self._written[0] == there):
+            return super()._is_known(repo, there, target)
+        made = [self._ours]
+        if self._written is not None:
+            made = [self._folder_of(d) for d in repo.deployments(target, incomplete=[])]
+        return there.startswith(tuple(made))
+
+    def _folder_of(self, deployed: Deployed) -> str:
+        return f"{self._ours}{deployed.commit.short}-"
+
     @property
     def _ours(self) -> str:
         """How the names of the folders begin that mvc makes for this place."""
         return f"{SWAPPED}{self._place.name}."
 
 
-class FileSink:
-    """Keeps ``path`` a safetensors file of the newest version, replaced atomically and durably.
+class ReplicaSink(Struct, frozen=True):
+    """A file that is kept equal to what is live on a target of a remote, from delta to delta.
 
-    Pass it as ``on_deploy`` to a Recorder, which calls it with every version that is durable.
-    Readers see the old file or the new one, never a part; a path on a memory file system, such as
-    one under ``/dev/shm``, spares the disk. The permissions are those of the present file, or
-    else what the umask leaves. Every reader of safetensors takes the file;
-    ``mvc.serving.sources.FileReader`` knows its version as well.
-
-    Raises as ``Replica.check``.
+    Each version is proven, and replaces ``file`` in one step, after which the shell command
+    ``command`` runs. ``path`` names a file of the version where it has several. With a ``name`` the
+    node reports what it serves.
     """
 
-    def __init__(self, path: str | PathLike[str], *, fs: FileSystem | None = None) -> None:
-        self._path = Path(path)
-        self._fs = fs or FileSystem()
-        Replica.check(self._fs, self._path)
-
-    def __call__(self, version: ServedVersion) -> None:
-        """Writes a version, durable when the call returns. Raises IoFailed."""
-        parts = encode_served(version)
-        self._fs.replace_file(self._path, lambda file: file.write(parts), mode=None, durable=True)
+    file: PathName
+    path: str | None = None
+    name: str = ""
+    command: str = ""
+    fs: FileSystem = field(default_factory=FileSystem)
+    clock: Clock = field(default_factory=Clock)

@@ -422,7 +422,7 @@ def following(folder: Path, options: argparse.Namespace) -> None:
         made = [repo.commit(step(model(1), i)).id for i in range(2)]
         for i in range(count):
             repo.deploy(made[i % 2], "prod")
-        follower = mvc.Follower(root, "prod", to=file)
+        follower = mvc.Follower(root, "prod", mvc.FileSink(file))
         follower.poll()
         polls, stats, swaps, saves = [], [], [], []
         for _ in range(2000):

@@ -250,7 +250,8 @@ def sparse_model(file: Path, megabytes: int, seed: int) -> None:
             out.write(random.integers(0, 1 << 14, size // 200, np.uint16).tobytes())
 
 
-_FOLLOW = "import sys, mvc\nwith mvc.Following(sys.argv[1], 'prod', sys.argv[2]) as it: it.once()"
+_FOLLOW = """import sys, mvc
+with mvc.Follower(sys.argv[1], 'prod', mvc.ReplicaSink(sys.argv[2])) as it: it.poll()"""
 
 
 def _follower(root: Path, megabytes: int) -> None:

@@ -13,8 +13,8 @@ import mvc as api
 from mvc.api.node_status import nodes
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.serving.follower import Following
 from tests.cli.program import Mvc
+from tests.fleet.following import following
 from tests.recipes import by_hand
 from tests.remote.kit.mixed import made, model
 from tests.remote.kit.places import place
@@ -147,7 +147,7 @@ def test_a_disk_too_small_for_a_second_file(
 def test_a_command_that_fails_or_hangs(
     command: str, message: str, mvc: Mvc, remote: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.serving.follower.EXEC_SECONDS", 0.5)
+    monkeypatch.setattr("mvc.serving.sources.EXEC_SECONDS", 0.5)
     done = mvc(*words(remote, "--exec", command))
     (line,) = done.err.splitlines()
     assert line.startswith(f"mvc: warning: {FILE} is ") and message in line
@@ -156,7 +156,7 @@ def test_a_command_that_fails_or_hangs(
 
 
 def test_two_followers_of_one_file(mvc: Mvc, remote: Repository) -> None:
-    with Following(str(remote.root), "prod", mvc.folder / FILE):
+    with following(str(remote.root), "prod", mvc.folder / FILE):
         assert f"another process keeps {FILE}" in said(mvc, words(remote), code=5)
     mvc(*words(remote))
 

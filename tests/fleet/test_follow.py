@@ -31,10 +31,10 @@ from mvc.errors import (
 )
 from mvc.io.files import FileSystem
 from mvc.remote.replica import Replica
-from mvc.serving.follower import Followed, Following, NotFollowing
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import TakenOver
-from tests.fleet.following import follow
+from mvc.serving.sources import Followed, NotFollowing
+from tests.fleet.following import follow, following
 from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
 
@@ -219,14 +219,14 @@ def test_damage_that_no_time_tells_leads_to_a_whole_file(
     commit(repo, 1)
     follow(url, "prod", to=file, once=True)
     second = commit(repo, 2)
-    with Following(url, "prod", file) as following:
+    with following(url, "prod", file) as follower:
         with file.open("r+b") as raw:
             raw.seek(-9, os.SEEK_END)
             byte = raw.read(1)
             raw.seek(-9, os.SEEK_END)
             raw.write(bytes([byte[0] ^ 4]))
         with pytest.warns(TakenOver):
-            following.once()
+            follower.poll()
     assert file.read_bytes() == checked_out(repo, second)
 
 
@@ -282,7 +282,7 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
         with pytest.raises(error) as refused:
             follow(url, "prod", to=tmp_path / name, once=True)
         assert "atomic_dir" not in str(refused.value.hint)  # a follower keeps no folder
-    with Following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
+    with following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
         follow(url, "prod", to=tmp_path / "model.st", once=True)
 
 
@@ -342,34 +342,34 @@ def test_a_disk_without_room_is_named_before(
 
     fs, file = Small(), tmp_path / "model.st"
     first = commit(repo, 1)
-    with Following(str(repo.root), "prod", file, fs=fs) as following:
-        following.once()
+    with following(str(repo.root), "prod", file, fs=fs) as follower:
+        follower.poll()
         right = file.read_bytes()
         commit(repo, 2)
         fs.room = 100_000
         with pytest.raises(StorageFull, match="no room for a second"):
-            following.once()
+            follower.poll()
         assert file.read_bytes() == right == checked_out(repo, first)
         fs.room = 1 << 40
-        following.once()
+        follower.poll()
         assert file.read_bytes() != right
 
 
 class Running:
     """A follower in a thread."""
 
-    def __init__(self, url: str, file: Path, **options: object) -> None:
+    def __init__(self, url: str, file: Path, interval: float | None = None) -> None:
         self.changes: list[Followed] = []
         self.notes: list[str] = []
         self.warned: list[warnings.WarningMessage] = []
         self._stop = threading.Event()
 
         def run() -> None:
-            with Following(
+            with following(
                 url, "prod", file, stop=self._stop, note=self.notes.append,
-                on_change=self.changes.append, **options,
-            ) as following:  # fmt: skip
-                following.run()
+                on_change=self.changes.append,
+            ) as follower:  # fmt: skip
+                follower.run(interval)
 
         self._catch = warnings.catch_warnings(record=True)
         self._thread = threading.Thread(target=run)
@@ -446,12 +446,12 @@ def test_the_command_runs_after_each_swap(
     follow(url, "prod", to=file, once=True, command=run)
     assert log.read_text().split("\n") == [f"{first}  {file}", f"{second} {first} {file}", ""]
     commit(repo, 3)
-    monkeypatch.setattr("mvc.serving.follower.EXEC_SECONDS", 0.3)
+    monkeypatch.setattr("mvc.serving.sources.EXEC_SECONDS", 0.3)
     with (
-        Following(url, "prod", file, command="sleep 60") as following,
+        following(url, "prod", file, command="sleep 60") as follower,
         pytest.warns(mvc.repo.hook.HookFailed, match="took longer"),
     ):
-        following.once()
+        follower.poll()
 
 
 def test_a_change_that_its_caller_refused_is_told_again(repo: Repository, tmp_path: Path) -> None:

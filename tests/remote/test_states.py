@@ -141,7 +141,7 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Team) -> None:
 
 def test_a_follower_fetches_what_is_live(line: Team) -> None:
     repo = line.clone("c", states="none", lazy="true")
-    with mvc.Follower(repo, "prod", to=line.root / "live.safetensors") as follower:
+    with mvc.Follower(repo, "prod", mvc.FileSink(line.root / "live.safetensors")) as follower:
         first = follower.poll()
         assert first is not None and first.commit == line.ids[2]
         repo.deploy(line.ids[5], "prod")

@@ -24,6 +24,7 @@ import numpy as np
 
 import mvc
 from mvc.errors import Busy, NoDeployment, NothingToCommit, StateForgotten, UnknownRevision
+from mvc.serving.sources import Followed
 
 TARGET = "prod"
 _SHAPES = {"a": (40, 300), "b": (9000,), "c": (3,)}
@@ -91,11 +92,12 @@ def keep(root: str, seed: str) -> None:
 
 
 def follow(root: str, file: str) -> None:
-    def served(deployed: mvc.Deployed) -> None:
+    def served(done: Followed) -> None:
         assert number_in(Path(file).read_bytes()) >= 0
-        os.write(1, f"{deployed.sequence} {time.time_ns()}\n".encode())
+        assert done.deployed is not None
+        os.write(1, f"{done.deployed.sequence} {time.time_ns()}\n".encode())
 
-    with mvc.Follower(root, TARGET, to=file, on_change=served) as follower:
+    with mvc.Follower(root, TARGET, mvc.FileSink(file), on_change=served) as follower:
         follower.run(0.002)
 
 

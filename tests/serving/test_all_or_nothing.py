@@ -38,10 +38,10 @@ class Served:
         with torch.no_grad():
             self.model.weight.fill_(-1.0)
         self.place = tmp_path / ("served" if form == "folder" else "served.safetensors")
+        sink = mvc.FolderSink if form == "folder" else mvc.FileSink
         self.follower = mvc.Follower(
-            repo, "prod", model=self.model, to=self.place, atomic_dir=form == "folder",
-            on_change=self.act,
-        )  # fmt: skip
+            repo, "prod", mvc.ModelSink(self.model), sink(self.place), on_change=self.act
+        )
 
     def act(self, deployed: Any) -> None:
         self.tried.append(self.values())

@@ -28,7 +28,9 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.serving.follower import Follower, NotFollowing, TakenOver
+from mvc.serving.follower import Follower
+from mvc.serving.sinks import Sink, TakenOver
+from mvc.serving.sources import Followed, NotFollowing
 from mvc.testing import FixedClock
 from tests.waiting import until
 
@@ -57,18 +59,23 @@ def number_in(file: Path) -> int:
     return int(numbers[0])
 
 
+def sink_of(place: Path, atomic_dir: bool) -> Sink:
+    return mvc.FolderSink(place) if atomic_dir else mvc.FileSink(place)
+
+
 def polled(follower: Follower) -> CommitId | None:
     """The commit that a poll finds newly live; the next one finds nothing."""
     found = follower.poll()
     assert follower.poll() is None
-    assert found is None or found == follower.current == follower.repo.live("prod").deployment
+    assert found is None or found == follower.current
+    assert found is None or found.deployed == follower.repo.live("prod").deployment
     return found and found.commit
 
 
 def test_every_change_of_the_record_is_followed_once(
     repo: mvc.Repository, served: Path, clock: FixedClock
 ) -> None:
-    follower = mvc.Follower(repo, "prod", to=served)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
     assert polled(follower) is None and follower.current is None and not served.exists()
     first = version(repo, 1)
     assert polled(follower) == first and number_in(served) == 1
@@ -91,7 +98,7 @@ def test_every_change_of_the_record_is_followed_once(
 def test_gc_repack_and_a_new_index_change_nothing(
     repo: mvc.Repository, served: Path, clock: FixedClock
 ) -> None:
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     live = [version(repo, i) for i in range(5)][-1]
     assert polled(follower) == live
     version(repo, 7, None)
@@ -137,7 +144,7 @@ def test_a_first_deployment_that_is_dated(repo: mvc.Repository, clock: FixedCloc
 def test_when_nothing_is_live_any_more_the_last_version_stays(
     repo: mvc.Repository, served: Path
 ) -> None:
-    follower = mvc.Follower(repo, "prod", to=served)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
     made = version(repo, 1)
     assert polled(follower) == made
     repo.retract(made, "prod")
@@ -152,8 +159,8 @@ def test_when_nothing_is_live_any_more_the_last_version_stays(
 
 def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -> None:
     first, second = version(repo, 1), version(repo, 2)
-    changes: list[mvc.Deployed] = []
-    follower = mvc.Follower(repo, "prod", to=served, on_change=changes.append)
+    changes: list[Followed] = []
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), on_change=changes.append)
     bare = mvc.Follower(repo, "prod", on_change=changes.append)
     assert polled(follower) == second == polled(bare)
     third = version(repo, 3, "prod")
@@ -173,7 +180,7 @@ def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -
 
 
 def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     first = version(repo, 1)
     assert polled(follower) == first
     away = repo.root.with_name("away")
@@ -194,14 +201,14 @@ def test_a_repository_whose_folder_stays(
     repo: mvc.Repository, served: Path, tmp_path: Path, gone: str | None
 ) -> None:
     folder = repo.root / ".mvc"
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     first = version(repo, 1)
     assert polled(follower) == first
     shutil.copytree(folder, tmp_path / "copy")
     for path in folder.iterdir() if gone is None else [folder / gone]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     left = sorted(folder.iterdir())
-    for call in (follower.poll, follower.live, follower.poll):
+    for call in (follower.poll, follower.poll):
         with pytest.raises(NotARepository, match=f"is away: its folder has no {gone or 'format'}"):
             call()
     assert sorted(folder.iterdir()) == left
@@ -213,7 +220,7 @@ def test_a_repository_whose_folder_stays(
 
 
 def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo, "prod", to=served)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
     first = version(repo, 1)
     assert polled(follower) == first
     shutil.rmtree(repo.root / ".mvc")
@@ -229,7 +236,7 @@ def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, serve
 
 
 def test_a_repository_that_the_caller_closes(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo, "prod", to=served)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
     first = version(repo, 1)
     assert polled(follower) == first
     repo.close()
@@ -247,7 +254,7 @@ def test_a_backup_put_in_its_place_is_followed(
 ) -> None:
     first = version(repo, 1)
     shutil.copytree(repo.root, tmp_path / "backup")
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     version(repo, 2)
     assert polled(follower) != first and number_in(served) == 2
     shutil.rmtree(repo.root / ".mvc")
@@ -256,7 +263,7 @@ def test_a_backup_put_in_its_place_is_followed(
 
 
 def test_damage_is_said_and_what_is_served_stays(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     version(repo, 1)
     assert polled(follower) is not None
     journal = repo.root / ".mvc" / "journal"
@@ -278,7 +285,7 @@ def test_a_file_of_something_else_is_taken_over_with_a_line(
     repo: mvc.Repository, served: Path
 ) -> None:
     served.write_bytes(b"not a model")
-    follower = mvc.Follower(repo, "prod", to=served)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
     made = version(repo, 1)
     text = f"{served}, which something else wrote, becomes {made.short}, which is live on prod"
     with pytest.warns(TakenOver, match=text):
@@ -292,7 +299,9 @@ def test_a_file_of_something_else_is_taken_over_with_a_line(
     with warnings.catch_warnings(action="error"):
         assert follower.poll() is None and number_in(served) == 1
         version(repo, 2)
-        assert mvc.Follower(repo, "prod", to=served).poll() is not None  # it holds a version
+        assert (
+            mvc.Follower(repo, "prod", mvc.FileSink(served)).poll() is not None
+        )  # it holds a version
         assert number_in(served) == 2
         before = served.stat()
         assert follower.poll() is not None  # the other Follower has written it
@@ -305,7 +314,7 @@ def test_two_followers_of_a_target_keep_one_place(
 ) -> None:
     place = tmp_path / ("live" if atomic_dir else "served.safetensors")
     file = place / "model.safetensors" if atomic_dir else place
-    pair = [mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir) for _ in range(2)]
+    pair = [mvc.Follower(repo, "prod", sink_of(place, atomic_dir)) for _ in range(2)]
     with warnings.catch_warnings(action="error"):
         for i in range(6):
             version(repo, i)
@@ -315,7 +324,7 @@ def test_two_followers_of_a_target_keep_one_place(
             assert pair[1].poll() is not None
             assert [follower.poll() for follower in pair * 2] == [None] * 4
             assert place.lstat().st_ino == written
-        fresh = mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+        fresh = mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
         assert fresh.poll() is not None and place.lstat().st_ino == written
         version(repo, 6)
         assert pair[0].poll() is not None
@@ -329,7 +338,7 @@ def test_two_followers_of_a_target_keep_one_place(
 
 
 def test_followers_of_two_targets_at_one_file_are_told(repo: mvc.Repository, served: Path) -> None:
-    prod, edge = (mvc.Follower(repo, target, to=served) for target in ("prod", "edge"))
+    prod, edge = (mvc.Follower(repo, target, mvc.FileSink(served)) for target in ("prod", "edge"))
     version(repo, 1, "prod")
     version(repo, 2, "edge")
     assert prod.poll() is not None and edge.poll() is not None
@@ -343,10 +352,10 @@ def test_a_damaged_folder_is_written_anew_at_the_start(
     repo: mvc.Repository, tmp_path: Path
 ) -> None:
     version(repo, 1)
-    mvc.Follower(repo, "prod", to=tmp_path / "live", atomic_dir=True).poll()
+    mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "live")).poll()
     file = tmp_path / "live" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + bytes(4))
-    mvc.Follower(repo, "prod", to=tmp_path / "live", atomic_dir=True).poll()
+    mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "live")).poll()
     assert number_in(file) == 1
 
 
@@ -355,7 +364,7 @@ def test_a_pipe_is_refused_without_a_warning(
     repo: mvc.Repository, tmp_path: Path, atomic_dir: bool
 ) -> None:
     place = tmp_path / ("live" if atomic_dir else "served.safetensors")
-    follower = mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+    follower = mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
     version(repo, 1)
     os.mkfifo(place)
     with warnings.catch_warnings(action="error"):
@@ -363,7 +372,7 @@ def test_a_pipe_is_refused_without_a_warning(
             with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
                 follower.poll()
         with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
-            mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+            mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
     caught: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -382,13 +391,13 @@ def test_what_cannot_be_replaced_is_not_said_to_be(repo: mvc.Repository, served:
     version(repo, 2, None)
     repo.storage.forget(first)
     with warnings.catch_warnings(action="error"), pytest.raises(StateForgotten):
-        mvc.Follower(repo, "prod", to=served).poll()
+        mvc.Follower(repo, "prod", mvc.FileSink(served)).poll()
     assert served.read_bytes() == b"not a model"
 
 
 def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path) -> None:
     live = tmp_path / "live"
-    follower = mvc.Follower(repo, "prod", to=live, atomic_dir=True)
+    follower = mvc.Follower(repo, "prod", mvc.FolderSink(live))
     for i in range(3):
         state = {"w": np.full(99, i, np.float32)}
         repo.commit(states={"a.safetensors": state, "b.safetensors": state}, deploy="prod")
@@ -401,20 +410,23 @@ def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path
     assert number_in(live / "a.safetensors") == 2
     (tmp_path / "taken").mkdir()
     with pytest.raises(WrongUsage, match="taken is a folder"):
-        mvc.Follower(repo, "prod", to=tmp_path / "taken")
+        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "taken"))
     (tmp_path / "file").touch()
     refused = pytest.raises(WouldOverwrite, match="cannot be swapped in one step")
     with refused, warnings.catch_warnings(action="error"):
-        mvc.Follower(repo, "prod", to=tmp_path / "file", atomic_dir=True).poll()
+        mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "file")).poll()
 
 
 def test_one_file_of_several(repo: mvc.Repository, served: Path) -> None:
     states = {name: {"w": np.full(99, i, np.float32)} for i, name in enumerate("abc")}
     repo.commit(states=states, deploy="prod")
     with pytest.raises(UnknownPath, match="several states: a, b, c"):
-        mvc.Follower(repo, "prod", to=served).poll()
+        mvc.Follower(repo, "prod", mvc.FileSink(served)).poll()
     assert not served.exists()
-    assert polled(mvc.Follower(repo, "prod", to=served, path="b")) and number_in(served) == 1
+    assert (
+        polled(mvc.Follower(repo, "prod", mvc.FileSink(served, path="b")))
+        and number_in(served) == 1
+    )
 
 
 def test_the_model_of_a_recorder_without_its_training_state(
@@ -424,7 +436,7 @@ def test_the_model_of_a_recorder_without_its_training_state(
     with mvc.Recorder(repo, model, name="net.safetensors", deploy="prod") as recorder:
         recorder.step()
     network = torch.nn.Linear(9, 11)
-    follower = mvc.Follower(repo, "prod", to=served, model=network)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), mvc.ModelSink(network))
     assert polled(follower) is not None
     assert torch.equal(network.weight, model.weight)
     assert served.read_bytes() == (
@@ -435,7 +447,7 @@ def test_the_model_of_a_recorder_without_its_training_state(
 
 def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: Path) -> None:
     network, other = torch.nn.Linear(3, 4), torch.nn.Linear(4, 3)
-    follower = mvc.Follower(repo, "prod", to=served, model=network)
+    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), mvc.ModelSink(network))
     first = repo.commit(network.state_dict(), deploy="prod").id
     network.weight.data.zero_()
     assert polled(follower) == first and network.weight.any()
@@ -453,9 +465,9 @@ def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: 
 
 
 def test_an_error_of_on_change_is_raised_and_the_change_tried_again(repo: mvc.Repository) -> None:
-    seen: list[mvc.Deployed] = []
+    seen: list[Followed] = []
 
-    def change(deployed: mvc.Deployed) -> None:
+    def change(deployed: Followed) -> None:
         seen.append(deployed)
         if len(seen) < 3:
             raise ValueError("not yet")
@@ -466,7 +478,8 @@ def test_an_error_of_on_change_is_raised_and_the_change_tried_again(repo: mvc.Re
         with pytest.raises(ValueError, match="not yet"):
             follower.poll()
         assert follower.current is None
-    assert polled(follower) is not None and seen == [follower.current] * 3
+    assert polled(follower) is not None and follower.current is not None
+    assert [each.deployed for each in seen] == [follower.current.deployed] * 3
 
 
 def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
@@ -477,18 +490,18 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="repo is of type int"):
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="lies in the store"):
-        mvc.Follower(repo, "prod", to=repo.root / ".mvc" / "journal")
+        mvc.Follower(repo, "prod", mvc.FileSink(repo.root / ".mvc" / "journal"))
     with pytest.raises(IoFailed, match="there is no folder for"):
-        mvc.Follower(repo, "prod", to=tmp_path / "absent" / "file")
-    with pytest.raises(WrongUsage, match="atomic_dir needs a place"):
-        mvc.Follower(repo, "prod", atomic_dir=True)
+        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "absent" / "file"))
+    with pytest.raises(WrongUsage, match="a ReplicaSink is the only sink"):
+        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "a"), mvc.ReplicaSink(tmp_path / "b"))
 
 
 # -- run -----------------------------------------------------------------------------------------
 
 
 def test_run_follows_until_it_is_closed(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", to=served)
+    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
     caught: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -521,7 +534,7 @@ def test_a_poll_without_news_asks_the_system_for_little(
     made = [version(repo, i) for i in range(3)]
     for i in range(300):
         repo.deploy(made[i % 3], "prod")
-    with mvc.Follower(repo.root, "prod", to=served) as follower:
+    with mvc.Follower(repo.root, "prod", mvc.FileSink(served)) as follower:
         assert follower.poll() is not None
         calls: list[str] = []
         for name in ("stat", "open", "listdir", "pread", "read", "fsync", "write"):

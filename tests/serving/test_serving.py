@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,18 +20,14 @@ import mvc
 from mvc.errors import (
     BadModelFile,
     DamagedData,
-    InvalidName,
     IoFailed,
     MvcError,
-    UnknownPath,
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.serving import reader as reader_module
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import FileSink
 from mvc.state import ServedVersion
-from mvc.testing import FixedClock
 from tests.seeds import draw
 from tests.serving.child import number_of, version
 from tests.training.killed import lines_until_killed
@@ -175,8 +170,6 @@ def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> N
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidName):
-        FileReader(tmp_path / "served", target="a b")
     with pytest.raises(IoFailed, match="there is no folder for"):
         FileReader(tmp_path / "typo" / "model.safetensors")
     (tmp_path / "foreign").write_bytes(b"something else" * 1000)
@@ -187,8 +180,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     repo.checkout("HEAD", to=tmp_path / "plain.bin")
     with pytest.raises(WrongUsage, match="not written by a sink"):
         FileReader(tmp_path / "plain.bin").swap()
-    with pytest.raises(WrongUsage, match="no target"):
-        FileReader(tmp_path / "plain.bin").swap(repo)
 
 
 def test_a_flipped_bit_is_noticed(path: str) -> None:
@@ -200,76 +191,6 @@ def test_a_flipped_bit_is_noticed(path: str) -> None:
     with pytest.raises(DamagedData):
         reader.swap()
     assert reader.production is None
-
-
-def test_a_reader_with_a_repository_serves_what_the_record_says(path: str, tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        sink, clock = FileSink(path), FixedClock()
-        reader = FileReader(path, target="prod", clock=clock)
-        assert reader.swap(repo) is None
-        made = []
-        for i in range(3):
-            made.append(repo.commit({"w": np.full(9, i, np.float32)}, deploy="prod"))
-            sink(ServedVersion(made[i].state, made[i].id, 1))
-            clock.advance(10**9)
-            found = reader.swap(repo)
-            assert found is not None and found.commit == made[i].id
-            assert found.time_ns == clock.time_ns and found.state["w"][0] == i
-            assert reader.swap(repo) is None
-        repo.rollback("prod")
-        assert swapped(reader, repo).commit == made[1].id
-        assert reader.production is not None and reader.production.state["w"][0] == 1
-        repo.retract(None, "prod")
-        assert swapped(reader, repo).commit == made[2].id
-        repo.deploy(made[0].id, "elsewhere")
-        assert reader.swap(repo) is None
-
-
-def swapped(reader: FileReader, repo: mvc.Repository) -> ServedVersion:
-    """What the reader swaps to once it no longer waits for the file."""
-    deadline = time.monotonic() + 60
-    while (found := reader.swap(repo)) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
-def test_the_hand_over_waits_for_the_file_and_spares_the_repository(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        sink, reader = FileSink(path), FileReader(path, target="prod")
-        first = repo.commit({"w": np.zeros(9)}, deploy="prod")
-        found = reader.swap(repo)  # nothing is served yet: the repository has it at once
-        assert found is not None and found.commit == first.id
-        monkeypatch.setattr(reader_module, "HAND_OVER_SECONDS", 60.0)
-        second = repo.commit({"w": np.ones(9)}, deploy="prod")
-        assert reader.swap(repo) is None
-        sink(ServedVersion(second.state, second.id, 1))
-        with monkeypatch.context() as without:
-            without.setattr(repo, "checkout", None)
-            found = reader.swap(repo)
-        assert found is not None and found.commit == second.id
-
-
-def test_a_file_that_cannot_be_read_gives_way_to_the_repository(path: str, tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        reader = FileReader(path, target="prod")
-        for i, data in enumerate((b"nothing", b"else", bytes(4000))):
-            made = repo.commit({"w": np.full(9, i, np.float32)}, deploy="prod")
-            Path(path).write_bytes(data)
-            with pytest.warns(RuntimeWarning, match=f"{made.id.short} is taken from the repos"):
-                found = reader.swap(repo)
-            assert found is not None and found.commit == made.id and found.state["w"][0] == i
-
-
-def test_the_file_of_a_version_with_several_models(path: str, tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        repo.commit(states={"a": {"w": np.zeros(9)}, "b": {"w": np.ones(9)}}, deploy="prod")
-        with pytest.raises(UnknownPath, match="several states"):
-            FileReader(path, target="prod").swap(repo)
-        found = FileReader(path, target="prod", name="b").swap(repo)
-        assert found is not None and found.state["w"][0] == 1
 
 
 def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from typing import NoReturn
 import click
 
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
-from mvc.serving.follower import Followed, Following
+from mvc.serving.follower import Follower
+from mvc.serving.sinks import ReplicaSink
+from mvc.serving.sources import Followed
 from mvc.text import format_time, printable, size
 
 _SECONDS = click.FloatRange(0, 86_400, min_open=True)
@@ -51,22 +53,22 @@ def command(session: Session, args: _FollowOptions) -> None:
         id_ = str(done.commit) if session.verbose else done.commit.short
         session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
-    note = session.note
-    with Following(
-        args.source, args.target, args.output, path=args.path, name=args.node,
-        command=args.command, interval=args.interval, on_change=tell, note=note,
-        remote={**args.options},
-    ) as following:  # fmt: skip
+    sink = ReplicaSink(args.output, path=args.path, name=args.node, command=args.command)
+    with Follower(
+        args.source, args.target, sink, on_change=tell, note=session.note, remote=args.options
+    ) as follower:
         if not args.once:
             before = signal.signal(signal.SIGTERM, _end)
             try:
-                following.run()
+                follower.run(args.interval)
             except _Ended:
                 return
             finally:
                 signal.signal(signal.SIGTERM, before)
-        elif following.once() is None:
-            note(f"{printable(str(args.output))} is what is live on {printable(args.target)}")
+        elif follower.poll() is None:
+            session.note(
+                f"{printable(str(args.output))} is what is live on {printable(args.target)}"
+            )
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -1,0 +1,286 @@
+"""Where a Follower looks: in a repository that is open here, or at a remote."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.api import Deployed, Repository, opened
+from mvc.errors import (
+    DamagedData,
+    HistoryMissing,
+    IoFailed,
+    MvcError,
+    MvcWarning,
+    NoDeployment,
+    NotARepository,
+    UnknownTarget,
+)
+from mvc.ids import CommitId
+from mvc.names import check_node
+from mvc.serving.reports import Reports
+from mvc.serving.sinks import ReplicaSink, Sink, warn_of_takeover
+from mvc.system import HookFailed, run_command
+from mvc.times import format_time
+from mvc.transport import Replica, Transport, open_transport, remote_at, serve
+from mvc.types import PathName
+
+MIRROR = "mirror"
+"""The folder of a bucket's mirror, in that beside the file."""
+EXEC_SECONDS = 600.0
+
+
+class NotFollowing(MvcWarning):
+    """Why a Follower goes on with the version that it serves, or why its reports wait."""
+
+
+class Followed(Struct, frozen=True, kw_only=True):
+    """``commit`` is served, which went live on ``target`` at ``time_ns``; since ``swapped_ns``.
+
+    ``previous``: the version that was served before, None if that is not known. ``deployed``: the
+    record, in a repository that is open here. Of a ReplicaSink: ``file`` holds the file ``path`` of
+    the version, for which ``received`` bytes came.
+    """
+
+    target: str
+    commit: CommitId
+    time_ns: int
+    previous: CommitId | None
+    swapped_ns: int
+    deployed: Deployed | None = None
+    file: str = ""
+    path: str = ""
+    received: int = 0
+
+
+OnChange = Callable[[Followed], object]
+
+
+class AtHand:
+    """A repository that is open in this process: sinks take versions out of it."""
+
+    interval: float | None = 0.1
+    """Seconds between two looks; None where ``news`` waits by itself."""
+
+    def __init__(
+        self,
+        source: Repository | PathName,
+        target: str,
+        sinks: Sequence[Sink] = (),
+        *,
+        on_change: OnChange | None = None,
+    ) -> None:
+        self.repo, self._own = opened(source)
+        self._target, self._sinks, self._on_change = target, sinks, on_change
+        self._transport = serve(self.repo)
+        self._is_sound = True  # nothing that was read from the open repository was wrong
+        self._live: tuple[str, Deployed | None] = "", None  # with its mark
+        self.current: Followed | None = None
+
+    @property
+    def served(self) -> CommitId | None:
+        """What the sinks have."""
+        return None if self.current is None else self.current.commit
+
+    def news(self, mark: str, seconds: float) -> str | None:
+        """As ``Transport.live``."""
+        self._open()
+        return self._transport.live(self._target, mark, seconds)
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing to do while nothing else is live: a poll costs no more."""
+        return False
+
+    def live(self) -> Deployed | None:
+        """The deployment that is live by the record; None before the first. Changes nothing.
+
+        While nothing is recorded and no dated deployment becomes due, this costs a few calls of
+        the system. Raises NotARepository while the repository is away, NoDeployment or
+        UnknownTarget if nothing is live any more, DamagedData, IoFailed.
+        """
+        try:
+            self._open()
+            mark, _ = self._transport.mark(self._target)
+            if mark != self._live[0]:
+                self._live = mark, self._look()
+            return self._live[1]
+        except (DamagedData, HistoryMissing, IoFailed, NotARepository):
+            self.leave()
+            raise
+
+    def _look(self) -> Deployed | None:
+        try:
+            return self.repo.live(self._target).deployment
+        except (NoDeployment, UnknownTarget):
+            if self.current is not None:
+                raise
+            return None
+
+    def _open(self) -> None:
+        """Opens the repository again if another one has its place, or the caller closed it."""
+        if self.repo.closed or not self._transport.is_in_place() or not self._is_sound:
+            fs, clock = self._transport.fs, self._transport.clock
+            fresh = Repository.open(self.repo.root, discover=False, fs=fs, clock=clock)
+            self.close()
+            self.repo, self._own, self._transport = fresh, True, serve(fresh)
+            self._live, self._is_sound = ("", None), True
+
+    def poll(self) -> Followed | None:
+        """Serves what is live; what has changed."""
+        live = self.live()
+        if live is None:
+            return None
+        before, done = self.current, None
+        if before is None or before.deployed != live:
+            self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
+            done = Followed(
+                target=live.target, commit=live.commit, time_ns=live.time_ns,
+                previous=self.served, swapped_ns=self._transport.clock.now_ns(),
+                deployed=live,
+            )  # fmt: skip
+        with ExitStack() as served:  # if one of them fails, all are as they were
+            for sink in self._sinks:
+                served.enter_context(sink.serving(self.repo, live))
+            if done is not None and self._on_change is not None:
+                self._on_change(done)
+        self.current = done or before
+        return done
+
+    def leave(self) -> None:
+        """What is open may be gone: it is opened again when it is needed."""
+        self._is_sound = False
+
+    def close(self) -> None:
+        if self._own:
+            self.repo.close()
+
+
+class Replicated:
+    """A remote: one file is kept equal to what is live there, and the node says what it serves."""
+
+    interval: float | None = None
+
+    def __init__(
+        self,
+        source: Repository | PathName,
+        target: str,
+        sink: ReplicaSink,
+        *,
+        on_change: OnChange | None,
+        options: Mapping[str, str | bool],
+    ) -> None:
+        url = source.root if isinstance(source, Repository) else source
+        self._remote = remote_at(os.fspath(url), options)
+        self._target, self._sink, self._on_change = target, sink, on_change
+        self._told_of_reports = ""
+        self._transport: Transport | None = None
+        self.current: Followed | None = None
+        name = check_node(sink.name) if sink.name else ""
+        self._file = Replica(sink.fs, Path(sink.file))
+        self._reports = Reports(self._file.folder, name, sink.fs, sink.clock) if name else None
+
+    @property
+    def served(self) -> CommitId | None:
+        """What the file holds, whoever put it there."""
+        with suppress(MvcError):
+            current = self._file.current()
+            return None if current is None else current.id
+        return None
+
+    def _at_transport(self) -> Transport:
+        if self._transport is None:
+            self._transport = open_transport(self._remote, folder=self._file.folder / MIRROR)
+        return self._transport
+
+    def leave(self) -> None:
+        """Lets go of the remote; the next question opens the way again."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with suppress(MvcError):
+                transport.close()
+
+    def close(self) -> None:
+        self.leave()
+        self._file.close()
+
+    def news(self, mark: str, seconds: float) -> str | None:
+        """As ``Transport.live``."""
+        return self._at_transport().live(self._target, mark, seconds)
+
+    def is_settled(self) -> bool:
+        """Whether the file is as it was left; reports that wait are sent."""
+        current = self._file.current()
+        if current is None or not current.told:
+            return False
+        self.report()
+        return True
+
+    def poll(self) -> Followed | None:
+        """Serves what is live; what has changed."""
+        done = self._swap()
+        self.report()
+        return done
+
+    def report(self) -> None:
+        """Sends the reports that wait; that they cannot be sent is said once."""
+        if self._reports is None or not self._reports.waiting:
+            return
+        try:
+            self._reports.send(self._at_transport())
+            self._told_of_reports = ""
+        except MvcError as error:
+            if error.message != self._told_of_reports:
+                self._told_of_reports = error.message
+                text = f"reports on {self._target} wait: {error.message}"
+                warnings.warn(text, NotFollowing, stacklevel=5)
+
+    def _swap(self) -> Followed | None:
+        """Makes the file what is live; what became of it, None if it was that already."""
+        clock, old = self._sink.clock, self._file.current()
+        if self._reports is not None and old is not None:  # a kill may have kept it from being told
+            served_ns = min(old.written_ns, clock.now_ns())
+            self._reports.served(old.id, self._target, served_ns)
+        update = self._file.update(self._at_transport(), self._target, self._sink.path or "")
+        version = update.version
+        if update.foreign:
+            warn_of_takeover(self._file.shown, version.id, self._target)
+        if self._reports is not None:
+            self._reports.served(version.id, self._target, clock.now_ns())
+        if version.told:
+            return None
+        done = Followed(
+            target=self._target, commit=version.id, time_ns=version.time_ns,
+            previous=None if old is None else old.id, swapped_ns=clock.now_ns(),
+            file=self._file.shown, path=version.path, received=update.received,
+        )  # fmt: skip
+        self._run_command(done)
+        if self._on_change is not None:
+            self._on_change(done)
+        self._file.note(replace(version, told=True))
+        self.current = done
+        return done
+
+    def _run_command(self, done: Followed) -> None:
+        if not self._sink.command:
+            return
+        facts = {
+            "schema": "mvc.follow/1",
+            "target": done.target,
+            "version": str(done.commit),
+            "previous": None if done.previous is None else str(done.previous),
+            "file": os.fspath(Path(done.file).absolute()),
+            "path": done.path,
+            "url": self._remote.url,
+            "time": format_time(done.time_ns),
+        }
+        folder = str(self._sink.fs.cwd())
+        problem = run_command(self._sink.command, EXEC_SECONDS, facts, folder=folder)
+        if problem is not None:
+            text = f"{done.file} is {done.commit.short}, but its command {problem}"
+            warnings.warn(text, HookFailed, stacklevel=6)
