@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 909,
+    ".": 910,
     "adapters": 2_156,
-    "api": 906,
-    "cli": 3_656,
+    "api": 909,
+    "cli": 3_658,
     "codecs": 1_532,
     "distributed": 1_655,
     "frameworks": 2_629,
@@ -38,11 +38,11 @@ BUDGET = {
     "pipelines": 453,
     "probing": 835,
     "recipes": 1_598,
-    "remote": 5_770,
+    "remote": 5_801,
     "repo": 6_317,
     "report": 665,
-    "server": 1_236,
-    "serving": 574,
+    "server": 1_213,
+    "serving": 553,
     "store": 5_805,
     "testing": 395,
     "training": 1_442,
