@@ -118,7 +118,7 @@ _LAZY = {
     "Repository": "mvc.api",
     "Requirements": "mvc.pipelines.requirements",
     "Resumed": "mvc.training.resume",
-    "clone": "mvc.api",
+    "clone": "mvc.api.clone",
     "describe_model": "mvc.models.models",
     "export_model": "mvc.models.export",
     "first_change": "mvc.report.change",
