@@ -8,10 +8,11 @@ the order of the path.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TypeAlias
 
 from mvc.codecs.varint import Cursor
@@ -64,24 +65,21 @@ def walk_together(
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
     ahead = 0 if pool is None else cpu_count()
-    waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
-    try:
-        for _, turns in groupby(_in_turn(list(clusters)), lambda turn: turn[0][turn[1]][:2]):
-            together = [
-                (path.steps[level], out) for route, level in turns for path, out in clusters[route]
-            ]
-            step, coming = together[0][0], None
+    waiting: deque[tuple[_Together, Callable[[], _Decoded]]] = deque()
+    place: tuple[int, int] | None = None
+    for route, level in _in_turn(list(clusters)):
+        together = [(path.steps[level], out) for path, out in clusters[route]]
+        step = together[0][0]
+        if (step.pack, step.offset) != place:
+            place = step.pack, step.offset
+            coming: Callable[[], _Decoded] = cache(partial(decode_shared, packs, step, check=check))
             if step.header.group and pool is not None:
-                coming = pool.submit(decode_shared, packs, step, check=check)
-            waiting.append((together, coming))
-            if len(waiting) > ahead:
-                _apply(packs, *waiting.popleft(), check)
-        while waiting:
+                coming = pool.submit(coming).result
+        waiting.append((together, coming))
+        if len(waiting) > ahead:
             _apply(packs, *waiting.popleft(), check)
-    finally:
-        for _, coming in waiting:
-            if coming is not None:
-                coming.cancel()
+    while waiting:
+        _apply(packs, *waiting.popleft(), check)
 
 
 def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
@@ -104,7 +102,7 @@ def _in_turn(routes: Sequence[_Route]) -> list[tuple[_Route, int]]:
 
 
 def _apply(
-    packs: PackReader, together: _Together, coming: Future[_Decoded] | None, check: bool
+    packs: PackReader, together: _Together, coming: Callable[[], _Decoded], check: bool
 ) -> None:
     step = together[0][0]
     if not step.header.group:
@@ -113,8 +111,7 @@ def _apply(
         return
     if any(len(out) != each.member.nbytes for each, out in together):
         raise DamagedData(f"{short_name(step)} has a wrong length")
-    decoded = decode_shared(packs, step, check=check) if coming is None else coming.result()
-    operator = pipeline_of(step).operator
+    decoded, operator = coming(), pipeline_of(step).operator
     # By id and start: a header may have been read again since the path was planned.
     places = {(member.id, member.start): i for i, member in enumerate(step.header.members)}
     for each, out in together:
