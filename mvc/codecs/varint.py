@@ -1,29 +1,16 @@
-"""Variable-length integers and a bounded reader over stored bytes.
+"""A bounded reader over stored bytes. Its numbers are those of ``mvc.canonical``, below 2^63.
 
-Little-endian groups of seven bits, the high bit set on all but the last byte
-(LEB128), one encoding a number: a padded form is refused. Reading never goes
-past the end; whatever does not fit raises :class:`~mvc.errors.DamagedData`.
+Reading never goes past the end; whatever does not fit raises DamagedData.
 """
 
 from __future__ import annotations
 
+from mvc.canonical import encode_uint, read_uint
 from mvc.errors import DamagedData
 
-_MAX_BITS = 63
+_MOST = (1 << 63) - 1
 
-
-def varint(value: int) -> bytes:
-    """Encode ``value`` (0 to 2^63 - 1).
-
-    >>> varint(300).hex()
-    'ac02'
-    """
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+varint = encode_uint
 
 
 class Cursor:
@@ -52,17 +39,10 @@ class Cursor:
         return self.data[start : self.position]
 
     def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift >= _MAX_BITS:
-                raise DamagedData("a stored number is too large")
-        if shift and not byte:
-            raise DamagedData("a stored number is padded")
+        try:
+            value, self.position = read_uint(self.data, self.position, _MOST)
+        except (IndexError, ValueError) as error:
+            raise DamagedData("a stored number is damaged, or the data end within it") from error
         return value
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
+from mvc.canonical import Reader, Writer, decode_text
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
     MAX_ATTACHED,
@@ -24,7 +25,6 @@ from mvc.limits import (
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
-from mvc.model.canonical import Reader, Writer, decode_text
 from mvc.model.hashing import digest
 from mvc.names import encode_text
 

@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from blake3 import blake3
 
+from mvc.canonical import Writer, encode_uint
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.limits import PIECE
-from mvc.model.canonical import Writer, encode_uint
 from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 

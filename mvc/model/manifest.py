@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (
@@ -26,7 +27,6 @@ from mvc.limits import (
     MAX_TENSORS,
     MAX_UNFOLDED,
 )
-from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import WrongUsage
 from mvc.ids import DIGEST_SIZE, CommitId, Root, StatementId
 from mvc.limits import (
@@ -23,7 +24,6 @@ from mvc.limits import (
     MAX_REF_BYTES,
     MAX_SIGNATURE,
 )
-from mvc.model.canonical import Reader, Writer
 from mvc.model.commit import read_metrics, read_params, write_metrics, write_params
 from mvc.model.hashing import digest
 from mvc.names import encode_text

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
+from mvc.canonical import Writer
 from mvc.errors import AlreadyARepository, IoFailed, ReadOnly, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem, SharedFolder
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
-from mvc.model.canonical import Writer
 from mvc.names import FOLDER
 from mvc.store.format import FORMAT, add_features, format_line, only_read, read_features
 from mvc.store.index import keys

@@ -15,11 +15,11 @@ import pytest
 import zstandard
 
 from mvc.adapters.files.detect import parse_file
+from mvc.canonical import Writer, encode_uint
 from mvc.codecs.streams import decode_stream
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import BlobId
-from mvc.model.canonical import Writer, encode_uint
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.store.index.runs import Directory, block_check

@@ -19,10 +19,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.canonical import encode_uint
 from mvc.errors import CannotSign, InvalidConfig, MvcError
 from mvc.ids import CommitId, StatementId
 from mvc.io.ssh_keygen import Checked, Signers, Trust, check, sign
-from mvc.model.canonical import encode_uint
 from mvc.model.hashing import digest
 from mvc.model.statement import Retraction, Signature
 from mvc.names import printable

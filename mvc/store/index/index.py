@@ -22,10 +22,10 @@ import lmdb
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.io.os_errors import translate
-from mvc.model.canonical import Reader, Writer
 from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position

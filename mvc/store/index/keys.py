@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mvc.model.canonical import decode_text
+from mvc.canonical import decode_text
 from mvc.model.statement import Deployment, Statement
 from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry

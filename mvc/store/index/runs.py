@@ -15,9 +15,9 @@ import zstandard
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer, encode_uint
 from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
-from mvc.model.canonical import Reader, Writer, encode_uint
 
 BLOCK_KEYS = 512
 _CHECK = 16

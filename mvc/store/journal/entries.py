@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, get_args
 
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer
 from mvc.ids import CommitId, StatementId
 from mvc.limits import (
     MAX_COMMIT,
@@ -20,7 +21,6 @@ from mvc.limits import (
     MAX_REF_BYTES,
     MAX_TRACKING_BYTES,
 )
-from mvc.model.canonical import Reader, Writer
 from mvc.model.commit import Commit
 from mvc.model.statement import (
     MAX_STATEMENT,

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
-from mvc.model.canonical import Reader, Writer
 from mvc.types import FIRST_RELEASE as FIRST
 from mvc.types import Bytes
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_ENTRY, MAX_RECORD_HEADER, MIB
-from mvc.model.canonical import Reader, Writer
 from mvc.store.journal.frames import GENESIS, Position, single_frames
 from mvc.store.packs.reader import PACK_HEADER
 from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix

@@ -34,6 +34,25 @@ def encode_uint(value: int) -> bytes:
     return bytes(out)
 
 
+def read_uint(data: bytes | memoryview, at: int, limit: int) -> tuple[int, int]:
+    """The number at ``at`` and where it ends.
+
+    IndexError where the bytes end within it, ValueError for one that is not written so.
+    """
+    value = shift = 0
+    for byte in data[at : at + _MAX_UINT_BYTES]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if shift > 7 and byte == 0:
+                raise ValueError("a number has redundant bytes")
+            if value > limit:
+                raise ValueError(f"a number exceeds {limit}")
+            return value, at + shift // 7
+    data[at + _MAX_UINT_BYTES - 1]  # IndexError
+    raise ValueError("a number is longer than 64 bits")
+
+
 def signed(value: int) -> int:
     """The signed integer that a zigzagged one stands for."""
     return value >> 1 if not value & 1 else -((value + 1) >> 1)
@@ -109,25 +128,12 @@ class Reader:
             elif 0 < (high := data[at + 1]) < 0x80 and (value := byte & 0x7F | high << 7) <= limit:
                 self._at = at + 2
                 return value
-            return self._long_uint(limit)
+            value, self._at = read_uint(data, at, limit)
+            return value
         except IndexError:
             raise self.fail("it ends within a number") from None
-
-    def _long_uint(self, limit: int) -> int:
-        """Any number; IndexError where the bytes end within it."""
-        data, at, value, shift = self._data, self._at, 0, 0
-        for byte in data[at : at + _MAX_UINT_BYTES]:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                if shift > 7 and byte == 0:
-                    raise self.fail("a number has redundant bytes")
-                if value > limit:
-                    raise self.fail(f"a number exceeds {limit}")
-                self._at = at + shift // 7
-                return value
-        data[at + _MAX_UINT_BYTES - 1]  # IndexError
-        raise self.fail("a number is longer than 64 bits")
+        except ValueError as error:
+            raise self.fail(str(error)) from None
 
     def version(self) -> None:
         """Reads the version of a record: every kind has only one."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.canonical import Reader, Writer, encode_uint
 from mvc.errors import DamagedData
-from mvc.model.canonical import Reader, Writer, encode_uint
 
 UINTS = st.integers(0, (1 << 64) - 1)
 SINTS = st.integers(-(1 << 63), (1 << 63) - 1)
