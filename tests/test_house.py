@@ -25,7 +25,7 @@ BUDGET = {
     ".": 1_028,
     "adapters": 2_156,
     "api": 909,
-    "cli": 3_658,
+    "cli": 3_588,
     "codecs": 1_519,
     "distributed": 1_655,
     "frameworks": 2_629,

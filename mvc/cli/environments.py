@@ -7,7 +7,7 @@ from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, titled
 from mvc.ids import CommitId
-from mvc.models.environment import Comparison, Environment, capture
+from mvc.models.environment import Comparison, capture
 from mvc.text import count, printable
 
 _VERDICTS = {
@@ -41,29 +41,21 @@ def compare_environments(session: Session, rev: str, other: str | None) -> bool:
     sections = {"environment": recorded.sections, "other": there.sections}
     payload = fields(compared, "verdict differences") | sections
     if not session.answered("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)}):
-        _print(session, (rev, other), recorded, compared)
+        _print(session, (rev, other), compared)
     return compared.verdict == "different"
 
 
 def _print(
     session: Session,
     named: tuple[str, str | None],
-    recorded: Environment,
     compared: Comparison,
 ) -> None:
     (rev, other) = named
     name = printable(other or "this machine")
     session.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
-    rows: list[tuple[str, ...]] = [
-        (d.grade, d.field, d.recorded or "-", d.other or "-") for d in shown
-    ]
-    styles: list[str | None] = [_STYLES[d.grade] for d in shown]
-    if session.verbose:
-        differing = {d.field for d in compared.differences}
-        equal = {k: v for k, v in recorded.fields().items() if k not in differing}
-        rows += [("equal", k, v, v) for k, v in equal.items()]
-        styles += [None] * len(equal)
+    rows = [(d.grade, d.field, d.recorded or "-", d.other or "-") for d in shown]
+    styles = [_STYLES[d.grade] for d in shown]
     titles = [*titled("grade, field, recorded"), Column(name, give="end")]
     session.table(titles, rows, styles=styles)
     if other is None and any(d.field.startswith(_SET) for d in shown):

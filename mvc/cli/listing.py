@@ -10,7 +10,6 @@ import click
 
 from mvc.api import FileDiff, FileEntry, LogicalTensor, Manifest, Ref, TensorDiff
 from mvc.cli.output import Output
-from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
 from mvc.errors import UnknownPath
@@ -94,15 +93,6 @@ def tensor_table(
         for tensor in tensors
     ]
     out.table("tensor, dtype, shape>, size>, id, change", rows, indent="  ", most=most)
-
-
-def entry_json(entry: FileEntry) -> dict[str, Any]:
-    """One path of a version with its tensors in the order of the file."""
-    return {
-        **fields(entry, "path format bytes=size content=content_id"),
-        "root": entry.state.root if entry.tensors else None,
-        "tensors": entry.tensors,
-    }
 
 
 def delete_refs(

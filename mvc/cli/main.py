@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -23,7 +23,7 @@ from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
 from mvc.errors import MvcError, MvcWarning
-from mvc.system import StillWaiting
+from mvc.system import StillWaiting, failure
 
 _USAGE = 2
 _FAILED = 3
@@ -137,7 +137,7 @@ def describe(error: BaseException) -> Failure:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return Failure("interrupted", "interrupted", None, _INTERRUPTED)
     if isinstance(error, OSError):
-        return _system(error)
+        return describe(failure(error, Path(error.filename or "the output"), "use"))
     if isinstance(error, MemoryError):
         return Failure("out-of-memory", "not enough memory", "close other programs", _FAILED)
     return Failure(
@@ -159,27 +159,15 @@ def _usage(error: click.UsageError) -> Failure:
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)
 
 
-def _system(error: OSError) -> Failure:
-    """An operating-system error that the library did not translate."""
-    where = f" ({error.filename})" if error.filename else ""
-    reason = (error.strerror or str(error)).lower()
-    hint = None
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        hint = "free some space and try again"
-    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        hint = "check who may write there"
-    return Failure("io-failed", f"{reason}{where}", hint, _FAILED)
-
-
-def report(failure: Failure, out: Output, *, as_json: bool) -> int:
+def report(found: Failure, out: Output, *, as_json: bool) -> int:
     """Prints a line and a hint on stderr, or one object on stdout; returns the exit code."""
     if as_json:
         try:
-            out.json("mvc.error/1", failure)
-            return failure.exit_code
+            out.json("mvc.error/1", found)
+            return found.exit_code
         except BrokenPipeError:
             raise
         except OSError:  # stdout itself is what failed
             pass
-    out.problem(failure.message, failure.hint)
-    return failure.exit_code
+    out.problem(found.message, found.hint)
+    return found.exit_code

@@ -29,14 +29,19 @@ OWN_FIELDS = {
     "retracted retracted_ns retracted_by retracted_reason id sent_by",
     "AnnotationStatement": "kind=name id commit author reason",
     "Deployment": "kind=name id commit author reason target time_ns",
+    "Diff": "a b comparisons from_head metrics params unmeasured relations files",
     "Dropped": "path seconds where time@ proven@",
     "FileChange": "path kind detail not_written same_as",
+    "FileDiff": "path kind renamed_from comparisons other_changed tensors",
+    "FileEntry": "path format bytes=size content=content_id root=state.root tensors",
+    "FirstDifference": "direction part text name inside call",
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
     "records objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
     "replaces=deployment.replaces author=deployment.author sent_by=deployment.sent_by "
     "reason=deployment.reason message metrics params annotations",
+    "LayerCall": "layer type call forward",
     "LayoutMetrics": "bytes reset_points recovery_worst=worst_seconds recovery_mean=mean_seconds "
     "recovery_worst_commit=worst_commit decoded_worst=worst_bytes decoded_mean=mean_bytes "
     "deltas_worst=worst_deltas deltas_mean=mean_deltas",
@@ -46,6 +51,8 @@ OWN_FIELDS = {
     "Operation": "number operation=entry.operation time@entry.time_ns author=entry.done_by "
     "sent_by=entry.sender reason=entry.why note=entry.note refs=entry.refs commits "
     "statements=entry.statements states=entry.states undoes=entry.undoes undone_by shortened",
+    "Probe": "same training=second.training conditions=second.conditions "
+    "environment=second.environment first_difference=difference causes layers=rows",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
     "Repacked": "added=plan.added removed=plan.removed full_added=plan.full_added "

@@ -1,4 +1,4 @@
-"""Python code that the user names on the command line, imported when it is first needed."""
+"""A file of Python that the user names on the command line, imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +19,9 @@ _HIDDEN = "__mvc_script__"
 
 
 class Script:
-    """A file ``FILE.py[:NAME]`` or a module ``package.module[:NAME]``.
+    """``FILE.py[:NAME]``.
 
-    ``recorded``: its functions are to be found again by the name of their module, so a file is
+    ``recorded``: its functions are to be found again by the name of their module, so the file is
     imported as the module of its name.
     """
 
@@ -39,7 +38,7 @@ class Script:
         if found is None:
             raise WrongUsage(
                 f"{self.place} has no {name}",
-                hint="define it, or name a function or module: FILE.py:NAME, package.module:NAME",
+                hint="define it, or name a function: FILE.py:NAME",
             )
         return found
 
@@ -70,20 +69,13 @@ class Script:
 
     @cached_property
     def _module(self) -> ModuleType:
-        if not self.place.endswith(".py"):
-            sys.path.insert(0, str(self._fs.cwd()))
-            try:
-                return import_module(self.place)
-            except ModuleNotFoundError as error:
-                if error.name is None or not f"{self.place}.".startswith(f"{error.name}."):
-                    raise
-                raise WrongUsage(
-                    f"there is no module {self.place}", hint="a file is named with its .py"
-                ) from error
         file = Path(self.place)
         identity = self._fs.stat(file)
         if identity is None or not identity.is_file:
-            raise UnknownPath(f"there is no file {self.place}")
+            raise UnknownPath(
+                f"there is no file {self.place}",
+                hint="name a file of Python, which may import what a package has",
+            )
         file = self._fs.realpath(file)
         name = self._module_name(file) if self._recorded else _HIDDEN
         sys.path.insert(0, str(file.parent))

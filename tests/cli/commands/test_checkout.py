@@ -108,12 +108,6 @@ def test_a_whole_model(mvc) -> None:
     assert not (mvc.folder / "y").exists()
 
 
-def test_a_revision_beside_a_target_is_explained(versions) -> None:
-    said = versions("checkout", "HEAD", "--target", "prod", code=3).err
-    assert "no path HEAD" in said and "take the place of a REV: leave HEAD out" in said
-    assert "the place of" not in versions("checkout", "HEAD", "gone", code=3).err
-
-
 # -- without a repository ------------------------------------------------------------------
 
 

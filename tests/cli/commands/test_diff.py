@@ -45,7 +45,7 @@ def test_relations(mvc) -> None:
     assert line == "model.safetensors  1 changed, 2 unchanged (fine-tuned version)"
     mvc.write(3, **{"head.weight": np.ones((2, 2))})
     assert mvc("diff").out.splitlines()[0].endswith(" (extended)")
-    found = mvc("diff", "--json").json["files"][0]["relation"]
+    found = mvc("diff", "--json").json["relations"]["model.safetensors"]
     assert found == {
         "path": "model.safetensors", "kind": "extended", "base_path": "model.safetensors",
         "tensors": 4, "shared": 3, "equal": 3,
@@ -56,11 +56,11 @@ def test_relations(mvc) -> None:
     mvc("commit", "copy.safetensors", "-m", "copy")
     line = mvc("diff", "HEAD~1", "HEAD", "--stat").out.splitlines()[0]
     assert line == "copy.safetensors  added (fine-tuned version of model.safetensors)"
-    only = mvc("diff", "HEAD", "copy.safetensors", "--json").json["files"]
-    assert [file["relation"]["kind"] for file in only] == ["equal"]
+    only = mvc("diff", "HEAD", "copy.safetensors", "--json").json["relations"]
+    assert [found["kind"] for found in only.values()] == ["equal"]
     (mvc.folder / "notes.txt").write_text("words")
     mvc("commit", "notes.txt", "-m", "notes")
-    assert mvc("diff", "HEAD~1", "HEAD", "--json").json["files"][2]["relation"] is None
+    assert "notes.txt" not in mvc("diff", "HEAD~1", "HEAD", "--json").json["relations"]
 
 
 def test_versions_without_weights_are_compared_by_hashes(mvc) -> None:

@@ -35,8 +35,6 @@ def test_two_versions(recorded) -> None:
     assert "1 ignored difference not shown (-v lists them)" in said.err
     every = recorded("diff", "--environment", "HEAD", "HEAD~1", "-v").out
     assert "variables.CUDA_VISIBLE_DEVICES" in every
-    version = str(torch.__version__)
-    assert ["equal", "torch.version", version, version] in [x.split() for x in every.splitlines()]
     assert recorded("diff", "--environment", "HEAD", "HEAD~1", "--exit-code", code=1)
 
 

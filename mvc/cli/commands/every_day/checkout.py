@@ -29,7 +29,7 @@ from mvc.cli.verb import (
     option,
     verb,
 )
-from mvc.errors import UnknownPath, UnknownRevision
+from mvc.errors import UnknownRevision
 from mvc.names import is_report, printable
 
 
@@ -100,10 +100,6 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
         hint = to_path if session.tracks(rev) else error.hint
         raise UnknownRevision(error.message, hint=hint) from error
-    except UnknownPath as error:
-        is_rev = "HEAD" in args.words[:1] and rev != "HEAD"
-        hint = "--at and --target take the place of a REV: leave HEAD out" if is_rev else error.hint
-        raise UnknownPath(error.message, hint=hint) from error
 
 
 def _write_model(session: Session, rev: str, output: str | None, *, force: bool) -> None:

@@ -7,13 +7,12 @@ read, and 40 of them are listed; -v lists all, unchanged ones too. 'changed' is 
 elements whose bits differ, L2 and max |d| are of the difference, cosine is between old and new.
 With --environment, the environment of A is compared with that of B, or of this machine:
 fields that must be equal (exact) and that should not matter (compatible); -v also lists
-ignored and equal ones.
+ignored ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mvc.api import Diff, FileDiff, TensorDiff, TensorSpec
 from mvc.cli.listing import changes, of_model, tell_folded
@@ -52,7 +51,7 @@ def command(session: Session, args: _DiffOptions) -> int:
         session.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if found.unmeasured:
         session.note("hint: 'mvc retrain REV --trust-code' stores the weights again")
-    if not session.answered("mvc.diff/1", _json(found)):
+    if not session.answered("mvc.diff/1", {"differs": _differs(found)} | fields(found)):
         _print(session, found, stat=args.stat)
     return int(args.exit_code and _differs(found))
 
@@ -153,16 +152,3 @@ def _shapes(old: TensorSpec | None, new: TensorSpec | None) -> str:
     if old.shape == new.shape:
         return f"{old.dtype} -> {new.dtype} {shape(new.shape)}"
     return f"{old.dtype} {shape(old.shape)} -> {new.dtype} {shape(new.shape)}"
-
-
-def _json(found: Diff) -> dict[str, Any]:
-    return {
-        **fields(found, "a b"),
-        "differs": _differs(found),
-        **fields(found, "comparisons from_head metrics params unmeasured"),
-        "files": [
-            fields(file, "path kind renamed_from comparisons other_changed")
-            | {"relation": found.relations.get(file.path), "tensors": file.tensors}
-            for file in found.files
-        ],
-    }

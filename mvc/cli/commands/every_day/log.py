@@ -9,7 +9,8 @@ own. With --target, TIMEs are those of the deployments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 
 from msgspec import Struct
 
@@ -162,59 +163,39 @@ class GraphRow(Struct, frozen=True):
 
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
     """One row a version. Versions left out of ``entries`` leave their column open."""
-    columns: list[CommitId] = []
-    for entry, behind in _behind(entries):
+    shown, columns = list(entries), list[CommitId]()
+    behind = _behind(shown)
+    for entry in shown:
         if entry.id not in columns:
             columns.append(entry.id)
-        at = columns.index(entry.id)
+        at, parents = columns.index(entry.id), behind[entry.id]
         first = "".join("* " if i == at else "| " for i in range(len(columns)))
-        rest = first.replace("*", "|" if behind else " ")
-        yield GraphRow(entry, first, rest, tuple(_replace(columns, at, behind)))
+        rest = first.replace("*", "|" if parents else " ")
+        yield GraphRow(entry, first, rest, tuple(_replace(columns, at, parents)))
 
 
-def _behind(entries: Iterable[LogEntry]) -> Iterator[tuple[LogEntry, tuple[CommitId, ...]]]:
-    """Each version with those that come next in its line: its parents, if no run is among them.
+def _behind(entries: Sequence[LogEntry]) -> dict[CommitId, tuple[CommitId, ...]]:
+    """What comes next in the line of each version: its parents, but where runs share a branch.
 
-    A line of descent that trainings share falls apart into one line a run, and one of the versions
-    of no run. The first version of a run goes on with the one of no run before it; where it begins
-    a branch of its own, with its parent.
+    There each run is a line, and so are the versions of no run. The first version of a run goes on
+    with the one of no run before it; where it begins a branch of its own, with its parent.
     """
-    rest = iter(entries)
-    for entry in rest:
-        if entry.commit.run:
-            yield from _by_run([entry, *rest])
-            return
-        yield entry, entry.commit.parents
-
-
-def _by_run(entries: list[LogEntry]) -> Iterator[tuple[LogEntry, tuple[CommitId, ...]]]:
-    by_id = {entry.id: entry for entry in entries}
-    children = Counter(p for entry in entries for p in entry.commit.parents[:1])
+    commits = {entry.id: entry.commit for entry in entries}
+    behind = {id_: commit.parents for id_, commit in commits.items()}
+    before = {id_: [p for p in parents[:1] if p in commits] for id_, parents in behind.items()}
+    children = Counter(parent for parents in before.values() for parent in parents)
     newest: dict[CommitId, dict[str, CommitId]] = {}  # up to a version: the newest of each run
-    behind: dict[CommitId, tuple[CommitId, ...]] = {}
-    waiting = list(entries)
-    while waiting:
-        entry = waiting[-1]
-        run, parents = entry.commit.run, entry.commit.parents
-        before = by_id.get(parents[0]) if parents else None
-        if before is not None and before.id not in newest:
-            waiting.append(before)  # shown after its child, but published before it
-            continue
-        waiting.pop()
-        if entry.id in newest:
-            continue
-        known = {} if before is None else newest[before.id]
-        if before is not None and children[before.id] > 1:
-            known = dict(known)  # each branch goes on by itself
-        if before is None or len(parents) > 1:
-            behind[entry.id] = parents
-        elif run in known or before.commit.run == run or children[before.id] > 1:
-            behind[entry.id] = (known.get(run, before.id),)
-        else:
-            behind[entry.id] = (known[""],) if "" in known else ()
-        known[run] = entry.id
-        newest[entry.id] = known
-    return ((entry, behind[entry.id]) for entry in entries)
+    for id_ in TopologicalSorter(before).static_order():
+        run, known = commits[id_].run, dict[str, CommitId]()
+        for parent in before[id_]:  # one at most
+            forks = children[parent] > 1
+            known = dict(newest[parent]) if forks else newest[parent]
+            if len(behind[id_]) == 1:
+                line = known.get(run, parent if forks else known.get(""))
+                behind[id_] = () if line is None else (line,)
+        known[run] = id_
+        newest[id_] = known
+    return behind
 
 
 def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) -> Iterator[str]:

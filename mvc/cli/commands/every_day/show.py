@@ -21,7 +21,6 @@ from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, gone, heading, live_now, signed_line
 from mvc.cli.listing import (
     changes,
-    entry_json,
     file_line,
     of_model,
     tell_folded,
@@ -181,7 +180,7 @@ def _json(
     """The version; ``changed`` and ``removed`` are null where its parent cannot be read."""
     known, found = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
     found["files"] = [
-        entry_json(file)
+        fields(file)
         | {
             "renamed_from": known and known[file.path].renamed_from,
             "changed": known and _marks(known[file.path]),

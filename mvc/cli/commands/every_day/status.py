@@ -66,25 +66,22 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         session.line(f"HEAD detached at {session.paint(status.head.short, 'id')}")
     if status.head is None:
         session.line("No commits yet")
-    for section, title in _SECTIONS.items():
-        _print_section(session, title, [_line(session, c) for c in changed if _of(c) == section])
-    not_written = [c.path for c in status.changes if c.not_written]
-    for title, paths, style in (
-        (_NOT_WRITTEN, not_written, None),
-        ("Not tracked (use 'mvc commit PATH'):", _untracked(session, status), "removed"),
-        (_DEAD, status.dead_links, "removed"),
+    sections = {
+        title: [_line(session, change) for change in changed if _of(change) == kind]
+        for kind, title in _SECTIONS.items()
+    }
+    for title, paths in (
+        (_NOT_WRITTEN, [change.path for change in status.changes if change.not_written]),
+        ("Not tracked (use 'mvc commit PATH'):", _untracked(session, status)),
+        (_DEAD, status.dead_links),
     ):
-        lines = [f"  {session.paint(session.from_here(path), style)}" for path in paths]
-        _print_section(session, title, lines)
-    if not changed and not status.untracked and not not_written and not status.dead_links:
-        same = "Nothing to commit, the files are as in HEAD"
-        session.line(same if status.head else "Nothing here")
-    elif not changed and not status.untracked:
-        session.line("\nNothing to commit")
-    elif not changed and status.head is not None:
-        session.line("\nTracked files are as in HEAD")
-    unsent = [f"  {unsent_line(each)}" for each in session.repo.remotes.unsent()]
-    _print_section(session, "Deployments that remotes lack:", unsent)
+        sections[title] = [f"  {session.paint(session.from_here(p), 'removed')}" for p in paths]
+    unsent = session.repo.remotes.unsent()
+    sections["Deployments that remotes lack:"] = [f"  {unsent_line(each)}" for each in unsent]
+    for title, lines in sections.items():
+        session.lines(["", title, *lines] if lines else ())
+    if not changed and status.head is not None:
+        session.line("Tracked files are as in HEAD")
 
 
 def _apart(session: Session) -> str:
@@ -120,7 +117,3 @@ def _line(session: Session, change: FileChange) -> str:
     word = session.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
     of = f" ({printable(detail)})" if detail else ""
     return f"  {word} {session.from_here(change.path)}{of}"
-
-
-def _print_section(session: Session, title: str, lines: Sequence[str]) -> None:
-    session.lines(["", title, *lines] if lines else ())

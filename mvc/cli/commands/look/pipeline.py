@@ -60,16 +60,6 @@ def command(session: Session, args: _PipelineOptions) -> None:
     chosen = next((n for n in PRESETS if Pipeline.parse(n) == pipeline), None)
     if args.write:
         _set(session, chosen or pipeline.text, needs)
-        if pipeline.lossy or pipeline.decisions:
-            made = (
-                "by mvc.Recorder, since a stage of this line decides what is saved"
-                if pipeline.decisions
-                else "where they are asked for: 'mvc commit' with -o FILE or --in-place, and "
-                "pipeline= in Python"
-            )
-            session.note(
-                f"Versions are stored exactly as given. Production weights are made {made}"
-            )
     if session.as_json:
         told: dict[str, Any] = {}
         if needs is not None:

@@ -1,10 +1,10 @@
 """``mvc probe``.
 
 Names the first layer and the direction, forward or backward, in which they differ, and the
-likely cause. Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME or
-package.module:NAME. NAME (by default 'model') is a function that returns a torch module, or
-the module and its inputs. Other functions there are used by their names: inputs(), target(),
-loss(output, target), optimizer(parameters). The exit code is 1 if the runs differ.
+likely cause. Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME. NAME
+(by default 'model') is a function that returns a torch module, or the module and its inputs.
+Other functions there are used by their names: inputs(), target(), loss(output, target),
+optimizer(parameters). The exit code is 1 if the runs differ.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.script import Script
-from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, argument, fields, flag, option, verb
+from mvc.cli.verb import FORCE_FILE, CommandOptions, Session, argument, flag, option, verb
 from mvc.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from mvc.probing.compare import LayerRow
     from mvc.probing.probe import Probe
 
 _COLUMNS = "layer, type, fwd>, bwd>, inp, out, grad_inp, grad_out, grad_par"
 _MOST_ROWS = 40  # unless all are asked for
-_PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
 
 class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
@@ -98,7 +96,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
     if args.save is not None:
         found.save(args.save)
         session.note(f"wrote the run to {args.save}")
-    if not session.answered("mvc.probe/1", _json(found)):
+    if not session.answered("mvc.probe/1", found):
         _print(session, found)
     return int(not found.same)
 
@@ -130,29 +128,3 @@ def _print(session: Session, found: Probe) -> None:
         session.line(f"likely cause: {cause}")
         if cause.hint:
             session.note(f"hint: {cause.hint}")
-
-
-def _json(found: Probe) -> dict[str, Any]:
-    run, first = found.second, found.difference
-    return {
-        "same": found.same,
-        "training": run.training,
-        "conditions": run.conditions,
-        "environment": run.environment,
-        "first_difference": None
-        if first is None
-        else {
-            **fields(first, "direction part text name inside"),
-            **(fields(first.call, "layer type call forward") if first.call else {}),
-        },
-        "causes": found.causes,
-        "layers": [_row_json(row) for row in found.rows],
-    }
-
-
-def _row_json(row: LayerRow) -> dict[str, Any]:
-    return {
-        **fields(row, "layer type call forward backward"),
-        **{part: getattr(row, part) or None for part in _PARTS},
-        "distances": row.distances,
-    }

@@ -75,7 +75,7 @@ def _list(session: Session) -> None:
 
 
 def _show(session: Session, name: str | None = None) -> None:
-    known, mine = dict[str, CommitId](), dict[str, CommitId]()
+    here = dict[tuple[str, str], CommitId]()  # by kind and name
     try:
         remote = session.repo.remotes.find(name)
     except NotARepository:
@@ -84,10 +84,10 @@ def _show(session: Session, name: str | None = None) -> None:
         remote, found = None, refs_of(name)
     else:
         found = session.repo.remotes.show(name)
-        refs = session.repo.refs("remote", remote=remote.name) if remote and remote.name else []
-        known = {ref.name.partition("/")[2]: ref.commit for ref in refs}
-        mine = {tag.name: tag.commit for tag in session.repo.refs("tag")}
-    gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
+        here = _known(session, remote.name if remote else "")
+    there = {("branch", each): commit for each, commit in found.branches.items()}
+    there |= {("tag", each): commit for each, commit in found.tags.items()}
+    gone = sorted(each for kind, each in here.keys() - there.keys() if kind == "branch")
     if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
         return
     kind = "bare" if found.bare else "with working files"
@@ -95,20 +95,23 @@ def _show(session: Session, name: str | None = None) -> None:
     session.line(f"{title}{printable(found.url)}, {kind}")
     head = found.head if isinstance(found.head, str) else "detached"
     session.line(f"HEAD: {printable(head)}")
-    kinds = (
-        ("branch", found.branches, known, "as fetched", "moved"),
-        ("tag", found.tags, mine, "as here", "another one here"),
-    )
     rows = []
-    for kind, there, here, same, other in kinds:
-        for each, commit in there.items():
-            seen = here.get(each)
-            state = "new" if seen is None else same if seen == commit else other
-            rows.append((kind, each, _id(session, commit), state))
-    rows += [("branch", each, _id(session, known[each]), "gone there") for each in gone]
+    for named, commit in there.items():
+        state = "same here" if here.get(named) == commit else "another here"
+        rows.append((*named, _id(session, commit), state if named in here else "new"))
+    rows += [("branch", each, _id(session, here["branch", each]), "gone there") for each in gone]
     session.table("kind, name, version, state", rows)
     if found.another is not None:
         session.warn(found.another)
+
+
+def _known(session: Session, remote: str) -> dict[tuple[str, str], CommitId]:
+    """The branches of a remote as of the last fetch or push, and the tags here."""
+    branches = session.repo.refs("remote", remote=remote) if remote else []
+    return {
+        **{("branch", ref.name.partition("/")[2]): ref.commit for ref in branches},
+        **{("tag", tag.name): tag.commit for tag in session.repo.refs("tag")},
+    }
 
 
 def _id(session: Session, commit: CommitId) -> str:

@@ -85,23 +85,14 @@ def command(session: Session, args: _ImportOptions) -> None:
         session.table("time, source, commit, stored>", [_row(version) for version in found])
     if session.verbosity >= 0:
         session.line(_summary(found))
-        _tell_branches(session, found)
+        branches = Counter(version.branch for version in found)
+        for branch, number in branches.items():
+            name = "HEAD" if branch is None else printable(branch)
+            session.line(f"  {name}: {count(number, 'checkpoint')}")
     if any(version.kept for version in found):
         session.note(
             "the working folder is as it was; 'mvc checkout HEAD .' writes the newest of its branch"
         )
-
-
-def _tell_branches(session: Session, found: Sequence[Imported]) -> None:
-    """Says which run is on which branch, unless all is on the current one."""
-    current = session.repo.head(if_known=True).branch
-    versions = Counter(version.branch for version in found)
-    if {*versions} == {current}:
-        return
-    for branch, number in versions.items():
-        name = "HEAD" if branch is None else printable(branch)
-        here = " (the current branch)" if branch == current else ""
-        session.line(f"  {name}: {count(number, 'checkpoint')}{here}")
 
 
 def _import_data(session: Session, args: _ImportOptions) -> None:
