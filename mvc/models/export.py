@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mvc.api import Repository, Restored, Rev
 from mvc.errors import WouldOverwrite
 from mvc.models import environment, models
 from mvc.names import printable
 from mvc.system import FileSystem, WriteFile
-
-if TYPE_CHECKING:
-    from mvc.api import Repository, Restored, Rev
-    from mvc.types import PathName, Progress
-
+from mvc.types import PathName, Progress
 
 LOADER = "load.py"
 

@@ -1,7 +1,7 @@
 """Trainings that can be run again: recipes, data sets, replays, weights given up for them.
 
 Recipes rest on ``models``, which says what builds a model. What only compares two runs of a model
-is ``probe``. The functions of ``verbs`` are those of the package.
+is ``probe``. Its functions are those of ``verbs``, ``dataset`` and ``weights``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from mvc.faces import face
 
 if TYPE_CHECKING:
     from mvc.models.models import read_model as model
+    from mvc.recipes.dataset import add_data, data_set, data_sets
     from mvc.recipes.verbs import (
-        add_data,
         calls,
         code,
-        data_set,
-        data_sets,
         drop_weights,
         environment,
         record,
@@ -43,6 +41,10 @@ __all__ = [
     "store_weights",
 ]
 
-__getattr__ = face(
-    __name__, {**dict.fromkeys(__all__, "mvc.recipes.verbs"), "alternatives": "mvc.recipes.weights"}
-)
+_IN = {
+    **dict.fromkeys(__all__, "mvc.recipes.verbs"),
+    **dict.fromkeys(("add_data", "data_set", "data_sets"), "mvc.recipes.dataset"),
+    "alternatives": "mvc.recipes.weights",
+}
+
+__getattr__ = face(__name__, _IN)

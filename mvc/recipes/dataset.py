@@ -35,7 +35,7 @@ from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printa
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.state import StateFile
 from mvc.system import FileIdentity, FileSystem, WriteFile
-from mvc.types import Progress
+from mvc.types import PathName, Progress
 
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 """A file or folder, or several by the names of their data sets."""
@@ -87,16 +87,21 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
 # -- adding and showing ------------------------------------------------------------------------
 
 
-def add(
+def add_data(
     repo: Repository,
-    source: str | PathLike[str],
-    name: str | None = None,
+    source: PathName,
     *,
+    name: str | None = None,
     reference: bool = False,
     message: str = "",
     progress: Progress | None = None,
 ) -> DataSet:
-    """``Repository.recipes.add_data``."""
+    """Stores a file or a folder as a data set, under the tag ``data/NAME``.
+
+    ``name`` is by default that of the file or folder. With ``reference`` only its place and
+    the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
+    data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
+    """
     url = source if isinstance(source, str) and _URL.fullmatch(source) else None
     path = Path(str(source).partition("?")[0])
     name = path.name if name is None else name

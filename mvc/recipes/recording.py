@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api import CommitOptions, CommitResult, Dropped, FileEntry
+from mvc.api import CommitOptions, CommitResult, Dropped, FileEntry, Repository
 from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
 from mvc.files import MemorySource, parse
 from mvc.ids import Root
@@ -38,9 +38,6 @@ from mvc.times import check_seconds
 from mvc.training.state.parts import kernels, passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
 from mvc.types import Progress
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
 
 
 class RunOptions(Struct, frozen=True):

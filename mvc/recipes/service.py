@@ -14,7 +14,6 @@ import math
 import os
 import random
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +33,7 @@ from mvc.names import an
 from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
 from mvc.state import StateFile
+from mvc.training.staging import copied
 from mvc.training.state.optimizers import Placement, optimizer_state
 
 VALUES = f"{SERVICE}values.safetensors"
@@ -192,10 +192,10 @@ class Describer:
         """Adds the arrays among the arguments to ``states``, and checks that all can be kept."""
         if self._arrays:
             self.states[VALUES] = self._arrays
-        self.states = {name: _apart(state) for name, state in self.states.items()}
         for name, state in self.states.items():
             try:
-                StateFile.of(state)
+                self.states[name] = copied(state)
+                StateFile.of(self.states[name])
             except MvcError as error:
                 owner = name.removeprefix(SERVICE).removesuffix(".safetensors")
                 raise CannotRecord(
@@ -395,20 +395,6 @@ class Describer:
                     f"state is needed, and has no state_dict",
                     hint=hint,
                 )
-
-
-def _apart(value: Any) -> Any:
-    """A state with tensors and containers of its own, which training does not change."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Mapping):
-        made = {key: _apart(each) for key, each in value.items()}
-        return OrderedDict(made) if isinstance(value, OrderedDict) else made
-    if type(value) in {list, tuple}:
-        return type(value)(_apart(each) for each in value)
-    return value
 
 
 def _state_of(obj: Any) -> Any:

@@ -19,16 +19,15 @@ from mvc.models.models import NAME, attached_bytes, trusted_versions
 from mvc.models.models import read_model as model
 from mvc.models.stored_code import FOLDER
 from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
-from mvc.recipes import dataset
 from mvc.recipes.recipe import Call, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
-from mvc.types import PathName, Progress, Reason
+from mvc.types import Progress, Reason
 
 if TYPE_CHECKING:
     import torch
 
     from mvc.api import Repository
-    from mvc.recipes.dataset import DataSet, Given
+    from mvc.recipes.dataset import Given
     from mvc.recipes.recording import Run
 
 
@@ -220,31 +219,3 @@ def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
         )
     used = model(repo, commit).packages if NAME in carried else ()
     return Environment.decode(attached_bytes(repo, commit, ENVIRONMENT), tuple(used))
-
-
-def add_data(
-    repo: Repository,
-    source: PathName,
-    *,
-    name: str | None = None,
-    reference: bool = False,
-    message: str = "",
-    progress: Progress | None = None,
-) -> DataSet:
-    """Stores a file or a folder as a data set, under the tag ``data/NAME``.
-
-    ``name`` is by default that of the file or folder. With ``reference`` only its place and
-    the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
-    data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
-    """
-    return dataset.add(repo, source, name, reference=reference, message=message, progress=progress)
-
-
-def data_sets(repo: Repository) -> list[DataSet]:
-    """The newest version of every data set, by name."""
-    return dataset.data_sets(repo)
-
-
-def data_set(repo: Repository, name: str) -> DataSet:
-    """The newest version of a data set. Raises UnknownPath."""
-    return dataset.data_set(repo, name)

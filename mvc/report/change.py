@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
-from mvc.api import Commit
+from mvc.api import Commit, Repository
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
-    from mvc.times import Time
+from mvc.times import Time
 
 Predict = Callable[[Any, Any], Any]
 """From a version's state and a sample to a label: a comparable value, or an array of one."""

@@ -9,9 +9,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mvc.api import Commit, VersionStats
+from mvc.api import Commit, Repository, VersionStats
 from mvc.files import REPORT_BEGIN, refuse_store
 from mvc.ids import CommitId
 from mvc.names import printable
@@ -24,9 +23,6 @@ from mvc.text import number, size
 from mvc.text import seconds as duration
 from mvc.times import Time, check_seconds, format_time
 from mvc.types import PathName
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics

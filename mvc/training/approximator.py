@@ -8,17 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mvc.api import FileEntry, Repository, TensorSpec
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownRevision
 from mvc.ids import BlobId, CommitId
 from mvc.lossy import Arrays, Reducer
 from mvc.pipelines import Pipeline
 from mvc.state import StateFile
-
-if TYPE_CHECKING:
-    from mvc.api import FileEntry, Repository, TensorSpec
-
 
 DUE = 64
 _SHARE = 8

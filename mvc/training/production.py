@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
+from mvc.api import Repository
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy import Arrays, Evaluate, Monitor, Production
@@ -18,10 +19,6 @@ from mvc.pipelines import Pipeline
 from mvc.state import ServedVersion, StateFile, decode_served, encode_served
 from mvc.system import memory_bytes
 from mvc.training.approximator import newest, stored
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
-
 
 _DECISIONS = "decisions"
 _PART = 4  # of the machine's memory: what a file of decisions may take

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from msgspec import Struct
@@ -48,18 +47,8 @@ class PushReport(Struct, frozen=True):
 class Pusher(threading.Thread):
     """The thread; ``committed`` tells it of versions, ``finish`` ends it."""
 
-    def __init__(
-        self,
-        repo: Repository,
-        remote: str,
-        branch: str | None,
-        *,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        """``tell`` is called with each warning, by default as NotPushed.
-
-        Raises WrongUsage without a branch, UnknownRevision without such a remote.
-        """
+    def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
+        """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
         super().__init__(name="mvc-pusher", daemon=True)
         if branch is None:
             raise WrongUsage(
@@ -79,7 +68,6 @@ class Pusher(threading.Thread):
         self._failure: str | None = None  # of the last push
         self._denied: tuple[str, ...] = ()  # scopes that the last push lacked
         self._refused: tuple[object, ...] = ()  # deployments, by the last push
-        self._tell = tell or _warn
         self.start()
 
     @property
@@ -106,18 +94,12 @@ class Pusher(threading.Thread):
 
         Returns at the latest when a push has not gone on for ``recorder.push_timeout``.
         """
-        for _ in self.finishing():
-            pass
-
-    def finishing(self) -> Iterator[None]:
-        """As ``finish``, in steps of at most a second, for a caller that has to say it is alive."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         patience = Patience(self._limit, lambda s: warn(f"a push to {self._remote}", s))
         moves = self._moves
         while self.is_alive():
-            yield
             self.join(min(1.0, self._limit))
             if moves != self._moves:
                 moves = self._moves
@@ -129,7 +111,7 @@ class Pusher(threading.Thread):
             if not self.is_alive():
                 reason = self._failure or "the training has ended"
             versions = "1 version" if left == 1 else f"{left} versions"
-            self._tell(
+            _warn(
                 f"{versions} of {self._branch} not pushed to {self._remote}: {reason}; "
                 f"'mvc push {self._remote} {self._branch}' sends what is missing there"
             )
@@ -164,7 +146,7 @@ class Pusher(threading.Thread):
         except Exception as error:  # whatever it is, the training goes on
             first, self._failure = self._failure is None, _line(error)
             if first and not self._closing:
-                self._tell(
+                _warn(
                     f"{self._branch} cannot be pushed to {self._remote} now: {self._failure}; "
                     "the training goes on, and what is missing there is pushed later"
                 )
@@ -177,13 +159,13 @@ class Pusher(threading.Thread):
         with self._changed:
             self._pushed, self._failure = count, None
         if done.denied and done.denied != self._denied:
-            self._tell(
+            _warn(
                 f"left out of what is pushed to {self._remote}, because the token there lacks the "
                 f"scope: {', '.join(done.denied)[:500]}"
             )
         if done.refused and not self._refused:
             refused = done.refused[0]
-            self._tell(
+            _warn(
                 f"{self._remote} refuses what the training deploys to {printable(refused.target)}: "
                 f"{refused}; its versions are pushed all the same. 'mvc fetch', then "
                 "'mvc deploy' or 'mvc rollback' decides what is live"

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 from weakref import WeakSet
 
 import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.api import CommitResult, opened
+from mvc.api import CommitResult, Repository, opened
 from mvc.errors import WrongUsage
 from mvc.state import ServedVersion
 from mvc.training import checks
@@ -30,9 +30,6 @@ from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
 from mvc.training.writer_thread import WriterThread
 from mvc.types import Unpicklable
-
-if TYPE_CHECKING:
-    from mvc.api import Repository
 
 
 class Report(Struct, frozen=True):
@@ -139,7 +136,6 @@ class Recorder(Unpicklable):
     ) -> None:
         self._source = source
         self._taken = 0
-        self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
         self._repo, self._own = opened(repo)
@@ -169,6 +165,7 @@ class Recorder(Unpicklable):
             )
             self._left = failed.pop_all()  # what ``close`` ends
         self._left.callback(self._repo.before_close(self.close))
+        self._left.callback(self._queue.finish, self._writer)
         _open.add(self)
 
     def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
@@ -294,8 +291,8 @@ class Recorder(Unpicklable):
         return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
-        """Has ``close`` call ``act`` before anything else."""
-        self._on_close.append(act)
+        """Has ``close`` call ``act`` before anything else, the last one first."""
+        self._left.callback(act)
 
     def deploy_again(self) -> None:
         """Deploys the next versions again, in place of what somebody else deployed meanwhile.
@@ -338,10 +335,7 @@ class Recorder(Unpicklable):
             return self.report
         self._closed = True
         _open.discard(self)
-        with self._left:  # in reverse order, each whatever another one raises
-            self._left.callback(self._queue.finish, self._writer)
-            for act in reversed(self._on_close):
-                self._left.callback(act)
+        self._left.close()  # in reverse order, each whatever another one raises
         if self._writer.first_failure is not None:
             raise self._writer.first_failure
         return self.report

@@ -11,40 +11,39 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from msgspec import Struct
 
+from mvc.api import Repository, Rev
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE, an, training_path
+from mvc.times import Time
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
 
-if TYPE_CHECKING:
-    from mvc.api import Repository, Rev
-    from mvc.times import Time
-
-
 _SHOWN = 10  # reasons in a message
+_OTHERS = "go on with what recorded it: mvc.resume, or a framework's callback"
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
 class RecordedBy(Struct, frozen=True):
     """Who recorded a training state: its schema, and what messages call it and its recorder.
 
-    ``weights`` is the call that takes the weights alone.
+    ``weights`` is the call that takes the weights alone. ``part``: what else the state must have.
     """
 
     schema: str = parts.SCHEMA
     state: str = "training state of a Recorder"
     name: str = "a Recorder"
     weights: str = _WEIGHTS
+    part: str = "schema"
 
 
 class Resumed(Struct, frozen=True):
@@ -140,9 +139,6 @@ def set_back(
     passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     for part, value in passed.items():
         _check_part(commit, part, kept.get(part), value)
-    if kept.get("rng") is None:
-        raise without(commit, "rng")
-    check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
     if set(weights) != set(model.state_dict()):  # equal if recorded with the wrapper's names
         model = parts.unwrap(model)
@@ -186,7 +182,8 @@ def training_state(
 ) -> Mapping[str, Any]:
     """The training state beside the model ``name``.
 
-    Raises CannotResume if there is none, or if it belongs to another version of the model. If
+    Raises CannotResume if there is none, if it belongs to another version of the model, or has no
+    random generators that can be set here. If
     ``name`` holds production weights, training cannot continue from them: the caller takes the
     weights from ``training_weights``.
     """
@@ -205,10 +202,10 @@ def training_state(
         made = next((s for s in schemas if isinstance(s, str) and s not in own), None)
         raise CannotResume(
             f"{path} of {commit.short} is no {by.state}" + (f", but of {made}" if made else ""),
-            hint="go on with what recorded it: mvc.resume, or a framework's callback"
-            if made
-            else None,
+            hint=_OTHERS if made else None,
         )
+    if by.part not in kept:
+        raise CannotResume(f"{commit.short} was not recorded by {by.name}", hint=_OTHERS)
     if "root" not in kept:
         raise CannotResume(
             f"{commit.short} was recorded without the model", hint="record with 'model' in include"
@@ -226,6 +223,9 @@ def training_state(
             hint="record with keep_training=True; for the production weights alone use "
             + by.weights,
         )
+    if kept.get("rng") is None:
+        raise without(commit, "rng")
+    check_rng(kept["rng"])
     if kept.get("approximated"):
         bound_moments(kept.get("optimizer"))
     return kept

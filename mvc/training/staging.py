@@ -120,6 +120,14 @@ class Slot:
         self._streams.clear()
 
 
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with tensors and containers of its own, which later changes do not reach."""
+    slot = Slot()
+    slot.fill(state)
+    slot.ready()
+    return slot.state
+
+
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     if type(tensor) not in _ORDINARY:
         return False

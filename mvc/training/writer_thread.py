@@ -9,11 +9,18 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
-from mvc.api import CommitOptions, CommitResult
+from mvc.api import (
+    CommitOptions,
+    CommitResult,
+    FileEntry,
+    GitCode,
+    RecordingNotice,
+    Repository,
+)
 from mvc.errors import StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import check_path, training_path
@@ -23,11 +30,8 @@ from mvc.training.approximator import Approximator, newest
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
 from mvc.training.pushing import Pusher
-from mvc.training.staging import Item, Queue, Slot
+from mvc.training.staging import Item, Queue, copied
 from mvc.training.state.parts import PRODUCTION, StateSource
-
-if TYPE_CHECKING:
-    from mvc.api import FileEntry, GitCode, RecordingNotice, Repository
 
 
 class WriterThread(threading.Thread):
@@ -225,11 +229,11 @@ class WriterThread(threading.Thread):
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
         if self._stored is not None:
-            state = _copy(self._stored.nested())
+            state = copied(self._stored.nested())
         elif self.reducer is not None:
             state = self.reducer.live_state()
         else:
-            state = _copy(item.slot.state["model"])
+            state = copied(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
         self.production = ServedVersion(state, made.id, moment)
         if act is not None:
@@ -241,13 +245,6 @@ def _beside(options: RecorderOptions) -> dict[str, StateFile]:
     folder = PurePosixPath(options.name).parent
     given = options.files.items()
     return {check_path(str(folder / name)): StateFile.of_bytes(data) for name, data in given}
-
-
-def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a staged state, whose buffers will soon hold another version."""
-    slot = Slot()
-    slot.fill(state)
-    return slot.state
 
 
 def _reducer_for(

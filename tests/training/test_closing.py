@@ -38,7 +38,7 @@ def test_an_act_that_raises_keeps_nothing_open(folder: Path) -> None:
     recorder.step()
     with pytest.raises(_Failed):
         recorder.close()
-    assert done == ["first", "last"]
+    assert done == ["last", "first"]
     assert recorder.repo.closed
     report = recorder.close()
     assert (report.durable, report.push and report.push.left) == (1, 0)
@@ -58,9 +58,9 @@ def test_a_queue_that_raises_keeps_nothing_open(
         finish(self, thread)  # type: ignore[arg-type]
         raise Busy("step 2 is not stored")
 
+    monkeypatch.setattr(Queue, "finish", late)
     recorder = mvc.Recorder(folder, nn.Linear(4, 2), push="origin")
     recorder.step()
-    monkeypatch.setattr(Queue, "finish", late)
     with pytest.raises(Busy):
         recorder.close()
     assert recorder.repo.closed

@@ -21,7 +21,7 @@ from mvc.errors import CannotResume, NotInstalled, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
-from mvc.frameworks.common.recording import Recording, Records, refuse_data, stage_by_loss
+from mvc.frameworks.common.recording import Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
@@ -32,6 +32,8 @@ from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
+
+_BY = resume.RecordedBy(name="accelerate", part="accelerate")
 
 
 class Attached(Records):
@@ -55,12 +57,11 @@ class Attached(Records):
         **options: Unpack[RecorderKeywords],
     ) -> None:
         refuse_sharded()
-        self._recording = Recording(repo, options)
-        chosen = self._recording.options
+        chosen = self._take_options(repo, options)
         _check_stages(chosen)
         # The branch is that of now, not of the first save.
         branch = self.repo.head(chosen.branch).branch
-        self._recording.options = replace(chosen, branch=branch)
+        self._options = replace(chosen, branch=branch)
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator
@@ -75,11 +76,11 @@ class Attached(Records):
         self._others = rng_of_others()
         if not self._accelerator.is_main_process:
             return
-        if not self._recording.running:
+        if self._recorder is None:
             hyper = _hyper(self._accelerator)
             start, origin = self.saves - 1, self._origin
-            self._recording.begin(self, start=start, origin=origin, hyper=hyper)
-        self._recording.step(self.saves)
+            self._begin(self, start=start, origin=origin, hyper=hyper)
+        self._step(self.saves)
         if self._wait:
             self.flush()
 
@@ -122,10 +123,6 @@ class Attached(Records):
             },
         }
 
-    def flush(self) -> None:
-        """Waits until all that was saved is durable."""
-        self._recording.flush()
-
     def close(self) -> None:
         """Removes the hook and completes the queued versions."""
         self._hook.remove()
@@ -149,14 +146,8 @@ class Attached(Records):
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.
         """
-        commit, name = self._recording.find(rev), self._recording.options.name
-        kept = resume.training_state(self.repo, commit, name)
-        saved = kept.get("accelerate")
-        if saved is None:
-            raise CannotResume(
-                f"{commit.short} was not saved by accelerate",
-                hint="for a Recorder's version use mvc.resume",
-            )
+        commit, name = self._find(rev), self._options.name
+        kept = resume.training_state(self.repo, commit, name, by=_BY)
         weights = resume.training_weights(self.repo, commit, name, kept)
         differs = self._restore(commit, kept, weights)
         self.saves, self._origin = kept["step"], commit

@@ -1,4 +1,4 @@
-"""What every callback holds: its repository, its options, and the Recorder of a training."""
+"""What every callback is: a repository, options, and the Recorder of the training that runs."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ from mvc.ids import CommitId
 from mvc.lossy import DriftStage, Dsed, TopKOfEach
 from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
 from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.resume import Resumed
 from mvc.training.state.parts import StateSource
 
 
-class Recording:
-    """Records the trainings of a callback, one after the other: ``begin``, ``step``, ``close``."""
+class Records:
+    """A callback that records trainings, one after the other: ``_begin``, ``_step``, ``close``."""
 
-    def __init__(self, repo: AnyRepository, options: RecorderKeywords, *, every: int = 1) -> None:
+    resumed: Resumed | None = None
+    """Where the training went on, and what was not as before; None if it began anew."""
+
+    _recorder: Recorder | None = None
+    _report: Report | None = None
+    _raised: BaseException | None = None
+
+    def _take_options(
+        self, repo: AnyRepository, options: RecorderKeywords, *, every: int = 1
+    ) -> RecorderOptions:
         """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
         self._given = GivenRepository(repo)
-        self.options = RecorderOptions.of(options, every)
-        self._recorder: Recorder | None = None
-        self._report: Report | None = None
-        self._raised: BaseException | None = None
+        self._options = RecorderOptions.of(options, every)
+        return self._options
 
     @property
     def repo(self) -> Repository:
         return self._given.repo
 
     @property
-    def running(self) -> bool:
-        """Whether steps of this process are recorded."""
-        return self._recorder is not None
-
-    @property
     def report(self) -> Report | None:
         """The Recorder's counts for this training or the last one; None before the first."""
         return self._report if self._recorder is None else self._recorder.report
 
-    def find(self, rev: str | CommitId | None) -> CommitId:
+    def _find(self, rev: str | CommitId | None) -> CommitId:
         """The id of ``rev``; without one that of the branch's newest version."""
-        return self.repo.find(self.options.tip if rev is None else rev)
+        return self.repo.find(self._options.tip if rev is None else rev)
 
-    def begin(
+    def _begin(
         self,
         source: StateSource,
         *,
@@ -62,10 +65,10 @@ class Recording:
         ``files``, by their path in the folder of the model.
         """
         own = {"hyper": hyper or {}, "files": files or {}}
-        options = replace(self.options, start=start, origin=origin, **own)
+        options = replace(self._options, start=start, origin=origin, **own)
         self._recorder = Recorder.of(self.repo, source, options)
 
-    def step(
+    def _step(
         self,
         number: int,
         *,
@@ -80,7 +83,7 @@ class Recording:
             return self._recorder.step(loss, batch, metrics, number=number, data=data)
 
     def flush(self) -> None:
-        """Waits until everything that was taken is durable; raises as ``step``."""
+        """Waits until everything that was taken is durable; raises as ``Recorder.flush``."""
         if self._recorder is not None:
             with self._noting_failure():
                 self._recorder.flush()
@@ -94,7 +97,10 @@ class Recording:
             raise
 
     def close(self) -> Report | None:
-        """Completes what is queued, and raises what ``step`` could not raise any more."""
+        """Completes the queued versions. Training that continues is no longer recorded.
+
+        Raises what could not be raised while the training went on.
+        """
         recorder, self._recorder = self._recorder, None
         try:
             if recorder is not None:
@@ -106,25 +112,6 @@ class Recording:
             self._report = self._report if recorder is None else recorder.report
             self._given.close()
         return self._report
-
-
-class Records:
-    """What every callback offers, by its Recording."""
-
-    _recording: Recording
-
-    @property
-    def repo(self) -> Repository:
-        return self._recording.repo
-
-    @property
-    def report(self) -> Report | None:
-        """The Recorder's counts for this training or the last one. None before the first."""
-        return self._recording.report
-
-    def close(self) -> object:
-        """Completes the queued versions. Training that continues is no longer recorded."""
-        return self._recording.close()
 
     def __enter__(self) -> Self:
         return self

@@ -39,12 +39,12 @@ from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
-from mvc.frameworks.common.recording import Recording, Records, refuse_data, stage_by_loss
+from mvc.frameworks.common.recording import Records, refuse_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
 from mvc.system import FileSystem
 from mvc.training.checks import RecorderKeywords, whole
-from mvc.training.resume import Resumed, check_model, set_back, training_state, training_weights
+from mvc.training.resume import RecordedBy, check_model, set_back, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
 
@@ -54,6 +54,7 @@ _COMPARED = frozenset({
     "gradient_accumulation_steps", "num_train_epochs", "max_steps", "label_smoothing_factor",
     "bf16", "fp16", "seed",
 })  # fmt: skip
+_BY = RecordedBy(name="a Trainer's MVCCallback", part="trainer")
 _AMOUNTS = ("rows", "batch size", "batches an epoch", "gradient accumulation")
 """What says which rows the first steps of an epoch have had."""
 _NO_HYPER = re.compile(
@@ -88,10 +89,8 @@ class MVCCallback(Records, TrainerCallback):
         if every_n_steps is not None:  # None: where the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
         self._include = None if include is None else included(include)
-        self._recording = Recording(repo, options)
-        chosen = self._recording.options
+        chosen = self._take_options(repo, options)
         refuse_data(chosen, "the Trainer does not hand batches to callbacks")
-        self.resumed: Resumed | None = None
         self._every = every_n_steps
         self._by_loss = None if chosen.metrics is not None else stage_by_loss(chosen)
         self._source: _TrainerSource | None = None
@@ -121,8 +120,8 @@ class MVCCallback(Records, TrainerCallback):
                 hint="leave restore_callback_states_from_checkpoint at False",
             )
         self.close()
-        commit, name = self._recording.find(rev), self._recording.options.name
-        kept = _kept(self.repo, commit, name)
+        commit, name = self._find(rev), self._options.name
+        kept = training_state(self.repo, commit, name, by=_BY)
         weights, model = training_weights(self.repo, commit, name, kept), trainer.model
         # A version has the names of the wrapper if it was recorded with them.
         wrapped = set(weights) == set(model.state_dict())
@@ -143,7 +142,7 @@ class MVCCallback(Records, TrainerCallback):
         ``trainer.train(resume_from_checkpoint=...)`` takes it, as does ``from_pretrained``.
         Raises WouldOverwrite where the folder holds one of its files already.
         """
-        commit, name = self.repo.find(rev), self._recording.options.name
+        commit, name = self.repo.find(rev), self._options.name
         _write_checkpoint(self.repo, commit, Path(folder), name, full=True)
         return str(folder)
 
@@ -173,7 +172,7 @@ class MVCCallback(Records, TrainerCallback):
                     "checkpoint (save_strategy='no'), and every_n_steps is None",
                     stacklevel=2,
                 )
-            self._recording.begin(
+            self._begin(
                 self._source, start=state.global_step, origin=origin, hyper=_hyper(args),
                 files=files,
             )  # fmt: skip
@@ -181,7 +180,7 @@ class MVCCallback(Records, TrainerCallback):
     def _go_on(
         self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
     ) -> None:
-        model, optimizer, name = parts.model, parts.optimizer, self._recording.options.name
+        model, optimizer, name = parts.model, parts.optimizer, self._options.name
         differs = source.differences(commit, kept)
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
         resumed = set_back(self.repo, model, optimizer, **others, rev=commit, name=name)
@@ -234,26 +233,15 @@ class MVCCallback(Records, TrainerCallback):
             return
         if self._source.rng:
             self._source.others = rng_of_others()  # every process must call it
-        if self._recording.running:
+        if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
-            self._recording.step(step, batch=step, metrics=self._logged)
+            self._step(step, batch=step, metrics=self._logged)
 
     def close(self) -> None:
         """Completes the queued versions. Training that continues is no longer recorded."""
         self._pending = False
         super().close()
-
-
-def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
-    """The training state of a version that MVCCallback made; raises CannotResume for others."""
-    kept = training_state(repo, commit, name)
-    if kept.get("trainer") is None or kept.get("rng") is None:
-        raise CannotResume(
-            f"{commit.short} was not recorded from a Trainer, or without the random generators",
-            hint="record with MVCCallback, and with 'rng' in include",
-        )
-    return kept
 
 
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
@@ -404,7 +392,7 @@ def _write_checkpoint(
     Of production weights these are the training weights that were kept beside them.
     Raises CannotResume for a version that MVCCallback did not make, or without those.
     """
-    kept = _kept(repo, commit, name)
+    kept = training_state(repo, commit, name, by=_BY)
     state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
     if full:

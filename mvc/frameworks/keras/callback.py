@@ -19,7 +19,7 @@ except ImportError as error:
 
 from mvc.api import Repository
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.recording import Recording, Records, refuse_data
+from mvc.frameworks.common.recording import Records, refuse_data
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, data_of_fit
 from mvc.frameworks.keras.state import RestoredFit, TrainingSource
@@ -28,7 +28,6 @@ from mvc.ids import CommitId
 from mvc.names import DEFAULT_STATE
 from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.recorder import Report
-from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
 
 
@@ -63,12 +62,13 @@ class MVCCallback(Records, keras.callbacks.Callback):
         self._by_epoch = every == "epoch"
         self._include = included(include, ("model", "optimizer", "rng"))
         self._resume = resume
-        self._recording = Recording(repo, options, every=every_n_batches)
-        refuse_data(self._recording.options, "Keras does not hand batches to callbacks")
+        refuse_data(
+            self._take_options(repo, options, every=every_n_batches),
+            "Keras does not hand batches to callbacks",
+        )
         self._steps = 0
         self._restored: RestoredFit | None = None  # until its epoch has begun
         self._skip: Skip | None = None
-        self.resumed: Resumed | None = None
 
     def close(self) -> Report | None:
         """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
@@ -76,7 +76,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
         if self._restored is not None:  # fit had no epoch left
             self._restored = None
             begin_at(self.model, None)
-        return self._recording.close()
+        return super().close()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
         self.close()  # of a fit that ended with an exception
@@ -85,8 +85,8 @@ class MVCCallback(Records, keras.callbacks.Callback):
             model.optimizer.build(model.trainable_variables)
         origin = None
         if self._resume is not None:
-            commit, epochs = self._recording.find(self._resume), (self.params or {}).get("epochs")
-            name = self._recording.options.name
+            commit, epochs = self._find(self._resume), (self.params or {}).get("epochs")
+            name = self._options.name
             restored = RestoredFit(self.repo, commit, name, model=model, data=data, epochs=epochs)
             self._resume, self._restored, self.resumed = None, restored, restored.resumed
             self._steps, origin = restored.resumed.step, commit
@@ -94,7 +94,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
         self._thread = threading.get_ident()
         self._source = TrainingSource(model, self._include, data)
         hyper = _hyper(model, self.params or {})
-        self._recording.begin(self._source, start=self._steps, origin=origin, hyper=hyper)
+        self._begin(self._source, start=self._steps, origin=origin, hyper=hyper)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         restored, self._restored = self._restored, None
@@ -143,7 +143,7 @@ class MVCCallback(Records, keras.callbacks.Callback):
                 self._entered.leave_skipped()
         elif not self._by_epoch:
             self._source.batch, self._source.logs = batch + 1, _numbers(logs)
-            self._step(self._source.epoch, batch + 1, self._source.logs)
+            self._record(self._source.epoch, batch + 1, self._source.logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._skip is not None:
@@ -155,15 +155,15 @@ class MVCCallback(Records, keras.callbacks.Callback):
             )
         if self._by_epoch:
             self._source.batch = 0
-            self._step(epoch + 1, 0, _numbers(logs))
+            self._record(epoch + 1, 0, _numbers(logs))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         self.close()
 
-    def _step(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
+    def _record(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
         self._steps += 1
         position = {"epoch": epoch, "batch": batch}
-        self._recording.step(self._steps, batch=position, metrics=metrics)
+        self._step(self._steps, batch=position, metrics=metrics)
 
     def _end_skip(self) -> None:
         skip, self._skip = self._skip, None

@@ -153,8 +153,6 @@ class RestoredFit:
     def _check(self, why: str | None, sizes: list[str]) -> None:
         """``why`` the data cannot be read again, if so; ``sizes`` of it that differ."""
         kept, commit = self._kept, self.resumed.commit
-        if kept["rng"] is None:
-            raise without(commit, "rng")
         _check_random(kept["rng"])
         if not self.batch:
             return

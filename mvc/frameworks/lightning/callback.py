@@ -25,7 +25,7 @@ except ImportError as error:
     ) from error
 
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
-from mvc.frameworks.common.recording import Recording, Records, stage_by_data, stage_by_loss
+from mvc.frameworks.common.recording import Records, stage_by_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
@@ -33,7 +33,6 @@ from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
 from mvc.training.checks import RecorderKeywords, whole
 from mvc.training.recorder import complete
-from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
@@ -62,8 +61,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__()
         every = whole("every_n_steps", every_n_steps, 1)
-        self._recording = Recording(repo, options, every=every)
-        chosen = self._recording.options
+        chosen = self._take_options(repo, options, every=every)
         self._by_loss = stage_by_loss(chosen)
         self._by_data = stage_by_data(chosen) is not None
         self._decides = bool(chosen.stages.decisions)
@@ -71,7 +69,6 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         self._steps = 0
         self._resume: Resume | None = None
         self._undo = ExitStack()  # what a fit has changed of the trainer and the module
-        self.resumed: Resumed | None = None
 
     def resume(self, rev: str | CommitId | None = None) -> str:
         """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.
@@ -80,8 +77,8 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        commit = self._recording.find(rev)
-        self._resume = Resume(self.repo, commit, self._recording.options.name)
+        commit = self._find(rev)
+        self._resume = Resume(self.repo, commit, self._options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------
@@ -115,7 +112,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
             # Not before the module has all its layers: its buffers are asked for here.
             kept = [getattr(each, "hparams", None) for each in (pl_module, trainer.datamodule)]
             hyper = hyper_parameters(*(("", each) for each in kept))
-            self._recording.begin(self._source, origin=origin, hyper=hyper)
+            self._begin(self._source, origin=origin, hyper=hyper)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
@@ -176,7 +173,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         self._undo.callback(release)
 
     def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if not self._recording.running or trainer.global_step == self._seen:
+        if self._recorder is None or trainer.global_step == self._seen:
             return  # gradients are still gathered: there is no new version yet
         self._seen = trainer.global_step
         self._steps += 1
@@ -194,7 +191,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
 
     def _record_epoch(self, trainer: Any) -> None:
         """The state once validation and schedulers are done, from which the next epoch begins."""
-        if self._recording.running and self._ended:
+        if self._recorder is not None and self._ended:
             self._ended = False
             self._source.next = EPOCH
             epoch = trainer.fit_loop.epoch_progress.current.processed
@@ -207,7 +204,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
                 f"stage {self._by_loss} goes by the loss of the batch",
                 hint="return it from training_step",
             )
-        return self._recording.step(
+        return self._step(
             self._steps,
             loss=loss,
             batch={**position, "global_step": trainer.global_step},
@@ -218,7 +215,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
     def _finish(self) -> None:
         self._undo.close()
         self._resume = None
-        self._recording.close()
+        super().close()
 
 
 def _loss(outputs: Any) -> Any:

@@ -27,9 +27,9 @@ from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
-from mvc.training.state.rng import check_rng
 
 _ELSEWHERE = ("state_dict", "optimizer_states", "lr_schedulers")
+_BY = resume.RecordedBy(name="Lightning's MVCCallback", part="lightning")
 _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of modules
 
 
@@ -100,15 +100,7 @@ class Resume:
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
         self.path = f"mvc:{commit}"
-        self._kept = kept = resume.training_state(repo, commit, name)
-        if "lightning" not in kept:
-            raise CannotResume(
-                f"{commit.short} was not recorded by a Lightning callback",
-                hint="use mvc.resume in a loop of your own",
-            )
-        if kept["rng"] is None:
-            raise resume.without(commit, "rng")
-        check_rng(kept["rng"])
+        self._kept = kept = resume.training_state(repo, commit, name, by=_BY)
         self._lightning = lightning = kept["lightning"]
         self._middle = lightning["next"] == BATCH
         self._optimizers = common.several(kept["optimizer"], lightning["optimizers"])
