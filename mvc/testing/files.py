@@ -217,37 +217,29 @@ class FailingFS(WrappedFS):
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
-        if self._due(op, file.path):
-            raise self._raw()  # the handle makes it an mvc error, as it would the system's
-        return act()
+        if self.error == "short" or not self._due(op, file.path):
+            return act()
+        if op == "write" and isinstance(file.inner, WriteFile) and self.error is not MemoryError:
+            offset, size, views = detail
+            file.inner.write_at(offset, b"".join(views)[: size // 2])
+        raise self._raw()  # the handle makes it an mvc error, as it would the system's
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
-        if self.error == "short" and self._due("read", file.path):
-            length = (length + 1) // 2
-        elif self.error != "short":
-            return super().read(file, offset, length)
-        return file.inner.read(offset, length)
+        return super().read(file, offset, self._transferred("read", file, length))
 
     def read_into(self, file: WrappedReadFile, offset: int, view: memoryview) -> int:
-        if self.error == "short" and self._due("read", file.path):
-            view = view[: (len(view) + 1) // 2]
-        elif self.error != "short":
-            return super().read_into(file, offset, view)
-        return file.inner.read_into(offset, view)
+        return super().read_into(file, offset, view[: self._transferred("read", file, len(view))])
 
     def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
         size = sum(map(len, views))
-        if not self._due("write", file.path):
-            file.inner.write_at(offset, views)
-            return size
-        half = b"".join(views)[: (size + 1) // 2]
-        if self.error != "short":
-            half = half[: size // 2]
-        if self.error is not MemoryError and half:
-            file.inner.write_at(offset, half)
-        if self.error != "short":
-            raise self._raw()
-        return len(half)
+        length = self._transferred("write", file, size)
+        part = views if length == size else [memoryview(b"".join(views))[:length]]
+        return super().write(file, offset, part)
+
+    def _transferred(self, op: str, file: Handle, length: int) -> int:
+        """How many of the bytes the system call transfers."""
+        is_short = self.error == "short" and self._due(op, file.path)
+        return (length + 1) // 2 if is_short else length
 
     def _due(self, op: str, path: Path) -> bool:
         """Counts the call; whether it fails."""
