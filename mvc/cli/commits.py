@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.api import Annotation, Commit, Deployed, Gone, LogEntry
-from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_unsent
@@ -36,47 +35,43 @@ def live_now(session: Session) -> IsLive:
     return lambda deployed: deployed.sequence == sequence(deployed.target)
 
 
-def _names(out: Output, entry: LogEntry, branch: str | None, live: IsLive) -> str:
-    """``(HEAD -> main, tag: v1) [prod]``, with a leading space; empty for a bare commit."""
-    words = []
-    for name in entry.refs:
-        if name == "HEAD":
-            arrow = out.paint("HEAD", "head")
-            at = branch is not None and branch in entry.refs
-            words.append(f"{arrow} -> {out.paint(str(branch), 'branch')}" if at else arrow)
-        elif name.startswith("tag: "):
-            words.append(out.paint(printable(name), "tag"))
-        elif name != branch or "HEAD" not in entry.refs:
-            words.append(out.paint(printable(name), "branch"))
-    text = f" ({', '.join(words)})" if words else ""
-    targets = [d.target for d in entry.deployments if live(d)]
-    if targets:
-        text += " [" + ", ".join(out.paint(printable(t), "target") for t in targets) + "]"
-    return text
+def names_of(session: Session) -> Callable[[LogEntry], str]:
+    """Says by which names a version goes, and on which targets it is live.
+
+    As `` (HEAD -> main, tag: v1) [prod]``; empty for a bare commit.
+    """
+    branch, live = session.repo.head(if_known=True).branch, live_now(session)
+
+    def names(entry: LogEntry) -> str:
+        at_head = "HEAD" in entry.refs
+        words = [
+            session.paint(printable(name), "tag" if name.startswith("tag: ") else "branch")
+            for name in entry.refs
+            if name != "HEAD" and not (at_head and name == branch)
+        ]
+        if at_head:
+            on = f" -> {session.paint(branch, 'branch')}" if branch in entry.refs and branch else ""
+            words.insert(0, session.paint("HEAD", "head") + on)
+        targets = [
+            session.paint(printable(d.target), "target") for d in entry.deployments if live(d)
+        ]
+        lists = ((" ({})", words), (" [{}]", targets))
+        return "".join(form.format(", ".join(found)) for form, found in lists if found)
+
+    return names
 
 
-def heading(
-    out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
-) -> str:
-    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``; brackets name the targets it is live on."""
-    id_ = entry.id if full else entry.id.short
-    return out.paint(f"commit {id_}", "id") + _names(out, entry, branch, live)
-
-
-def one_liner(
-    out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
-) -> str:
+def one_liner(session: Session, entry: LogEntry, names: str) -> str:
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
-    message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
+    message = one_line(entry.commit.message) or session.paint("(no message)", "dim")
     run = printable(entry.commit.run)
     message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
-    id_ = str(entry.id) if full else entry.id.short
     notes = (
         forgotten_on(entry.forgotten_ns, absent=entry.absent),
         "" if entry.dropped is None else str(entry.dropped),
     )
-    gone = "".join(out.paint(f" ({note})", "dim") for note in notes if note)
-    return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
+    gone = "".join(session.paint(f" ({note})", "dim") for note in notes if note)
+    return f"{session.paint(session.id_text(entry.id), 'id')}{names} {message}{gone}"
 
 
 def _related(relations: Sequence[Relation]) -> str:

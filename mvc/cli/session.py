@@ -18,7 +18,7 @@ from mvc.text import format_time, listed, one_line, printable
 
 if TYPE_CHECKING:
     from mvc.api import Interrupted, Repository
-    from mvc.ids import CommitId
+    from mvc.ids import CommitId, Digest
 
 _ACCESS = ("token_file", "ca_file", "program", "endpoint", "region")
 """Options of a remote that say how to reach it."""
@@ -157,6 +157,10 @@ class Session(Output):
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
         return Clock().now_ns()
+
+    def id_text(self, id_: Digest) -> str:
+        """An id's first ten digits; with -v all of them."""
+        return str(id_) if self.verbose else id_.short
 
     def title(self, id_: CommitId) -> str:
         return one_line(self.repo.version(id_).message)

@@ -81,7 +81,7 @@ def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, 
 
 def _print(session: Session, found: LogicalTensor, values: Array) -> None:
     spec = found.spec
-    id_ = session.paint(str(found.id) if session.verbose else found.id.short, "id")
+    id_ = session.paint(session.id_text(found.id), "id")
     what = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
     session.line(f"{printable(found.key)}  {what}, {id_}")
     if figures := _summary(values):

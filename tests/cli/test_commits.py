@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mvc.cli.commits import as_json, details, heading, one_liner
-from mvc.cli.output import Output
+from mvc.cli.commits import as_json, details, names_of, one_liner
+from mvc.cli.session import Session
+from mvc.errors import NoDeployment
 from mvc.ids import CommitId, ManifestId, Root, StatementId
 from mvc.model.commit import Commit
 from mvc.repo.history.log import LogEntry
@@ -36,27 +39,37 @@ def deployed(target: str) -> Deployed:
     )
 
 
-def nowhere(deployed: Deployed) -> bool:
-    return False
+class Fixed(Session):
+    """Its HEAD is on ``branch``; deployments to ``targets`` are live."""
+
+    def __init__(self, branch: str | None, *targets: str) -> None:
+        super().__init__()
+        self.set_color("never")
+        self._branch, self._targets = branch, targets
+
+    @property
+    def repo(self) -> Any:
+        return SimpleNamespace(head=lambda **_: SimpleNamespace(branch=self._branch), live=self)
+
+    def __call__(self, target: str) -> Any:
+        if target not in self._targets:
+            raise NoDeployment("nothing is live")
+        return SimpleNamespace(deployment=deployed(target))
 
 
 def test_names_like_git() -> None:
-    out = Output("never")
-    assert heading(out, entry(("HEAD", "main", "tag: v1")), "main", nowhere) == (
-        "commit ababababab (HEAD -> main, tag: v1)"
-    )
-    assert heading(out, entry(("HEAD", "main")), None, nowhere) == "commit ababababab (HEAD, main)"
-    assert heading(out, entry(("side",)), "main", nowhere) == "commit ababababab (side)"
-    assert one_liner(out, entry(), "main", nowhere) == "ababababab nightly"
-    assert one_liner(out, entry(message=""), "main", nowhere) == "ababababab (no message)"
+    on_main = names_of(Fixed("main"))
+    assert on_main(entry(("HEAD", "main", "tag: v1"))) == " (HEAD -> main, tag: v1)"
+    assert names_of(Fixed(None))(entry(("HEAD", "main"))) == " (HEAD, main)"
+    assert on_main(entry(("side",))) == " (side)"
+    assert one_liner(Fixed("main"), entry(), "") == "ababababab nightly"
+    assert one_liner(Fixed("main"), entry(message=""), "") == "ababababab (no message)"
 
 
 def test_targets_are_named_where_it_is_live_now() -> None:
     found = (deployed("prod"), deployed("edge"), deployed("eu"))
-    text = one_liner(
-        Output("never"), entry(deployments=found), None, lambda d: d.target in ("prod", "eu")
-    )
-    assert text == "ababababab [prod, eu] nightly"
+    names = names_of(Fixed(None, "prod", "eu"))
+    assert names(entry(deployments=found)) == " [prod, eu]"
 
 
 def test_details_in_the_users_zone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +86,7 @@ def test_details_in_the_users_zone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_from_data_controls_the_terminal() -> None:
     hostile = entry(message="a\x1b[2Jb\u202ec", author="x\x07", pipeline="p\x9b", code="c\r")
-    text = "\n".join([*details(hostile, 0), one_liner(Output("never"), hostile, None, nowhere)])
+    text = "\n".join([*details(hostile, 0), one_liner(Fixed(None), hostile, "")])
     assert not set(text) & set("\x1b\x07\x9b\r\u202e")
 
 

@@ -66,7 +66,7 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
 
 def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
     age = format_age(live.since_ns, session.now_ns())
-    id_ = str(live.commit) if session.verbose else live.commit.short
+    id_ = session.id_text(live.commit)
     facts = [
         ("version", session.paint(id_, "id")),
         ("live on", session.paint(printable(live.target), "target")),
@@ -85,7 +85,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
 def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
     return (
         live.target,
-        str(live.commit) if session.verbose else live.commit.short,
+        session.id_text(live.commit),
         format_time(live.since_ns),
         _until(session, live, is_now),
         who(live.deployment.author, live.deployment.sent_by),
@@ -123,7 +123,7 @@ def _node(session: Session, each: NodeStatus) -> tuple[str, ...]:
     return (
         each.node,
         each.target,
-        str(each.commit) if session.verbose else each.commit.short,
+        session.id_text(each.commit),
         format_time(each.since_ns, precise=session.verbose),
         _behind(each),
         _clock(each) if each.is_clock_off else "",

@@ -18,8 +18,8 @@ from mvc.api import LogEntry, LogOptions
 from mvc.cli.commits import (
     as_json,
     details,
-    heading,
     live_now,
+    names_of,
     one_liner,
 )
 from mvc.cli.tables import Column, titled
@@ -111,7 +111,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
         [*titled("version, refs, live on, date"), *measured, *given, message],
         [
             (
-                str(entry.id) if session.verbose else entry.id.short,
+                session.id_text(entry.id),
                 printable(", ".join(entry.refs)),
                 printable(", ".join(d.target for d in entry.deployments if live(d))),
                 format_time(entry.commit.time_ns, precise=False)[:19],
@@ -131,15 +131,17 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _print(session: Session, rows: Iterable[GraphRow], args: _LogOptions) -> None:
-    full, oneline = session.verbose, args.oneline
-    now_ns = session.now_ns()
-    branch, live = session.repo.head(if_known=True).branch, live_now(session)
-    title = one_liner if oneline else heading
+    now_ns, names = session.now_ns(), names_of(session)
     for n, row in enumerate(rows):
-        if n and not oneline and not row.first:
+        if n and not args.oneline and not row.first:
             session.line()
-        session.line(row.first + title(session, row.entry, branch, live, full=full))
-        lines = [] if oneline else details(row.entry, now_ns, full=full)
+        entry = row.entry
+        if args.oneline:
+            title, lines = one_liner(session, entry, names(entry)), []
+        else:
+            id_ = session.paint(f"commit {session.id_text(entry.id)}", "id")
+            title, lines = id_ + names(entry), details(entry, now_ns, full=session.verbose)
+        session.line(row.first + title)
         session.lines(
             (row.rest + line).rstrip() for line in lines + [""] * bool(row.first and lines)
         )

@@ -18,7 +18,7 @@ import click
 import mvc.recipes as recipes
 from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, gone, heading, live_now, signed_line
+from mvc.cli.commits import details, gone, names_of, signed_line
 from mvc.cli.listing import (
     changes,
     file_line,
@@ -102,8 +102,7 @@ def _print_version(session: Session, rev: CommitId) -> None:
     predicted = session.repo.storage.predicted(rev) if stored else {}
     if session.answered("mvc.show/1", _json(entry, files, predicted)):
         return
-    branch, live = session.repo.head(if_known=True).branch, live_now(session)
-    session.line(heading(session, entry, branch, live, full=True))
+    session.line(session.paint(f"commit {entry.id}", "id") + names_of(session)(entry))
     signed = signed_line(session, entry.id)
     session.lines(details(entry, session.now_ns(), full=session.verbose, signed=signed))
     if stored:

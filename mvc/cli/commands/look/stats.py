@@ -49,7 +49,7 @@ def _print_versions(session: Session) -> None:
         return
     rows = [
         (
-            str(entry.id) if session.verbose else entry.id.short,
+            session.id_text(entry.id),
             stored.kind,
             size(sum(stored.bytes.values())),
             seconds(stored.seconds),

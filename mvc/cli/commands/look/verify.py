@@ -44,7 +44,7 @@ def _row(session: Session, vouched: Vouched, live: IsLive) -> tuple[str, ...]:
     return (
         format_time(deployed.time_ns),
         deployed.target,
-        str(deployed.commit) if session.verbose else deployed.commit.short,
+        session.id_text(deployed.commit),
         "retracted" if deployed.retracted else "live" if live(deployed) else "",
         signature.signer if signature.trust == "good" else "",
         "; ".join(vouched.problems),

@@ -50,7 +50,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         if session.answered("mvc.follow/1", done, one_line=True):
             return
         when = format_time(done.swapped_ns, precise=session.verbose)
-        id_ = str(done.commit) if session.verbose else done.commit.short
+        id_ = session.id_text(done.commit)
         session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
     sink = ReplicaSink(args.output, path=args.path, name=args.node, command=args.command)

@@ -98,8 +98,8 @@ def _show(session: Session, name: str | None = None) -> None:
     rows = []
     for named, commit in there.items():
         state = "same here" if here.get(named) == commit else "another here"
-        rows.append((*named, _id(session, commit), state if named in here else "new"))
-    rows += [("branch", each, _id(session, here["branch", each]), "gone there") for each in gone]
+        rows.append((*named, session.id_text(commit), state if named in here else "new"))
+    rows += [("branch", each, session.id_text(here["branch", each]), "gone there") for each in gone]
     session.table("kind, name, version, state", rows)
     if found.another is not None:
         session.warn(found.another)
@@ -112,7 +112,3 @@ def _known(session: Session, remote: str) -> dict[tuple[str, str], CommitId]:
         **{("branch", ref.name.partition("/")[2]): ref.commit for ref in branches},
         **{("tag", tag.name): tag.commit for tag in session.repo.refs("tag")},
     }
-
-
-def _id(session: Session, commit: CommitId) -> str:
-    return str(commit) if session.verbose else commit.short

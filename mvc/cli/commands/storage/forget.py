@@ -180,7 +180,7 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
 
 def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:
     return (
-        str(commit.id) if session.verbose else commit.id.short,
+        session.id_text(commit.id),
         format_time(commit.time_ns, precise=False),
         one_line(commit.message),
         ", ".join(cost.live.get(commit.id, ())),
