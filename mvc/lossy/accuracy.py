@@ -105,15 +105,10 @@ class LabelledBatch:
         """A copy of these samples; a row may be named more than once."""
         return LabelledBatch(_take(self.inputs, rows), _take(self.labels, rows))
 
-    def put(self, rows: NDArray[np.integer], other: LabelledBatch) -> None:
-        for own, new in ((self.inputs, other.inputs), (self.labels, other.labels)):
-            if isinstance(own, list):
-                for row, value in zip(rows, new, strict=True):
-                    own[row] = value
-            else:
-                own[rows] = new
-        for row, key in zip(rows, other.keys, strict=True):
-            self.keys[row] = key
+    def followed_by(self, other: LabelledBatch) -> LabelledBatch:
+        """These samples, then those of ``other``, which have the same form and device."""
+        pairs = ((self.inputs, other.inputs), (self.labels, other.labels))
+        return LabelledBatch(*(_joined(one, two) for one, two in pairs))
 
     def beside(self, other: LabelledBatch) -> LabelledBatch:
         """These samples on the device of ``other``."""
@@ -135,6 +130,16 @@ def _take(values: Any, rows: NDArray[np.integer]) -> Any:
         return [values[row] for row in rows]
     # A tensor that is kept must not keep what it was computed from.
     return values.detach()[rows] if hasattr(values, "detach") else values[rows]
+
+
+def _joined(values: Any, more: Any) -> Any:
+    if isinstance(values, list | tuple):
+        return [*values, *more]
+    if not hasattr(values, "detach"):
+        return np.concatenate((values, more))
+    import torch
+
+    return torch.cat((values, more.detach()))
 
 
 def _moved(values: Any, there: Any) -> Any:

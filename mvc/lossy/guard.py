@@ -86,41 +86,22 @@ class Reservoir:
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
-        self._room: LabelledBatch | None = None  # ``keep`` rows for each label
-        self._seen: dict[str, int] = {}  # samples of each label, in the order of the rooms
+        self._held: LabelledBatch | None = None
 
     def add(self, batch: LabelledBatch) -> None:
         """Takes the samples over. Batches of another form than those before empty it first."""
         if not len(batch):
             return
-        if self._room is None or not self._room.like(batch):
-            self._seen, self._room = {}, batch.take(np.zeros(0, np.int64))
-        new = [key for key in dict.fromkeys(batch.keys) if key not in self._seen]
-        for key in new[: _MOST_LABELS - len(self._seen)]:
-            self._seen[key] = 0
-        missing = self.keep * len(self._seen) - len(self._room)
-        if missing:
-            grown = batch.take(np.zeros(self.keep * len(self._seen), np.int64))
-            grown.put(np.arange(len(self._room)), self._room)
-            self._room = grown
-        first = {key: self.keep * at for at, key in enumerate(self._seen)}
-        chosen: dict[int, int] = {}  # of each place the newest sample
-        for row, key in enumerate(batch.keys):
-            if key in first:
-                chosen[first[key] + self._seen[key] % self.keep] = row
-                self._seen[key] += 1
-        rows = batch.take(np.array(list(chosen.values()), np.int64))
-        self._room.put(np.array(list(chosen), np.int64), rows)
+        if self._held is not None and self._held.like(batch):
+            batch = self._held.beside(batch).followed_by(batch)
+        labels = list(batch.by_label().values())[:_MOST_LABELS]
+        self._held = batch.take(np.concatenate([rows[-self.keep :] for rows in labels]))
 
     def samples(self, beside: LabelledBatch | None = None) -> LabelledBatch | None:
         """All of them, on the device of ``beside``; None while there are none."""
-        if self._room is None:
-            return None
-        if beside is not None and len(beside):
-            self._room = self._room.beside(beside)
-        counts = enumerate(self._seen.values())
-        rows = [at * self.keep + i for at, seen in counts for i in range(min(seen, self.keep))]
-        return self._room.take(np.array(rows, np.int64))
+        if self._held is not None and beside is not None and len(beside):
+            self._held = self._held.beside(beside)
+        return self._held
 
 
 class AccuracyGuard:
