@@ -1,8 +1,7 @@
-"""General compressors behind one pair of functions, each bounded by the recorded size.
+"""The stages that compress bytes, each bounded by the recorded size.
 
-A method is the text of a stage: ``zlib:9``, ``brotli:11``; without a colon it is a level of zstd,
-or ``huff``: parameters under which zstd hardly does more than Huffman coding, which for byte planes
-of weights is both smaller and faster than level 1. docs/format.md says what a frame may be.
+docs/format.md says what a frame may be. ``zstd:huff``: parameters under which zstd hardly does more
+than Huffman coding, which for byte planes of weights is both smaller and faster than level 1.
 
 python-zstandard believes the size that a frame declares, whatever limit the caller gives. So that
 is compared with the recorded size before anything is allocated. LZMA has no header, because a
@@ -14,17 +13,20 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zstandard
 
+from mvc.codecs.stage import STAGES, WORDS, Costs, Kind, Stage, whole
 from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
 from mvc.limits import ZSTD_MAX_WINDOW
+from mvc.types import FIRST_RELEASE
 
-HUFFMAN = "huff"
+_HUFFMAN = "huff"
 _BLOCK_HEADER = 3
 _RLE, _RESERVED = 1, 3
 _LEAST_DICTIONARY = 4096  # of LZMA
@@ -44,41 +46,197 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def compress(data: Any, method: str) -> bytes:
-    """One frame for ``data`` (any contiguous buffer, not empty)."""
-    name, colon, level = method.partition(":")
-    if not colon:
-        run = _contexts.compress.get(method)
+class Compressor(Stage, frozen=True):
+    """Compresses each stream of bytes on its own."""
+
+    takes = WORDS | {Kind.STREAMS}
+    gives = Kind.BYTES
+    needs = "words or streams, not bytes, before it"
+    levels: ClassVar[tuple[int, int]] = (1, 9)
+    default: ClassVar[str] = ""
+    full_costs: ClassVar[Costs]  # what is compressed of full records is of another kind
+
+    @property
+    def acts_on(self) -> str:
+        return "the bytes"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        low, high = cls.levels
+        text = parameter or cls.default
+        level = whole(f"{name}:{parameter}".strip(":"), "its level", text, low=low, high=high)
+        return cls(f"{name}:{level}")
+
+    def costs_in(self, operator: str) -> Costs:
+        return self.full_costs if operator == "none" else self.costs
+
+    @property
+    def level(self) -> int:
+        return int(self.text.partition(":")[2])
+
+    @abstractmethod
+    def compress(self, data: Any) -> bytes:
+        """One frame for ``data`` (any contiguous buffer, not empty)."""
+
+    @abstractmethod
+    def decompress_into(self, frame: memoryview, out: Bytes) -> None:
+        """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
+
+
+class Zstd(Compressor, frozen=True):
+    """zstd at a level, or tuned to Huffman coding (huff)"""
+
+    usage = "zstd:1..22|huff"
+    feature = FIRST_RELEASE
+    levels = (1, 22)
+    costs: ClassVar[Costs] = {1: (0.23, 2.3), 2: (0.36, 0.21), 4: (0.32, 0.0), 8: (0.61, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (0.58, 0.0), 2: (0.2, 0.0), 4: (0.17, 0.0), 8: (0.22, 0.0)}
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        if parameter == _HUFFMAN:
+            return cls(f"{name}:{parameter}")
+        stage = super().read(name, parameter)
+        return stage if int(parameter) <= 19 else ZstdUltra(stage.text)
+
+    def compress(self, data: Any) -> bytes:
+        run = _contexts.compress.get(self.text)
         if run is None:
-            run = _contexts.compress[method] = _zstd(method).compress
+            run = _contexts.compress[self.text] = self._context().compress
         return run(data)
-    if name == "zlib":
-        return zlib.compress(data, int(level))
-    if name == "bz2":
+
+    def _context(self) -> zstandard.ZstdCompressor:
+        if not self.text.endswith(_HUFFMAN):
+            return zstandard.ZstdCompressor(level=self.level, write_checksum=False)
+        parameters = zstandard.ZstdCompressionParameters(
+            strategy=zstandard.STRATEGY_FAST,
+            window_log=18,
+            hash_log=6,
+            chain_log=6,
+            search_log=1,
+            min_match=7,
+            write_content_size=True,
+            write_checksum=False,
+        )
+        return zstandard.ZstdCompressor(compression_params=parameters)
+
+    def decompress_into(self, frame: memoryview, out: Bytes) -> None:
+        """Frames of all levels are alike."""
+        _check_header(frame, len(out))
+        _check_extent(frame)
+        try:
+            count = _contexts.open(frame, closefd=False).readinto(out)
+        except zstandard.ZstdError as error:
+            raise DamagedData("a compressed part does not decode") from error
+        if count != len(out):
+            raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
+
+
+class ZstdUltra(Zstd, frozen=True):
+    """The highest levels; the window is never larger than the data, a few MiB at most."""
+
+    feature = STAGES
+
+
+class _General(Compressor, frozen=True):
+    """One that comes from outside."""
+
+    feature = STAGES
+
+    @abstractmethod
+    def decompress(self, frame: memoryview, size: int) -> bytes | None:
+        """At most ``size`` bytes; None unless ``frame`` is one whole frame that holds no more."""
+
+    def decompress_into(self, frame: memoryview, out: Bytes) -> None:
+        data = self.decompress(frame, len(out)) if len(out) else None
+        if data is None or len(data) != len(out):
+            raise DamagedData(f"a part compressed by {self.text} does not hold the recorded bytes")
+        out[:] = np.frombuffer(data, np.uint8)
+
+
+class Zlib(_General, frozen=True):
+    """zlib (deflate) at a level"""
+
+    usage = "zlib:1..9"
+    costs: ClassVar[Costs] = {1: (1.9, 0.98), 2: (1.6, 1.7), 4: (1.6, 0.17), 8: (0.96, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (3.4, 0.0), 2: (1.7, 0.0), 4: (0.63, 0.0), 8: (0.5, 0.0)}
+
+    def compress(self, data: Any) -> bytes:
+        return zlib.compress(data, self.level)
+
+    def decompress(self, frame: memoryview, size: int) -> bytes | None:
+        return _decompress(zlib.decompressobj(), zlib.error, frame, size)
+
+
+class Bz2(_General, frozen=True):
+    """bzip2 at a level"""
+
+    usage = "bz2:1..9"
+    costs: ClassVar[Costs] = {1: (16.0, 0.0), 2: (6.8, 29.0), 4: (12.0, 0.0), 8: (3.5, 2.1)}
+    full_costs: ClassVar[Costs] = {1: (36.0, 0.0), 2: (16.0, 0.0), 4: (6.0, 0.0), 8: (6.6, 0.0)}
+
+    def compress(self, data: Any) -> bytes:
         import bz2
 
-        return bz2.compress(data, int(level))
-    if name == "lzma":
+        return bz2.compress(data, self.level)
+
+    def decompress(self, frame: memoryview, size: int) -> bytes | None:
+        import bz2
+
+        return _decompress(bz2.BZ2Decompressor(), OSError, frame, size)
+
+
+class Lzma(_General, frozen=True):
+    """lzma at a level (6 unless said otherwise)"""
+
+    usage = "lzma[:0..9]"
+    levels = (0, 9)
+    default = "6"
+    costs: ClassVar[Costs] = {1: (7.0, 0.0), 2: (0.5, 44.0), 4: (12.0, 0.0), 8: (2.4, 2.3)}
+    full_costs: ClassVar[Costs] = {1: (42.0, 0.0), 2: (17.0, 0.0), 4: (3.4, 0.0), 8: (5.7, 0.0)}
+
+    def compress(self, data: Any) -> bytes:
         import lzma
 
         size = max(memoryview(data).nbytes, _LEAST_DICTIONARY)
-        lzma2 = {"id": lzma.FILTER_LZMA2, "preset": int(level), "dict_size": size}
+        lzma2 = {"id": lzma.FILTER_LZMA2, "preset": self.level, "dict_size": size}
         return lzma.compress(data, lzma.FORMAT_RAW, filters=[lzma2])
-    made: bytes = _brotli().compress(data, quality=int(level))
-    return made
+
+    def decompress(self, frame: memoryview, size: int) -> bytes | None:
+        import lzma
+
+        lzma2 = {"id": lzma.FILTER_LZMA2, "dict_size": max(size, _LEAST_DICTIONARY)}
+        reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma2])
+        return _decompress(reader, lzma.LZMAError, frame, size)
 
 
-def decompress_into(frame: memoryview, out: Bytes, method: str) -> None:
-    """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
-    name, colon, _ = method.partition(":")
-    if not colon:
-        _decompress_zstd(frame, out)
-        return
-    run = _decompress_brotli if name == "brotli" else _decompress
-    data = run(frame, len(out), name) if len(out) else None
-    if data is None or len(data) != len(out):
-        raise DamagedData(f"a part compressed by {name} does not hold the recorded bytes alone")
-    out[:] = np.frombuffer(data, np.uint8)
+class Brotli(_General, frozen=True):
+    """brotli at a level (needs the extra brotli)"""
+
+    usage = "brotli:0..11"
+    levels = (0, 11)
+    costs: ClassVar[Costs] = {1: (1.3, 0.16), 2: (0.9, 3.5), 4: (1.4, 0.0), 8: (0.87, 0.0)}
+    full_costs: ClassVar[Costs] = {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)}
+
+    def compress(self, data: Any) -> bytes:
+        made: bytes = _brotli().compress(data, quality=self.level)
+        return made
+
+    def decompress(self, frame: memoryview, size: int) -> bytes | None:
+        module = _brotli()
+        reader = module.Decompressor()
+        try:
+            parts = [reader.process(bytes(frame), output_buffer_limit=size)]
+            left = size - len(parts[0])
+            while not reader.is_finished() and not reader.can_accept_more_data() and left >= 0:
+                parts.append(reader.process(b"", output_buffer_limit=max(left, 1)))
+                left -= len(parts[-1])
+        except module.error:
+            return None
+        return b"".join(parts) if reader.is_finished() else None
+
+
+FAST, HUFFMAN = Zstd("zstd:1"), Zstd(f"zstd:{_HUFFMAN}")
 
 
 def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
@@ -106,17 +264,6 @@ def _stored(data: bytes) -> bytes:
     """A zstd frame of one block that is not compressed (RFC 8878, 3.1.1)."""
     block = (len(data) << 3 | 1).to_bytes(_BLOCK_HEADER, "little")
     return _STORED_FRAME.pack(zstandard.MAGIC_NUMBER, 0xA0, len(data)) + block + data
-
-
-def _decompress_zstd(frame: memoryview, out: Bytes) -> None:
-    _check_header(frame, len(out))
-    _check_extent(frame)
-    try:
-        count = _contexts.open(frame, closefd=False).readinto(out)
-    except zstandard.ZstdError as error:
-        raise DamagedData("a compressed part does not decode") from error
-    if count != len(out):
-        raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
 
 
 def _check_header(frame: memoryview, size: int) -> None:
@@ -151,25 +298,8 @@ def _check_extent(frame: memoryview) -> None:
         raise DamagedData("a compressed part does not end with its frame")
 
 
-def _zstd(method: str) -> zstandard.ZstdCompressor:
-    if method != HUFFMAN:
-        return zstandard.ZstdCompressor(level=int(method), write_checksum=False)
-    parameters = zstandard.ZstdCompressionParameters(
-        strategy=zstandard.STRATEGY_FAST,
-        window_log=18,
-        hash_log=6,
-        chain_log=6,
-        search_log=1,
-        min_match=7,
-        write_content_size=True,
-        write_checksum=False,
-    )
-    return zstandard.ZstdCompressor(compression_params=parameters)
-
-
-def _decompress(frame: memoryview, size: int, name: str) -> bytes | None:
-    """At most ``size`` bytes; None unless ``frame`` is one whole frame that holds no more."""
-    reader, error = _reader(name, size)
+def _decompress(reader: Any, error: type[Exception], frame: memoryview, size: int) -> bytes | None:
+    """As of a compressor; ``reader`` is of the standard library, and raises ``error``."""
     try:
         data: bytes = reader.decompress(frame, size)
         # The end of the frame shows only when more than its bytes are requested.
@@ -178,35 +308,6 @@ def _decompress(frame: memoryview, size: int, name: str) -> bytes | None:
     except (error, EOFError):
         return None
     return data if reader.eof and not rest and not reader.unused_data else None
-
-
-def _reader(name: str, size: int) -> tuple[Any, type[Exception]]:
-    """A decompressor of the standard library, and what it raises for damaged data."""
-    if name == "zlib":
-        return zlib.decompressobj(), zlib.error
-    if name == "bz2":
-        import bz2
-
-        return bz2.BZ2Decompressor(), OSError
-    import lzma
-
-    lzma2 = {"id": lzma.FILTER_LZMA2, "dict_size": max(size, _LEAST_DICTIONARY)}
-    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma2]), lzma.LZMAError
-
-
-def _decompress_brotli(frame: memoryview, size: int, _: str) -> bytes | None:
-    """As ``_decompress``."""
-    module = _brotli()
-    reader = module.Decompressor()
-    try:
-        parts = [reader.process(bytes(frame), output_buffer_limit=size)]
-        left = size - len(parts[0])
-        while not reader.is_finished() and not reader.can_accept_more_data() and left >= 0:
-            parts.append(reader.process(b"", output_buffer_limit=max(left, 1)))
-            left -= len(parts[-1])
-    except module.error:
-        return None
-    return b"".join(parts) if reader.is_finished() else None
 
 
 def _brotli() -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Set
 
 import numpy as np
 
+from mvc.codecs.compressors import Compressor
 from mvc.codecs.streams import Parts, decode_segments, encode_segments
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes, Words, word_type
@@ -19,7 +20,7 @@ OPTIONS = ("values", "layers", "indices", "diff")
 _SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
 
 
-def encode_sparse(words: Words, options: Set[str], method: str | None) -> Parts:
+def encode_sparse(words: Words, options: Set[str], method: Compressor | None) -> Parts:
     """Parts to be joined: the words of one chunk, or of a group."""
     at = np.flatnonzero(words)
     if len(at) > _SHARE * len(words):
@@ -38,7 +39,7 @@ def encode_sparse(words: Words, options: Set[str], method: str | None) -> Parts:
 
 
 def decode_sparse(
-    cursor: Cursor, size: int, width: int, options: Set[str], *, method: str | None
+    cursor: Cursor, size: int, width: int, options: Set[str], *, method: Compressor | None
 ) -> tuple[Words, Words | None]:
     """The words that are not zero, and their positions among ``size``; None if all are there.
 
@@ -54,7 +55,9 @@ def decode_sparse(
     return values, _positions(steps, size, "diff" in options)
 
 
-def _column(cursor: Cursor, count: int, width: int, method: str | None, *, split: bool) -> Words:
+def _column(
+    cursor: Cursor, count: int, width: int, method: Compressor | None, *, split: bool
+) -> Words:
     column = np.empty(count, word_type(width))
     if not split:
         decode_segments(cursor, column.view(np.uint8), method)

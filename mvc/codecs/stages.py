@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from mvc.codecs.compressors import HUFFMAN
+from mvc.codecs.compressors import Compressor
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stage import DELTAS, STAGES, WORDS, Costs, Kind, Stage, whole
+from mvc.codecs.stage import DELTAS, STAGES, WORDS, Costs, Kind, Stage
 from mvc.codecs.streams import Parts, decode_segments, decode_stream, encode_segments, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag, zigzag
@@ -116,7 +116,7 @@ class StreamLayout(Stage, frozen=True):
     splits: ClassVar[bool] = False  # into byte planes
     on_grid: ClassVar[bool] = False  # words on a grid are coded by ``mvc.codecs.steps``
 
-    def encode(self, data: Words, method: str | None, marks: Bytes | None = None) -> Parts:
+    def encode(self, data: Words, method: Compressor | None, marks: Bytes | None = None) -> Parts:
         """The streams of a chunk; ``data`` may be changed."""
         if marks is not None:
             taken = np.unpackbits(marks, count=len(data)).view(np.bool_)
@@ -125,17 +125,17 @@ class StreamLayout(Stage, frozen=True):
         return self.encode_joined(data, method)
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None
+        self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
         """The words of a chunk, in ``words`` or not; their positions where not all are there."""
         words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, method, "plane")
         return words, None
 
-    def encode_joined(self, data: Words, method: str | None) -> Parts:
+    def encode_joined(self, data: Words, method: Compressor | None) -> Parts:
         """The streams of the words of a group's members; ``data`` may be changed."""
         return encode_stream(data.view(np.uint8), method)
 
-    def decode_joined(self, cursor: Cursor, words: Words, method: str | None) -> None:
+    def decode_joined(self, cursor: Cursor, words: Words, method: Compressor | None) -> None:
         """Fills ``words``, which are zeros, as ``encode_joined`` was given them."""
         raise NotImplementedError
 
@@ -161,19 +161,19 @@ class Planes(StreamLayout, frozen=True):
             )
         return kinds[parameter](f"{name}:{parameter}" if parameter else name)
 
-    def encode(self, data: Words, method: str | None, marks: Bytes | None = None) -> Parts:
+    def encode(self, data: Words, method: Compressor | None, marks: Bytes | None = None) -> Parts:
         streams = split(data, marks=marks, folded=self.folds)
         return [part for stream in streams for part in encode_stream(stream, method)]
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None
+        self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
         slots = (f"plane{i}" for i in range(words.itemsize))
         streams = [decode_stream(cursor, len(words), method, slot) for slot in slots]
         join(streams, words, folded=self.folds)
         return words, None
 
-    def encode_joined(self, data: Words, method: str | None) -> Parts:
+    def encode_joined(self, data: Words, method: Compressor | None) -> Parts:
         planes = np.empty((data.itemsize, len(data)), np.uint8)
         for at in range(0, len(data), BLOCK):
             parts = split(data[at : at + BLOCK], folded=self.folds)
@@ -181,7 +181,7 @@ class Planes(StreamLayout, frozen=True):
                 plane[at : at + BLOCK] = part
         return [part for plane in planes for part in encode_segments(plane, method)]
 
-    def decode_joined(self, cursor: Cursor, words: Words, method: str | None) -> None:
+    def decode_joined(self, cursor: Cursor, words: Words, method: Compressor | None) -> None:
         planes = np.empty((words.itemsize, len(words)), np.uint8)
         for plane in planes:
             decode_segments(cursor, plane, method)
@@ -238,14 +238,14 @@ class Sparse(StreamLayout, frozen=True):
         return PlanesOfAll("planes:all") if self.scope == "group" else Planes("planes")
 
     def decode(
-        self, cursor: Cursor, words: Words, method: str | None
+        self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
         return decode_sparse(cursor, len(words), words.itemsize, self.options, method=method)
 
-    def encode_joined(self, data: Words, method: str | None) -> Parts:
+    def encode_joined(self, data: Words, method: Compressor | None) -> Parts:
         return encode_sparse(data, self.options, method)
 
-    def decode_joined(self, cursor: Cursor, words: Words, method: str | None) -> None:
+    def decode_joined(self, cursor: Cursor, words: Words, method: Compressor | None) -> None:
         values, at = self.decode(cursor, words, method)
         words[slice(None) if at is None else at] = values
 
@@ -282,95 +282,6 @@ class Lattice(_OnGrid, frozen=True):
     takes = frozenset({Kind.TENSOR})
     needs = "to stand first, without a delta"
     costs: ClassVar[Costs] = {1: (0.017, 0.0), 2: (0.3, 0.0), 4: (0.17, 0.0), 8: (0.064, 0.0)}
-
-
-class Compressor(Stage, frozen=True):
-    """Compresses each stream of bytes on its own."""
-
-    feature = STAGES
-    takes = WORDS | {Kind.STREAMS}
-    gives = Kind.BYTES
-    needs = "words or streams, not bytes, before it"
-    levels: ClassVar[tuple[int, int]] = (1, 9)
-    default: ClassVar[str] = ""
-    full_costs: ClassVar[Costs]  # what is compressed of full records is of another kind
-
-    @property
-    def acts_on(self) -> str:
-        return "the bytes"
-
-    @classmethod
-    def read(cls, name: str, parameter: str) -> Stage:
-        low, high = cls.levels
-        text = parameter or cls.default
-        level = whole(f"{name}:{parameter}".strip(":"), "its level", text, low=low, high=high)
-        return cls(f"{name}:{level}")
-
-    def costs_in(self, operator: str) -> Costs:
-        return self.full_costs if operator == "none" else self.costs
-
-    @property
-    def method(self) -> str:
-        """What ``mvc.codecs.compressors`` calls it."""
-        return self.text.removeprefix("zstd:")
-
-
-class Zstd(Compressor, frozen=True):
-    """zstd at a level, or tuned to Huffman coding (huff)"""
-
-    usage = "zstd:1..22|huff"
-    feature = FIRST
-    levels = (1, 22)
-    costs: ClassVar[Costs] = {1: (0.23, 2.3), 2: (0.36, 0.21), 4: (0.32, 0.0), 8: (0.61, 0.0)}
-    full_costs: ClassVar[Costs] = {1: (0.58, 0.0), 2: (0.2, 0.0), 4: (0.17, 0.0), 8: (0.22, 0.0)}
-
-    @classmethod
-    def read(cls, name: str, parameter: str) -> Stage:
-        if parameter == HUFFMAN:
-            return cls(f"{name}:{parameter}")
-        stage = super().read(name, parameter)
-        return stage if int(parameter) <= 19 else ZstdUltra(stage.text)
-
-
-class ZstdUltra(Zstd, frozen=True):
-    """The highest levels; the window is never larger than the data, a few MiB at most."""
-
-    feature = STAGES
-
-
-class Zlib(Compressor, frozen=True):
-    """zlib (deflate) at a level"""
-
-    usage = "zlib:1..9"
-    costs: ClassVar[Costs] = {1: (1.9, 0.98), 2: (1.6, 1.7), 4: (1.6, 0.17), 8: (0.96, 0.0)}
-    full_costs: ClassVar[Costs] = {1: (3.4, 0.0), 2: (1.7, 0.0), 4: (0.63, 0.0), 8: (0.5, 0.0)}
-
-
-class Bz2(Compressor, frozen=True):
-    """bzip2 at a level"""
-
-    usage = "bz2:1..9"
-    costs: ClassVar[Costs] = {1: (16.0, 0.0), 2: (6.8, 29.0), 4: (12.0, 0.0), 8: (3.5, 2.1)}
-    full_costs: ClassVar[Costs] = {1: (36.0, 0.0), 2: (16.0, 0.0), 4: (6.0, 0.0), 8: (6.6, 0.0)}
-
-
-class Lzma(Compressor, frozen=True):
-    """lzma at a level (6 unless said otherwise)"""
-
-    usage = "lzma[:0..9]"
-    levels = (0, 9)
-    default = "6"
-    costs: ClassVar[Costs] = {1: (7.0, 0.0), 2: (0.5, 44.0), 4: (12.0, 0.0), 8: (2.4, 2.3)}
-    full_costs: ClassVar[Costs] = {1: (42.0, 0.0), 2: (17.0, 0.0), 4: (3.4, 0.0), 8: (5.7, 0.0)}
-
-
-class Brotli(Compressor, frozen=True):
-    """brotli at a level (needs the extra brotli)"""
-
-    usage = "brotli:0..11"
-    levels = (0, 11)
-    costs: ClassVar[Costs] = {1: (1.3, 0.16), 2: (0.9, 3.5), 4: (1.4, 0.0), 8: (0.87, 0.0)}
-    full_costs: ClassVar[Costs] = {1: (2.9, 0.0), 2: (1.2, 0.0), 4: (0.57, 0.0), 8: (0.45, 0.0)}
 
 
 class Raw(Stage, frozen=True):

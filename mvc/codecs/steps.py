@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.compressors import Compressor
 from mvc.codecs.floats import BY_CODE, Format, subnormals, values_of, words_of_values
 from mvc.codecs.streams import Parts, decode_array, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor, varint
@@ -81,7 +82,7 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
 
 @subnormals()
 def encode(
-    new: Words, base: Words | None, changed: NDArray[np.bool_], method: str | None
+    new: Words, base: Words | None, changed: NDArray[np.bool_], method: Compressor | None
 ) -> Parts | None:
     """Parts that lead from ``base`` to ``new`` and back, or are all of ``new``.
 
@@ -109,7 +110,9 @@ def encode(
 
 
 @subnormals()
-def decode(cursor: Cursor, state: Words, method: str | None, *, full: bool, reverse: bool) -> Words:
+def decode(
+    cursor: Cursor, state: Words, method: Compressor | None, *, full: bool, reverse: bool
+) -> Words:
     """The words of a full record, or what ``state`` has to be combined with by exclusive or.
 
     ``state`` is left as it is. Raises DamagedData unless every entry can be moved as far as
@@ -139,7 +142,7 @@ def decode(cursor: Cursor, state: Words, method: str | None, *, full: bool, reve
     return patterns
 
 
-def _encode_full(words: Words, method: str | None) -> Parts | None:
+def _encode_full(words: Words, method: Compressor | None) -> Parts | None:
     for code, kind in _formats_of(words.itemsize).items():
         if _narrow(words[:_SAMPLE], kind) is None or (found := _narrow(words, kind)) is None:
             continue
@@ -152,7 +155,7 @@ def _encode_full(words: Words, method: str | None) -> Parts | None:
     return None
 
 
-def _decode_full(cursor: Cursor, count: int, width: int, method: str | None) -> Words:
+def _decode_full(cursor: Cursor, count: int, width: int, method: Compressor | None) -> Words:
     kind, exponent = _read_head(cursor, width)
     size = cursor.byte()
     if size not in (1, 2):
@@ -190,7 +193,7 @@ def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
     return exponent, numbers
 
 
-def _positions(cursor: Cursor, size: int, count: int, method: str | None) -> Numbers:
+def _positions(cursor: Cursor, size: int, count: int, method: Compressor | None) -> Numbers:
     """``count`` ascending positions below ``size``."""
     if count > size:
         raise DamagedData(f"{count} of {size} entries are said to change")
@@ -214,7 +217,7 @@ def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
     return kind, exponent
 
 
-def encode_numbers(numbers: Numbers, method: str | None) -> Parts:
+def encode_numbers(numbers: Numbers, method: Compressor | None) -> Parts:
     """Parts to be joined. ``numbers`` are not negative and below 2^40."""
     low_bits = _parameter(numbers)
     quotients = numbers >> low_bits
@@ -229,7 +232,7 @@ def encode_numbers(numbers: Numbers, method: str | None) -> Parts:
     ]
 
 
-def decode_numbers(cursor: Cursor, count: int, most: int, method: str | None) -> Numbers:
+def decode_numbers(cursor: Cursor, count: int, most: int, method: Compressor | None) -> Numbers:
     """The next ``count`` numbers, none above ``most``; DamagedData unless that is what is there.
 
     Allocates a fixed multiple of ``count``.

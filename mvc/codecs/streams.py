@@ -15,7 +15,7 @@ from math import log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.compressors import compress, decompress_into
+from mvc.codecs.compressors import FAST, Compressor
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes, move_marked, scratch_bytes, split, tally
 from mvc.errors import DamagedData
@@ -34,9 +34,9 @@ _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matc
 
 
 def encode_stream(
-    data: Bytes, method: str | None, depth: int = 0, *, repeats: bool = False
+    data: Bytes, method: Compressor | None, depth: int = 0, *, repeats: bool = False
 ) -> Parts:
-    """``data`` as parts to be joined; ``method`` is the compressor's (``compressors``).
+    """``data`` as parts to be joined; ``method`` compresses it, None stores it.
 
     ``repeats``: the data may repeat over long distances although its bytes look random, as
     the bitmap of a matrix with idle columns does.
@@ -61,7 +61,7 @@ def encode_stream(
         bitmap = encode_stream(marks, method, depth + 1)
         (filled_bytes,) = split(data, f"values{depth}", marks=marks)
         return [bytes((SPARSE,)), *bitmap, *encode_stream(filled_bytes, method, depth + 1)]
-    frame = compress(data, method)
+    frame = method.compress(data)
     if len(frame) + 4 >= count:
         return _raw(data)
     return [bytes((FRAME,)) + varint(len(frame)), frame]
@@ -92,7 +92,7 @@ def _terms() -> NDArray[np.float64]:
 
 
 def decode_stream(
-    cursor: Cursor, count: int, method: str | None = "1", slot: str = "s", *, depth: int = 0
+    cursor: Cursor, count: int, method: Compressor | None = FAST, slot: str = "s", *, depth: int = 0
 ) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
 
@@ -111,7 +111,7 @@ def decode_stream(
     if form == FRAME:
         frame = cursor.take(cursor.varint())
         out = scratch_bytes(slot, count)
-        decompress_into(frame, out, method)
+        method.decompress_into(frame, out)
         return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
@@ -124,7 +124,7 @@ def decode_stream(
 
 
 def decode_array(
-    cursor: Cursor, count: int, method: str | None, slot: str, *, depth: int = 0
+    cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> Bytes:
     """As ``decode_stream``, with a constant stream filled out."""
     stream = decode_stream(cursor, count, method, slot, depth=depth)
@@ -132,7 +132,7 @@ def decode_array(
 
 
 def decode_bitmap(
-    cursor: Cursor, count: int, method: str | None, slot: str, *, depth: int = 0
+    cursor: Cursor, count: int, method: Compressor | None, slot: str, *, depth: int = 0
 ) -> tuple[Bytes, int]:
     """The next stream, a bitmap over ``count`` elements, and how many it marks."""
     marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
@@ -143,13 +143,13 @@ def decode_bitmap(
     return marks, int(np.bitwise_count(marks[:even].view(np.uint64)).sum()) + rest
 
 
-def encode_segments(data: Bytes, method: str | None) -> Parts:
+def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
     """A long run of bytes as streams of at most ``SEGMENT`` bytes."""
     starts = range(0, len(data), SEGMENT)
     return [part for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
 
 
-def decode_segments(cursor: Cursor, out: Bytes, method: str | None) -> None:
+def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:
     """Fills ``out``; DamagedData unless exactly that much is there."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]

@@ -14,8 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from mvc.codecs import steps
+from mvc.codecs.compressors import FAST, Compressor
 from mvc.codecs.stage import Stage
-from mvc.codecs.stages import Compressor, Elide, Raw, StreamLayout, WordStage, Zigzag
+from mvc.codecs.stages import Elide, Raw, StreamLayout, WordStage, Zigzag
 from mvc.codecs.streams import Parts, decode_bitmap, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import (
@@ -39,7 +40,6 @@ from mvc.types import FIRST_RELEASE
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
-_ELIDE_METHOD = "1"  # of the bitmap
 # Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
@@ -51,8 +51,8 @@ _UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
 class Pipeline(LossyPipeline, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
-    ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` is what
-    ``mvc.codecs.compressors`` calls the compressor of the streams. ``maps``: the words are mapped
+    ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` compresses the
+    streams. ``maps``: the words are mapped
     before ``layout`` gets them; ``elides``: unchanged words may be left out.
     """
 
@@ -61,7 +61,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     maps: tuple[WordStage, ...]
     elides: bool
     layout: StreamLayout
-    method: str | None
+    method: Compressor | None
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -230,7 +230,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         if self.elides and self._gains_by_eliding(data, count):
             marks = np.packbits(changed)
             # Idle units leave the bitmap repeating at the length of a row.
-            parts = [bytes((ELIDED,)), *encode_stream(marks, _ELIDE_METHOD, repeats=True)]
+            parts = [bytes((ELIDED,)), *encode_stream(marks, FAST, repeats=True)]
         if self.maps and self.operator == "none":
             data = data.copy()  # the caller's
         for stage in self.maps:
@@ -284,7 +284,7 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """A bitmap of the words among ``count`` that are there, and how many these are."""
         if not self.elides:
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        return decode_bitmap(cursor, count, _ELIDE_METHOD, "mask")
+        return decode_bitmap(cursor, count, FAST, "mask")
 
 
 def sample_of(data: memoryview, block: int = _SAMPLE) -> memoryview:
@@ -301,7 +301,6 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
     lossy = tuple(s for s in stages if isinstance(s, LossyStage))
     decisions = tuple(s for s in stages if s.decides)
     coding = tuple(s for s in stages if s not in lossy and s not in decisions)
-    compressor = next((s for s in coding if isinstance(s, Compressor)), None)
     maps = tuple(s for s in coding if isinstance(s, WordStage))
     layout = next((s for s in coding if isinstance(s, StreamLayout)), _UNSPLIT)
     if layout.splits and maps and isinstance(maps[-1], Zigzag):
@@ -316,7 +315,7 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
         maps=maps,
         elides=any(isinstance(s, Elide) for s in coding),
         layout=layout,
-        method=None if compressor is None else compressor.method,
+        method=next((s for s in coding if isinstance(s, Compressor)), None),
         quantiser=next((s for s in coding if isinstance(s, Quantiser)), None),
         promote=next((s for s in coding if isinstance(s, Promote)), None),
         coder=next((s for s in coding if isinstance(s, Coder)), None),

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.compressors import FAST
 from mvc.codecs.optim import GRADES, Prediction
 from mvc.codecs.streams import decode_bitmap, encode_stream
 from mvc.codecs.varint import Cursor, varint
@@ -22,8 +23,6 @@ from mvc.codecs.words import Bytes, Words, scratch_bytes, words_of
 from mvc.pipelines.pipeline import Pipeline
 from mvc.types import Bytes as StoredBytes
 
-_METHOD = "1"
-"""How a bitmap of signs is compressed."""
 _Places = NDArray[np.intp]
 
 
@@ -44,11 +43,11 @@ def encode_predicted(
     signs = np.frombuffer(prediction.signs(base, inputs, new), np.uint8)
     if not prediction.graded:
         prediction.fill(base, inputs, state, signs.data)
-        parts: list[StoredBytes] = [*encode_stream(signs, _METHOD)]
+        parts: list[StoredBytes] = [*encode_stream(signs, FAST)]
         return b"".join((*parts, pipeline.encode_chunk(new, state, width)))
     moving, count = _moving(prediction, inputs), len(new) // prediction.width
     marks = np.packbits(np.unpackbits(signs, count=count).take(moving))
-    parts = [*encode_stream(marks, _METHOD)]
+    parts = [*encode_stream(marks, FAST)]
     grades = _fill_graded(prediction, sources, state, moving=moving, marks=marks)
     places, cuts = _by_grade(moving, grades)
     wanted, guess = (words_of(data, prediction.width).take(places) for data in (new, state))
@@ -73,7 +72,7 @@ def apply_predicted(
     (base, *inputs), cursor = sources, Cursor(encoded)
     if prediction.graded:
         moving = _moving(prediction, inputs)
-        marks, _ = decode_bitmap(cursor, len(moving), _METHOD, "signs")
+        marks, _ = decode_bitmap(cursor, len(moving), FAST, "signs")
         grades = _fill_graded(prediction, sources, out, moving=moving, marks=marks)
         places, parts = _by_grade(moving, grades)
         words = words_of(out, prediction.width)
@@ -85,7 +84,7 @@ def apply_predicted(
     else:
         signs = None
         if prediction.signed:
-            found, _ = decode_bitmap(cursor, len(out) // prediction.width, _METHOD, "signs")
+            found, _ = decode_bitmap(cursor, len(out) // prediction.width, FAST, "signs")
             signs = found.data
         prediction.fill(base, inputs, out, signs)
     pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from mvc.codecs import compressors
 from mvc.codecs import stages as lossless
 from mvc.codecs.stage import Kind, Stage
 from mvc.errors import InvalidPipeline
@@ -40,11 +41,11 @@ _STAGES: tuple[type[Stage], ...] = (
     lossless.Sparse,
     lossless.Gaps,
     lossless.Lattice,
-    lossless.Zstd,
-    lossless.Zlib,
-    lossless.Bz2,
-    lossless.Lzma,
-    lossless.Brotli,
+    compressors.Zstd,
+    compressors.Zlib,
+    compressors.Bz2,
+    compressors.Lzma,
+    compressors.Brotli,
     lossless.Raw,
     ExpQ,
     lc.Promote,

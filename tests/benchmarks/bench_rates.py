@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from mvc.codecs.compressors import Compressor
 from mvc.codecs.optim import PREDICTED, Prediction
 from mvc.codecs.optim.rules import RULES
 from mvc.codecs.stage import Costs
-from mvc.codecs.stages import Compressor
 from mvc.errors import NotInstalled
 from mvc.limits import CHUNK
 from mvc.lossy.lc.payload import decode_steps, encode_steps

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.compressors import compress, decompress_into
 from mvc.errors import DamagedData, NotInstalled
 from mvc.pipelines.pipeline import Pipeline
 
@@ -18,9 +17,13 @@ LEVELS = {"zlib": range(1, 10), "bz2": range(1, 10), "lzma": range(10), "brotli"
 TEXT = b"the quick brown fox jumps over the lazy dog " * 200
 
 
-def decompress(frame, size, method):
+def compress(data, line):
+    return Pipeline.parse(line).method.compress(data)
+
+
+def decompress(frame, size, line):
     out = np.zeros(size, np.uint8)
-    decompress_into(memoryview(frame), out, method)
+    Pipeline.parse(line).method.decompress_into(memoryview(frame), out)
     return out.tobytes()
 
 

@@ -6,14 +6,19 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.compressors import compress, decompress_into
+from mvc.codecs.compressors import FAST
 from mvc.errors import DamagedData
+from mvc.pipelines.pipeline import Pipeline
 
 
 def decompress(frame, size):
     out = np.zeros(size, np.uint8)
-    decompress_into(frame, out, "1")
+    FAST.decompress_into(frame, out)
     return out.tobytes()
+
+
+def compress(data, level):
+    return Pipeline.parse(f"zstd:{level}").method.compress(data)
 
 
 @given(st.binary(min_size=1, max_size=5000), st.sampled_from(["huff", "1", "19"]))

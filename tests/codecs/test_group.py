@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.codecs.compressors import FAST
 from mvc.codecs.streams import encode_stream
 from mvc.codecs.words import combine
 from mvc.pipelines.group import decode_group, encode_group
@@ -42,7 +43,7 @@ def test_planes_of_all_tensors_equal_the_split_of_their_concatenation():
         Pipeline.parse("vsol").full(), [(memoryview(t), None, 4) for t in tensors]
     )
     whole = np.frombuffer(b"".join(tensors), np.uint8).reshape(-1, 4)
-    form_3 = [p for i in range(4) for p in encode_stream(np.ascontiguousarray(whole[:, i]), "1")]
+    form_3 = [p for i in range(4) for p in encode_stream(np.ascontiguousarray(whole[:, i]), FAST)]
     assert b"".join(form_2) == bytes((4 << 2 | 2,)) + b"".join(map(bytes, form_3))
 
 

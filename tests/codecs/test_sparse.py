@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from mvc.codecs.compressors import FAST
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
 from mvc.codecs.stages import Sparse
 from mvc.codecs.varint import Cursor, varint
@@ -19,7 +20,7 @@ SETS = [
     for count in range(5)
     for chosen in itertools.combinations(OPTIONS, count)
 ]
-ZSTD = "1"
+ZSTD = FAST
 
 
 def through(words, options, method=None):

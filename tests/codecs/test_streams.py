@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.codecs.compressors import FAST, HUFFMAN
 from mvc.codecs.streams import (
     CONSTANT,
     FRAME,
@@ -15,13 +16,15 @@ from mvc.codecs.streams import (
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import positions
 from mvc.errors import DamagedData
+from mvc.pipelines.pipeline import Pipeline
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
-METHODS = ["huff", "1", "zlib:1", "bz2:9", "lzma:6", "brotli:4"]
+LINES = ["zstd:huff", "zstd:1", "zlib:1", "bz2:9", "lzma:6", "brotli:4"]
+METHODS = [Pipeline.parse(line).method for line in LINES]
 
 
-def through(data, method="huff"):
+def through(data, method=HUFFMAN):
     stored = b"".join(map(bytes, encode_stream(data, method)))
     cursor = Cursor(stored)
     back = decode_stream(cursor, len(data), method)
@@ -65,10 +68,10 @@ def test_next_to_nothing_changed_costs_next_to_nothing():
 
 def test_a_bitmap_must_not_mark_past_its_end():
     cursor = Cursor(bytes((RAW, 0b11100000)))
-    marks, count = decode_bitmap(cursor, 3, "1", "x")
+    marks, count = decode_bitmap(cursor, 3, FAST, "x")
     assert count == 3 and positions(marks, 3).tolist() == [0, 1, 2]
     with pytest.raises(DamagedData):
-        decode_bitmap(Cursor(bytes((RAW, 0b11110000))), 3, "1", "x")
+        decode_bitmap(Cursor(bytes((RAW, 0b11110000))), 3, FAST, "x")
 
 
 def test_bitmaps_of_bitmaps_end():

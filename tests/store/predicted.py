@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mvc import limits
+from mvc.codecs.compressors import FAST
 from mvc.codecs.optim import Prediction
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.streams import encode_stream
@@ -35,7 +36,7 @@ def predicted(text: str, new: bytes, base: bytes, inputs: Sequence[bytes] = ()) 
         if signs is not None:
             some = range(start // prediction.width // 8, -(-(end // prediction.width) // 8))
             marks = np.frombuffer(signs[some.start : some.stop], np.uint8)
-            bitmap = b"".join(encode_stream(marks, "1"))
+            bitmap = b"".join(encode_stream(marks, FAST))
         part = memoryview(new)[start:end]
         chunks.append(bitmap + pipeline.encode_chunk(part, memoryview(expected)[start:end], 4))
     return b"".join(map(bytes, pack_chunks(chunks, 4, limits.CHUNK)))

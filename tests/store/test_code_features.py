@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import mvc
-from mvc.codecs.stages import Zstd
+from mvc.codecs.compressors import Zstd
 from mvc.errors import UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.lossy.weights import LossyStage

@@ -71,6 +71,10 @@ def first_argument(encode: Callable[..., Any]) -> Callable[..., Any]:
     return lambda data, *args, **named: encode(flipped(data), *args, **named)
 
 
+def of_data(compress: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda stage, data: compress(stage, flipped(data))
+
+
 def result(change: Spoil) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An encoder whose result is changed."""
     return lambda encode: lambda *args, **named: change(encode(*args, **named))
@@ -115,7 +119,7 @@ PIPELINE = "mvc.pipelines.pipeline"
 STEPS = "mvc.codecs.steps"
 GROUP = "mvc.pipelines.group"
 STAGE = "mvc.codecs.stages"
-STREAMS = "mvc.codecs.streams"
+COMPRESS = "mvc.codecs.compressors"
 STEP = "mvc.lossy.lc.payload"
 PROOF = "mvc.store.writing.proof"
 WRITER = "mvc.store.writing.records_in_flight"
@@ -133,7 +137,7 @@ STAGES_SPOILED = {
     "gaps": ("steps | gaps", STEPS, "encode", result(lambda p: p and last_part(p))),
     "lattice": ("lattice", STEPS, "_encode_full", result(lambda p: p and last_part(p))),
     **{
-        name: (f"xor | planes | {name}:1", STREAMS, "compress", first_argument)
+        name: (f"xor | planes | {name}:1", f"{COMPRESS}.{name.capitalize()}", "compress", of_data)
         for name in ("zstd", "zlib", "bz2", "lzma", "brotli")
     },
     "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),

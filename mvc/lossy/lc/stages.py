@@ -13,8 +13,9 @@ from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
 
+from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.stage import LC, Costs, Kind, Stage, number, plain, read_options, whole
-from mvc.codecs.stages import Planes, Zstd
+from mvc.codecs.stages import Planes
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.errors import InvalidPipeline
@@ -73,7 +74,7 @@ class Coder(Stage, frozen=True):
 
     def full(self) -> Stage:
         """What codes the planes of full records."""
-        return Zstd("zstd:huff")
+        return HUFFMAN
 
 
 class Promote(Stage, frozen=True):

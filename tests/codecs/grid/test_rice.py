@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mvc.codecs.compressors import FAST, HUFFMAN
 from mvc.codecs.steps import decode_numbers, encode_numbers
 from mvc.codecs.varint import Cursor
 from mvc.errors import DamagedData
 
-METHODS = (None, "huff", "1")
+METHODS = (None, HUFFMAN, FAST)
 MOST = (1 << 40) - 1
 
 

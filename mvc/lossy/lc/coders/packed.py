@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from mvc.codecs.compressors import HUFFMAN, compress, decompress_into
+from mvc.codecs.compressors import HUFFMAN, Zlib
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes
@@ -21,6 +21,7 @@ from mvc.lossy.lc.packing import check_below, pack, per_byte, unpack
 from mvc.lossy.lc.step import Symbols
 
 CONSTANT, RAW, ZLIB, ZSTD = range(4)
+_ZLIB = Zlib("zlib:1")
 _SMALL = 16  # bytes; a frame's header takes more than it could save
 
 
@@ -54,7 +55,7 @@ def _encode(data: Bytes) -> Parts:
         return [bytes((CONSTANT, first))]
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
-    frames = {ZSTD: compress(data, HUFFMAN)}
+    frames = {ZSTD: HUFFMAN.compress(data)}
     if len(frames[ZSTD]) > len(data) // 8:  # below a bit a byte no Huffman code is smaller
         code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         frames[ZLIB] = code.compress(data.data) + code.flush()
@@ -74,5 +75,5 @@ def _decode(cursor: Cursor, count: int) -> Bytes:
     if form not in (ZLIB, ZSTD):
         raise DamagedData(f"packed symbols of unknown form {form}")
     out = np.empty(count, np.uint8)
-    decompress_into(cursor.take(cursor.varint()), out, "zlib:1" if form == ZLIB else HUFFMAN)
+    (_ZLIB if form == ZLIB else HUFFMAN).decompress_into(cursor.take(cursor.varint()), out)
     return out
