@@ -8,32 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from mvc.api import FileDiff, FileEntry, LogicalTensor, Manifest, Ref, TensorDiff
+from mvc.api import FileDiff, FileEntry, LogicalTensor, Ref, TensorDiff
 from mvc.cli.output import Output
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
-from mvc.errors import UnknownPath
 from mvc.names import is_training_key, printable
 from mvc.text import count, format_time, shape, size
 
 _T = TypeVar("_T", LogicalTensor, TensorDiff)
-
-
-def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
-    """The entries under these files or folders; all if none is named. Raises UnknownPath."""
-    if not names:
-        return list(manifest.entries)
-    found: dict[str, FileEntry] = {}
-    for name in names:
-        below = [
-            e for e in manifest.entries if name in {e.path, "."} or e.path.startswith(name + "/")
-        ]
-        if not below:
-            raise UnknownPath(
-                f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
-            )
-        found |= {e.path: e for e in below}
-    return list(found.values())
 
 
 def of_model(tensors: Sequence[_T], *, training: bool) -> list[_T]:

@@ -37,6 +37,7 @@ from mvc.names import (
     check_key,
     check_path,
     encode_text,
+    printable,
     training_path,
 )
 from mvc.types import FIRST_RELEASE as FIRST
@@ -210,6 +211,27 @@ class Manifest:
             f"{where} has several states: {names}",
             hint="name one of them, or the folder of a sharded model",
         )
+
+    def under(self, paths: Sequence[str]) -> list[FileEntry]:
+        """The entries that ``paths`` (files or folders) name; all if no path is named.
+
+        A path that is both names the file, ``path/`` the folder. Raises UnknownPath.
+        """
+        if not paths:
+            return list(self.entries)
+        found: dict[str, FileEntry] = {}
+        for path in paths:
+            if path in self.by_path:
+                found[path] = self.by_path[path]
+                continue
+            folder = path.rstrip("/") + "/"
+            inside = [e for e in self.entries if path == "." or e.path.startswith(folder)]
+            if not inside and path != ".":
+                raise UnknownPath(
+                    f"the version has no path {printable(path)}", hint="'mvc ls' lists its paths"
+                )
+            found |= {e.path: e for e in inside}
+        return list(found.values())
 
     def directly_in(self, folder: str) -> Sequence[FileEntry]:
         parent = PurePosixPath(folder)

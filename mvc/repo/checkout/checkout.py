@@ -22,7 +22,6 @@ from mvc.errors import (
     DamagedData,
     MvcError,
     StateForgotten,
-    UnknownPath,
     UnknownRevision,
     WouldOverwrite,
     WrongUsage,
@@ -89,26 +88,6 @@ class RefMove(NamedTuple):
     make: Callable[[], object]
 
 
-def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
-    """The entries that ``paths`` (files or folders) name; all if no path is named.
-
-    A path that is both names the file, ``path/`` the folder.
-    """
-    if not paths:
-        return list(manifest.entries)
-    chosen: dict[str, FileEntry] = {}
-    for path in paths:
-        if path in manifest.by_path:
-            chosen[path] = manifest.by_path[path]
-            continue
-        inside = path.rstrip("/") + "/"
-        found = {e.path: e for e in manifest.entries if path == "." or e.path.startswith(inside)}
-        if not found and path != ".":
-            raise UnknownPath(f"the version has no path {path}")
-        chosen |= found
-    return list(chosen.values())
-
-
 def chosen(
     manifest: Manifest, paths: Sequence[str], everything: bool = False
 ) -> tuple[list[FileEntry], tuple[str, ...]]:
@@ -119,7 +98,7 @@ def chosen(
     if paths and everything:
         raise WrongUsage("name paths or ask for everything, not both")
     states = frozenset() if paths or everything else manifest.training_states
-    entries = [e for e in select(manifest, paths) if e.path not in states]
+    entries = [e for e in manifest.under(paths) if e.path not in states]
     return entries, tuple(sorted(states))
 
 
@@ -201,7 +180,7 @@ def _restore(
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before, force)
     gone = [e for e in old.entries if e.path not in new.by_path and not paths]
-    changes = plan(context, commit, select(new, paths), old=old, gone=gone, force=force)
+    changes = plan(context, commit, new.under(paths), old=old, gone=gone, force=force)
     deleted = apply(context, changes, progress=progress, move=move)
     written = tuple(changes.writes)
     return Restored(commit, written, deleted, changes.unchanged, branch=None, moved_head=False)

@@ -7,7 +7,7 @@ the tag data/NAME.
 from __future__ import annotations
 
 import mvc.recipes as recipes
-from mvc.cli.listing import chosen, file_line, tensor_table
+from mvc.cli.listing import file_line, tensor_table
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, option, verb
 from mvc.recipes.dataset import DataSet
 from mvc.text import printable, size
@@ -28,7 +28,7 @@ def command(session: Session, args: _LsOptions) -> None:
         _print_data(session, args.data)
         return
     commit_id = session.repo.find(args.rev)
-    entries = chosen(session.repo.manifest(commit_id), session.names(args.paths))
+    entries = session.repo.manifest(commit_id).under(session.names(args.paths))
     payload = {"commit": commit_id, "files": entries}
     if session.answered("mvc.ls/1", payload):
         return
