@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mvc.api import CommitOptions, FileOptions, Repository, set_value
-from mvc.errors import DamagedData, StateForgotten
+from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.system import FileSystem
 from mvc.testing.process import fresh_process, open_repository
@@ -161,19 +161,6 @@ class CheckedHistory:
                 except StateForgotten:
                     continue
                 raise AssertionError(f"{id_.short} came back")
-
-    def damaged(self, repo: Repository) -> list[int]:
-        """The places in ``ids`` whose states are refused as damaged; wrong bits raise."""
-        found = []
-        for place, id_ in enumerate(self.ids):
-            fresh_process()
-            try:
-                state = repo.checkout(id_, path="model.safetensors")
-            except DamagedData:
-                found.append(place)
-                continue
-            assert_same(state, self.states[id_])
-        return found
 
     def _noted(self, id_: CommitId, repo: Repository) -> CommitId:
         manifest = repo.manifest(id_)
