@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, convert
 
-from mvc.api import FileEntry, Repository
+from mvc.api import Dropped, FileEntry, Repository
 from mvc.documents import OtherSchema, decoded, encoded
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
@@ -219,6 +219,12 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
     if set(recipe.needs) != set(version.needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
+
+
+def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
+    """The weights of a version that only a replay makes again; None if there are none such."""
+    found = repo.availability(commit)
+    return found if isinstance(found, Dropped) and not found.stored else None
 
 
 def is_made_whole(entry: FileEntry) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from msgspec import Struct, json
 
-from mvc.api import Dropped, Repository
+from mvc.api import Repository
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -42,7 +42,7 @@ from mvc.models.models import attached_bytes, code_of
 from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
-from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.recipe import Recipe, missing_weights, recipe_of
 from mvc.state import Distance, StateFile, distance_of
 from mvc.system import FileSystem, import_path
 from mvc.times import check_seconds
@@ -133,8 +133,8 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
         recipe = recipe_of(repo, order[-1])
         base = recipe.base.version
         repo.manifest(base)  # a lazy remote may have it
-        gone = repo.availability(base)
-        if not isinstance(gone, Dropped) or gone.stored or gone.path != recipe.base.path:
+        missing = missing_weights(repo, base)
+        if missing is None or missing.path != recipe.base.path:
             return order[::-1]
         order.append(base)
 
@@ -364,9 +364,8 @@ class _Replay:
     def _differs(self, file: StateFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         here = {tensor.key: tensor for tensor in file.entry.tensors}
-        gone = self._repo.availability(self._commit)
         stored = None
-        if not isinstance(gone, Dropped) or gone.stored:
+        if missing_weights(self._repo, self._commit) is None:
             stored = self._repo.open_file(self._commit, self.entry.path, counted=False)
         found = []
         for key in sorted({*here, *there}):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from mvc.api import Dropped, Rev
+from mvc.api import Rev
 from mvc.errors import UnknownPath, WeightsDropped, need_torch
 from mvc.ids import CommitId
 from mvc.models.environment import NAME as ENVIRONMENT
@@ -19,7 +19,7 @@ from mvc.models.models import NAME, attached_bytes, trusted_versions
 from mvc.models.models import read_model as model
 from mvc.models.stored_code import FOLDER
 from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
-from mvc.recipes.recipe import Call, recipe_of
+from mvc.recipes.recipe import Call, missing_weights, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
 from mvc.types import Progress, Reason
 
@@ -136,8 +136,7 @@ def retraining(
     It is trained again first, as by ``retrain``; nothing is if its weights are stored.
     """
     commit = repo.find(rev)
-    gone = repo.availability(commit)
-    if not isinstance(gone, Dropped) or gone.stored:
+    if missing_weights(repo, commit) is None:
         yield None
         return
     options = replay_options(
@@ -175,17 +174,14 @@ def store_weights(
     The arguments, and what is raised, are those of ``retrain``.
     """
     commit = repo.find(rev)
-    gone = repo.availability(commit)
-    if isinstance(gone, Dropped) and gone.stored:
-        with suppress(WeightsDropped):  # a gc deleted them meanwhile
-            repo.storage.store_weights(commit)
-            return
+    with suppress(WeightsDropped):  # only a replay makes them
+        repo.storage.store_weights(commit)
+        return
     options = replay_options(
         repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
     )
-    if isinstance(gone, Dropped):
-        with made_again(repo, commit, options) as done:
-            repo.storage.store_weights(commit, done.file)
+    with made_again(repo, commit, options) as done:
+        repo.storage.store_weights(commit, done.file)
 
 
 def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:

@@ -169,7 +169,7 @@ def _text(place: _Place) -> str:
     return ".".join(part_name(key) for key in place)
 
 
-class Item(Struct):
+class Item(Struct, eq=False):
     """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
 
     ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production
@@ -200,16 +200,19 @@ class Queue:
         self._limit = limit
         self._timeout = timeout
         self._moves = 0  # signs of life of the thread that commits
-        self._writing: Item | None = None
         self._changed = threading.Condition()
+        self._busy: list[Item] = []  # being filled or committed
         self._waiting: deque[Item] = deque()
         self._free: list[Slot] = []
-        self.held = 0  # bytes that are being filled, wait, or are being committed
-        self._busy = 0  # items being filled or written
         self._closed = False
         self.dropped = 0
         self.coalesced = 0
         self.peak = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that are being filled, wait, or are being committed."""
+        return sum(item.nbytes for item in (*self._busy, *self._waiting))
 
     def reserve(self, item: Item, nbytes: int) -> bool | None:
         """Gives ``item`` room; whether the call had to wait, or None if the item is dropped.
@@ -223,14 +226,11 @@ class Queue:
                 return None
             self._wait(lambda: self._fits(nbytes), self._changed.wait)
             if self._mode == "coalesce" and self._waiting:
-                replaced = self._waiting.pop()
-                self.held -= replaced.nbytes
-                self._free.append(replaced.slot)
+                self._free.append(self._waiting.pop().slot)
                 self.coalesced += 1
-            self.held += nbytes
-            self.peak = max(self.peak, self.held)
-            self._busy += 1
             item.nbytes = nbytes
+            self._busy.append(item)
+            self.peak = max(self.peak, self.held)
             if self._free:
                 item.slot = self._free.pop()
             return waited
@@ -244,18 +244,15 @@ class Queue:
     def put(self, item: Item) -> None:
         """Queues a filled item."""
         with self._changed:
-            self._busy -= 1
+            self._busy.remove(item)
             self._waiting.append(item)
             self._changed.notify_all()
 
     def give_back(self, item: Item) -> None:
         """Frees the room of an item that is durable or has failed."""
         with self._changed:
-            self._busy -= 1
+            self._busy.remove(item)
             self._moves += 1
-            if self._writing is item:
-                self._writing = None
-            self.held -= item.nbytes
             if self._closed:
                 self._free.clear()
             else:
@@ -270,9 +267,8 @@ class Queue:
             if not self._waiting:
                 self._free.clear()
                 return None
-            self._busy += 1
-            self._writing = self._waiting.popleft()
-            return self._writing
+            self._busy.append(self._waiting.popleft())
+            return self._busy[-1]
 
     def moved(self, *_: object) -> None:
         """Notes that the thread that commits goes on."""
@@ -304,7 +300,7 @@ class Queue:
 
     def _shown(self) -> str:
         """The versions that are not durable yet."""
-        steps = [item.step for item in (self._writing, *self._waiting) if item is not None]
+        steps = [item.step for item in (*self._busy, *self._waiting)]
         return "step " + ", ".join(map(str, steps)) if steps else "the recorder's thread"
 
     def close(self) -> None:
