@@ -36,16 +36,16 @@ BUDGET = {
     "model": 659,
     "models": 933,
     "pipelines": 453,
-    "probing": 835,
-    "recipes": 1_580,
+    "probing": 800,
+    "recipes": 1_578,
     "remote": 5_801,
     "repo": 6_303,
-    "report": 660,
+    "report": 659,
     "server": 1_213,
     "serving": 553,
     "store": 5_805,
     "testing": 375,
-    "training": 1_431,
+    "training": 1_424,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

@@ -5,7 +5,7 @@ A change that removes the first difference, or after which it comes later, is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -40,6 +40,37 @@ class Cause(Struct, frozen=True):
 Trial = tuple[dict[str, Any], Cause]
 """What is changed of the conditions, in addition to the trials before, and what it means if that
 helps."""
+
+_TRIALS: tuple[tuple[Callable[[Conditions], bool], dict[str, Any], Cause], ...] = (
+    (
+        lambda conditions: conditions.seed is None,
+        {"seed": _SEED},
+        Cause(
+            "randomness",
+            f"random numbers without a seed: two runs with seed {_SEED} agree there",
+            "seed all generators before the run: torch.manual_seed, numpy, random",
+        ),
+    ),
+    (
+        lambda conditions: not conditions.deterministic,
+        {"deterministic": True},
+        Cause(
+            "kernel",
+            "a kernel that is not deterministic: with deterministic ones two runs agree there",
+            "call torch.use_deterministic_algorithms(True)",
+        ),
+    ),
+    (
+        lambda conditions: conditions.threads > 1,
+        {"threads": 1},
+        Cause(
+            "threads",
+            "the order in which threads finish: with one thread two runs agree there",
+            "call torch.set_num_threads(1)",
+        ),
+    ),
+)
+"""Trials for two runs of one process, with the conditions to which each applies."""
 
 
 def causes(
@@ -89,18 +120,7 @@ def _of_a_pair(
     subject: Subject, conditions: Conditions, selection: LayerSelection, difference: FirstDifference
 ) -> Iterator[Cause]:
     """Why two runs of this process differ, whose weights and inputs are equal."""
-    trials: list[Trial] = []
-    if conditions.seed is None:
-        text = f"random numbers without a seed: two runs with seed {_SEED} agree there"
-        hint = "seed all generators before the run: torch.manual_seed, numpy, random"
-        trials.append(({"seed": _SEED}, Cause("randomness", text, hint)))
-    if not conditions.deterministic:
-        text = "a kernel that is not deterministic: with deterministic ones two runs agree there"
-        hint = "call torch.use_deterministic_algorithms(True)"
-        trials.append(({"deterministic": True}, Cause("kernel", text, hint)))
-    if conditions.threads > 1:
-        text = "the order in which threads finish: with one thread two runs agree there"
-        trials.append(({"threads": 1}, Cause("threads", text, "call torch.set_num_threads(1)")))
+    trials = [(change, cause) for applies, change, cause in _TRIALS if applies(conditions)]
     found, left = _tried(subject, conditions, trials, selection, difference=difference)
     yield from found
     if left is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from operator import itemgetter
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from mvc.ids import BlobId
 from mvc.names import printable
 from mvc.probing.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
 from mvc.state import Distance, distance_of, tensor_bytes
@@ -14,10 +17,22 @@ from mvc.text import number
 
 SAME, DIFFERS, ONE_ONLY = "same", "differs", "one run only"
 COLUMNS = ("layer", "type", "fwd", "bwd", "inp", "out", "grad_inp", "grad_out", "grad_par")
-_PHASES = (
-    "inputs", "target", "calls", "input", "output", "model output", "loss", "grad_output",
-    "grad_input", "gradient", "step", "weights",
-)  # fmt: skip
+_FORWARD = ("input", "output")
+_OF_WEIGHTS = {"gradient": "gradient", "weights": "before", "step": "after"}
+_TEXTS = {
+    "inputs": "the inputs of the model",
+    "target": "the target",
+    "input": "forward pass: the input of {}",
+    "output": "forward pass: the output of {}",
+    "model output": "forward pass: the output of the model",
+    "loss": "forward pass: the loss, of equal outputs",
+    "grad_output": "backward pass: the gradient of the output of {}",
+    "grad_input": "backward pass: the gradient of the input of {}",
+    "gradient": "backward pass: the gradient of the parameter {}",
+    "weights": "{} before the run",
+    "step": "{} after the step, of equal gradients",
+}
+_Pair: TypeAlias = tuple[TensorPrint | BlobId | None, TensorPrint | BlobId | None]
 
 
 class LayerRow(Struct, frozen=True):
@@ -68,9 +83,8 @@ class FirstDifference(Struct, frozen=True):
 
     part: str
     text: str
-    order: tuple[int, int]
+    order: int
     call: LayerCall | None = None
-    place: str = ""
     name: str | None = None
     inside: str | None = None
     distance: Distance | None = None
@@ -91,7 +105,7 @@ def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifferen
     gradients = _differing_gradients(a, b)
     rows = [_row(a, b, call, gradients) for call in a.calls]
     rows += [_row(b, a, call, gradients) for call in b.calls if call.key not in a.by_key]
-    return tuple(rows), next(_differences(a, b), None)
+    return tuple(rows), _first_difference(a, b)
 
 
 def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) -> LayerRow:
@@ -133,20 +147,23 @@ def _state(left: Sequence[TensorPrint], right: Sequence[TensorPrint]) -> str:
 
 
 def _unequal(
-    left: Sequence[TensorPrint], right: Sequence[TensorPrint]
-) -> tuple[TensorPrint | None, TensorPrint | None] | None:
-    """The first pair of tensors that differ, or None."""
-    for p, q in zip_longest(left, right):
-        if p is None or q is None or (p.place, p.id) != (q.place, q.id):
-            return p, q
+    left: Sequence[TensorPrint | BlobId], right: Sequence[TensorPrint | BlobId]
+) -> _Pair | None:
+    """The first pair of tensors or ids that differ, or None."""
+    for pair in zip_longest(left, right):
+        x, y = ((p.place, p.id) if isinstance(p, TensorPrint) else p for p in pair)
+        if x != y:
+            return pair
     return None
 
 
 def _distance(
-    a: Summary, b: Summary, p: TensorPrint | None, q: TensorPrint | None
+    a: Summary, b: Summary, p: TensorPrint | BlobId | None, q: TensorPrint | BlobId | None
 ) -> Distance | None:
     """How far two tensors are apart, if they have one shape and both were kept."""
-    if p is None or q is None or p.id == q.id or p.shape != q.shape:
+    if not (isinstance(p, TensorPrint) and isinstance(q, TensorPrint)):
+        return None
+    if p.id == q.id or p.shape != q.shape:
         return None
     if p.id not in a.kept or q.id not in b.kept:
         return None
@@ -161,105 +178,102 @@ def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:
     return {name: x != y for name, (x, y) in pairs.items() if x or y}
 
 
-def _differences(a: Summary, b: Summary) -> Iterator[FirstDifference]:
-    """All differences that can be the first, in the order of time."""
-    if _unequal(a.inputs, b.inputs):
-        yield _made("inputs", "the inputs of the model")
-    if _unequal(a.target, b.target):
-        yield _made("target", "the target")
-    yield from _forward(a, b)
-    if _unequal(a.output, b.output):
-        text = "forward pass: the output of the model"
-        if a.only is None:
-            text += ", which arose in its own forward: the layers agree"
-        yield _made("model output", text, inside="the model" if a.only is None else None)
-    if _unequal(a.loss, b.loss):
-        yield _made("loss", "forward pass: the loss, of equal outputs")
-    yield from _backward(a, b)
-    for name, differs in _differing_gradients(a, b).items():
-        if differs:
-            yield _made(
-                "gradient", f"backward pass: the gradient of the parameter {printable(name)}",
-                name=name,
-            )  # fmt: skip
-    yield from _weights(a, b)
+class _Moment(Struct, frozen=True):
+    """What a run leaves at one point in time. Another run has it by the same ``part`` and ``key``.
+
+    ``values``: the tensors, or the id of a weight.
+    """
+
+    part: str
+    key: tuple[object, ...]
+    values: Sequence[TensorPrint | BlobId]
+    call: LayerCall | None = None
 
 
-def _made(
-    part: str, text: str, at: int = 0, phase: str | None = None, **more: object
-) -> FirstDifference:
-    order = _PHASES.index(phase or part), at
-    return FirstDifference(part, text, order, **more)  # type: ignore[arg-type]
+def _moments(run: Summary) -> list[_Moment]:
+    """All that a run leaves, in the order of time; weights at the end."""
+    layers = [(call.began, "input", call) for call in run.calls]
+    layers += [(call.ended, "output", call) for call in run.calls]
+    gradients = [
+        (found.at, part, call, number, found)
+        for call in run.calls
+        for part in ("grad_output", "grad_input")
+        for number, found in enumerate(_sorted(call, part))
+    ]
+    return [
+        _Moment("inputs", (), run.inputs),
+        _Moment("target", (), run.target),
+        *(
+            _Moment(part, call.key, getattr(call, part), call)
+            for _, part, call in sorted(layers, key=itemgetter(0))
+        ),
+        _Moment("model output", (), run.output),
+        _Moment("loss", (), run.loss),
+        *(
+            _Moment(part, (*call.key, number), (found,), call)
+            for _, part, call, number, found in sorted(gradients, key=itemgetter(0))
+        ),
+        *(
+            _Moment(part, (name,), (value,))
+            for part, attribute in _OF_WEIGHTS.items()
+            for name, weight in run.weights.items()
+            if (value := getattr(weight, attribute)) is not None
+        ),
+    ]
 
 
-def _events(run: Summary) -> list[tuple[int, str, LayerCall]]:
-    """The beginnings and ends of all calls in the order of time."""
-    events = [(call.began, "input", call) for call in run.calls]
-    events += [(call.ended, "output", call) for call in run.calls]
-    return sorted(events, key=lambda event: event[0])
-
-
-def _forward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
-    for at, (left, right) in enumerate(zip_longest(_events(a), _events(b))):
-        if left is None or right is None or (left[1], left[2].key) != (right[1], right[2].key):
-            names = [str(each[2]) if each else "no further layer" for each in (left, right)]
+def _first_difference(a: Summary, b: Summary) -> FirstDifference | None:
+    mine, theirs = _moments(a), _moments(b)
+    known = {(moment.part, moment.key): moment for moment in theirs}
+    for order, (x, across) in enumerate(zip_longest(mine, theirs)):
+        calls = [each.call if each and each.part in _FORWARD else None for each in (x, across)]
+        if any(calls) and (not x or not across or (x.part, x.key) != (across.part, across.key)):
+            names = [str(call) if call else "no further layer" for call in calls]
             text = f"forward pass: one run goes on with {names[0]}, the other with {names[1]}"
-            yield _made("calls", text, at, "input")
-            return
-        (_, part, x), (_, _, y) = left, right
-        pair = _unequal(getattr(x, part), getattr(y, part))
-        if pair is None:
-            continue
-        place = next(p.place for p in pair if p is not None)
-        inside = _enclosing(a, x) if part == "input" and a.only is None else None
-        text = f"forward pass: the {part} of {x}{_of(place)}"
-        if inside is not None:
-            text += f", which arose between layers, in the forward of {inside}"
-        elif a.only is None and any(x.began < call.began < x.ended for call in a.calls):
-            text += ", which arose in its own forward: the layers inside agree"
-        found = {"call": x, "place": place, "inside": inside, "distance": _distance(a, b, *pair)}
-        yield _made(part, text, at, "input", **found)
-        return
+            return FirstDifference("calls", text, order)
+        if x is not None:
+            y = known.pop((x.part, x.key), None)
+            if pair := _unequal(x.values, y.values if y else ()):
+                return _described(a, b, x, order, pair=pair)
+    for y in known.values():
+        return _described(a, b, y, len(mine), pair=(None, y.values[0]))
+    return None
 
 
-def _of(place: str) -> str:
-    return f", tensor {printable(place)}" if place not in ("", "0") else ""
+def _described(
+    a: Summary, b: Summary, moment: _Moment, order: int, *, pair: _Pair
+) -> FirstDifference:
+    part, call, inside, why = moment.part, moment.call, None, ""
+    if call is None:
+        name = str(moment.key[0]) if moment.key else None
+        subject = printable(name or "")
+    else:
+        name, place = None, next(each.place for each in pair if isinstance(each, TensorPrint))
+        subject = f"{call}, tensor {printable(place)}" if place not in ("", "0") else str(call)
+    if a.only is not None:
+        pass  # what lies between the layers is not known
+    elif part == "input" and call is not None:
+        inside = _enclosing(a, call)
+        why = f", which arose between layers, in the forward of {inside}"
+    elif part == "output" and call is not None:
+        if any(call.began < each.began < call.ended for each in a.calls):
+            why = ", which arose in its own forward: the layers inside agree"
+    elif part == "model output":
+        inside, why = "the model", ", which arose in its own forward: the layers agree"
+    elif part == "grad_output":
+        why = ", which arose behind the layer: in the loss or between layers"
+    return FirstDifference(
+        part,
+        _TEXTS[part].format(subject) + why,
+        order,
+        call=call,
+        name=name,
+        inside=inside,
+        distance=_distance(a, b, *pair),
+    )
 
 
 def _enclosing(run: Summary, call: LayerCall) -> str:
     """The layer during which a call began, or the model."""
     outer = [c for c in run.calls if c.began < call.began and call.ended < c.ended]
     return printable(min(outer, key=lambda c: c.ended).layer) if outer else "the model"
-
-
-def _backward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
-    """The first gradient, in the order in which those of ``a`` arrived, that differs."""
-    found = []
-    for call in a.calls:
-        other = b.by_key.get(call.key)
-        for part in ("grad_output", "grad_input"):
-            left, right = _sorted(call, part), () if other is None else _sorted(other, part)
-            for pair in zip_longest(left, right):
-                if _unequal(pair[:1], pair[1:]) is None:
-                    continue
-                mine = next(p for p in pair if p is not None)
-                found.append((mine.at, part, call, mine.place, pair))
-    if not found:
-        return
-    at, part, call, place, pair = min(found, key=lambda each: each[0])
-    text = f"backward pass: the gradient of the {part[5:]} of {call}{_of(place)}"
-    if part == "grad_output" and a.only is None:
-        text += ", which arose behind the layer: in the loss or between layers"
-    distance = _distance(a, b, *pair)
-    yield _made(part, text, at, "grad_output", call=call, place=place, distance=distance)
-
-
-def _weights(a: Summary, b: Summary) -> Iterator[FirstDifference]:
-    names = {**a.weights, **b.weights}
-    for part, attribute in (("weights", "before"), ("step", "after")):
-        for name in names:
-            x, y = a.weights.get(name), b.weights.get(name)
-            if getattr(x, attribute, None) == getattr(y, attribute, None):
-                continue
-            when = "before the run" if part == "weights" else "after the step, of equal gradients"
-            yield _made(part, f"{printable(name)} {when}", name=name)

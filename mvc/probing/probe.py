@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
 from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
-from mvc.system import FileSystem, WriteFile
+from mvc.system import FileSystem
 from mvc.text import html_table, text_table
 from mvc.training.state.rng import same_rng
 
@@ -242,11 +241,7 @@ def _save(run: Summary, path: Path) -> None:
     if run.kept:
         files[_beside(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
     for place, data in files.items():
-        fs.replace_file(place, partial(_write, data), mode=None, durable=False)
-
-
-def _write(data: bytes, out: WriteFile) -> None:
-    out.write([data])
+        fs.write_atomic(place, data)
 
 
 def _beside(path: Path) -> Path:

@@ -76,8 +76,7 @@ def write_report(
     start, end = (None if each is None else repo.time(each) for each in (since, until))
     text = page(repo, Excerpt(start, end, check_by(by)), seconds=layer_seconds)
     if path is not None:
-        data = text.encode()
-        fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
+        fs.write_atomic(Path(path), text.encode())
     return text
 
 
