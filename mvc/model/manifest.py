@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData, InvalidName, UnknownPath
@@ -143,9 +142,6 @@ class FileEntry(Struct, frozen=True, dict=True):
     def state_id(self) -> bytes:
         """The root of the file's tensors; of a file without tensors its ``content_id``."""
         return self.state.root if self.tensors else self.content_id
-
-    def with_path(self, path: str) -> FileEntry:
-        return replace(self, path=path)
 
 
 class Manifest:

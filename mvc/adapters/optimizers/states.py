@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -66,22 +66,33 @@ class OptimizerState(Struct, frozen=True):
     parameters: Mapping[ParameterId, Parameter]
 
 
-class WeightTable(Struct, frozen=True):
-    """Tensors outside of optimizers that lie in one mapping or list, in its order."""
+WeightKey = tuple[str, str, str]
+"""The file and the mapping that weights lie in, and their name there."""
 
+
+class Weight(NamedTuple):
+    """A tensor outside of optimizers: ``place`` is the mapping or list that it lies in."""
+
+    path: str
     place: str
-    tensors: Mapping[str, TensorRef]
+    name: str
+    ref: TensorRef
+
+    @property
+    def key(self) -> WeightKey:
+        return self.path, self.place, self.name
 
 
 class FileState(Struct, frozen=True):
     """What one file of a version holds of a training; ``step`` is its number, if it says one.
 
-    ``ordered``: tensors lie in mappings in the order in which they were put there.
+    ``weights``: those of each mapping or list, in its order. ``ordered``: tensors lie in mappings
+    in the order in which they were put there.
     """
 
     path: str
     optimizers: tuple[OptimizerState, ...] = ()
-    weights: tuple[WeightTable, ...] = ()
+    weights: tuple[tuple[Weight, ...], ...] = ()
     step: int | None = None
     ordered: bool = True
 
@@ -112,13 +123,13 @@ def file_state(
 ) -> FileState:
     """What a file holds; nothing where its structure cannot be read."""
     if file.format == "safetensors":
-        refs = {t.key: _ref(t) for t in file.tensors}
-        return FileState(path, weights=(WeightTable("", refs),) if refs else (), ordered=False)
+        weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
+        return FileState(path, weights=(weights,) if weights else (), ordered=False)
     try:
         value = _nested(file, skeleton)
     except (BadModelFile, DamagedData):
         return FileState(path)
-    finder = _StateFinder(scalars)
+    finder = _StateFinder(path, scalars)
     finder.walk("", value, 0)
     step = value.get("step") if isinstance(value, Mapping) and "schema" in value else None
     step = step if type(step) is int else None
@@ -144,9 +155,10 @@ def _nested(file: PlacedFile, skeleton: bytes) -> Any:
 class _StateFinder:
     """Walks nested values, each container once."""
 
-    def __init__(self, scalars: Mapping[int, bytes]) -> None:
+    def __init__(self, path: str, scalars: Mapping[int, bytes]) -> None:
         self.optimizers: list[OptimizerState] = []
-        self.weights: list[WeightTable] = []
+        self.weights: list[tuple[Weight, ...]] = []
+        self._path = path
         self._scalars = scalars
         self._seen: set[int] = set()
 
@@ -162,7 +174,8 @@ class _StateFinder:
         items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
         refs = {str(key): x for key, x in items if isinstance(x, TensorRef) and x.whole}
         if refs:
-            self.weights.append(WeightTable(place, refs))
+            weights = (Weight(self._path, place, name, ref) for name, ref in refs.items())
+            self.weights.append(tuple(weights))
         for key, inner in items:
             if isinstance(inner, Mapping | list | tuple):
                 self.walk(f"{place}.{key}" if place else str(key), inner, depth + 1)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
-    from mvc.adapters.optimizers.states import FileState, ParameterId
-    from mvc.adapters.optimizers.weights import WeightKey
+    from mvc.adapters.optimizers.states import FileState, ParameterId, WeightKey
 
 _MOST = 32
+_Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _LastFew(OrderedDict[Hashable, _Value], Generic[_Value]):
-    def __setitem__(self, key: Hashable, value: _Value) -> None:
-        super().__setitem__(key, value)
-        if len(self) > _MOST:
-            self.popitem(last=False)
-
-
-class Trainings:
+class Trainings(Struct):
     """``states`` of files by path and ``content_id``; ``matched``: weights by ``Step.key``."""
 
-    def __init__(self) -> None:
-        self.states: _LastFew[FileState] = _LastFew()
-        self.matched: _LastFew[Mapping[ParameterId, WeightKey]] = _LastFew()
+    states: dict[tuple[str, bytes], FileState] = {}
+    matched: dict[Hashable, Mapping[ParameterId, WeightKey]] = {}
+
+
+def remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Adds a value; of many the first one goes."""
+    known[key] = value
+    if len(known) > _MOST:
+        del known[next(iter(known))]

@@ -18,9 +18,11 @@ from mvc.adapters.optimizers.states import (
     Parameter,
     ParameterGroup,
     ParameterId,
+    Weight,
+    WeightKey,
     whole_number,
 )
-from mvc.adapters.optimizers.weights import Guess, Weight, WeightKey, all_of, weights_of
+from mvc.adapters.optimizers.weights import Guess, weights_of
 from mvc.codecs.optim import kinds_of
 
 PARAM = "param"
@@ -115,8 +117,7 @@ def _follows(new: FileState, old: FileState) -> bool:
 
 
 def _by_key(files: Iterable[FileState]) -> dict[WeightKey, Weight]:
-    each = (weight for f in files for weights in f.weights for weight in all_of(f.path, weights))
-    return {weight.key: weight for weight in each}
+    return {weight.key: weight for f in files for weights in f.weights for weight in weights}
 
 
 class _Numbers:

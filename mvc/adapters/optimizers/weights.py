@@ -17,8 +17,7 @@ from mvc.adapters.optimizers.states import (
     FileState,
     OptimizerState,
     ParameterId,
-    TensorRef,
-    WeightTable,
+    Weight,
 )
 from mvc.model.tensor import TensorSpec
 from mvc.names import training_path
@@ -26,23 +25,6 @@ from mvc.names import training_path
 _MODELS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "")
 _NO_PARAMETERS = ("running_mean", "running_var", "num_batches_tracked")
 _PREFIXES = ("_orig_mod.", "module.")
-
-
-WeightKey = tuple[str, str, str]
-"""The file and the mapping that weights lie in, and their name there."""
-
-
-class Weight(NamedTuple):
-    """A tensor of weights."""
-
-    path: str
-    place: str
-    name: str
-    ref: TensorRef
-
-    @property
-    def key(self) -> WeightKey:
-        return self.path, self.place, self.name
 
 
 class Unsure(NamedTuple):
@@ -73,7 +55,9 @@ def weights_of(file: FileState, optimizer: OptimizerState, files: Sequence[FileS
     return best
 
 
-def _candidates(file: FileState, files: Sequence[FileState]) -> Iterator[tuple[bool, list[Weight]]]:
+def _candidates(
+    file: FileState, files: Sequence[FileState]
+) -> Iterator[tuple[bool, Sequence[Weight]]]:
     """Weights, likeliest first: those of one mapping, then all of a file. Whether their order is
     that in which they were given, which safetensors files do not keep.
 
@@ -88,19 +72,14 @@ def _candidates(file: FileState, files: Sequence[FileState]) -> Iterator[tuple[b
         return 0 if other is file else 2 if PurePosixPath(other.path).parent == folder else 3
 
     for other in sorted(files, key=distance):
-        listed = [list(all_of(other.path, w)) for w in sorted(other.weights, key=_rank)]
+        listed = sorted(other.weights, key=_rank)
         yield from ((other.ordered, one) for one in listed)
         if len(listed) > 1:  # the optimizer may be one for several modules
             yield other.ordered, [weight for one in listed for weight in one]
 
 
-def all_of(path: str, weights: WeightTable) -> Iterator[Weight]:
-    """The weights of one mapping of a file."""
-    return (Weight(path, weights.place, name, ref) for name, ref in weights.tensors.items())
-
-
-def _rank(weights: WeightTable) -> int:
-    last = weights.place.rpartition(".")[2]
+def _rank(weights: Sequence[Weight]) -> int:
+    last = weights[0].place.rpartition(".")[2]
     return _MODELS.index(last) if last in _MODELS else len(_MODELS)
 
 

@@ -66,12 +66,8 @@ class _GroupNumbers:
         step = self.number("step")
         return np.float32(step) if self._capturable else step
 
-    def left(self, beta: float) -> Any:
-        """What is left of 1 after so many steps."""
-        return 1 - beta**self.step
-
     def lefts(self, beta: float) -> list[Any]:
-        """The same, as other machines may have rounded a power of float32."""
+        """What is left of 1 after so many steps, as machines may have rounded the power."""
         power = beta**self.step
         if not self._capturable:
             return [1 - power]

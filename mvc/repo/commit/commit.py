@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
+from mvc.adapters.optimizers.trainings import remember
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.state_file import StateFile
 from mvc.errors import (
@@ -268,7 +269,7 @@ def _store_files(
     if reduced:
         _refuse_unknown(request.options.exact, [kept[path] for path in reduced])
     for path, state in states.items():
-        context.trainings.states[path, kept[path].content_id] = state
+        remember(context.trainings.states, (path, kept[path].content_id), state)
     raw_bytes = writer.raw_bytes
     if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files

@@ -19,13 +19,15 @@ from mvc.adapters.optimizers.matching import (
 from mvc.adapters.optimizers.states import (
     FileState,
     ParameterId,
+    Weight,
     file_state,
     has_optimizer,
     parsed_state,
     scalar_contents,
 )
+from mvc.adapters.optimizers.trainings import remember
 from mvc.adapters.optimizers.units import ContentPlace, Step, Unit, steps, units
-from mvc.adapters.optimizers.weights import Unsure, Weight
+from mvc.adapters.optimizers.weights import Unsure
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData
 from mvc.io.process import without_collector
@@ -86,7 +88,7 @@ def _stored(context: Context, entry: FileEntry) -> FileState:
         read = in_memory(context.store.recovery, entry, first.values())
         scalars = {i: bytes(read[first[entry.contents[i].id]]) for i in small}
     state = file_state(entry.path, entry, skeleton, scalars)
-    context.trainings.states[entry.path, entry.content_id] = state
+    remember(context.trainings.states, (entry.path, entry.content_id), state)
     return state
 
 
@@ -111,7 +113,7 @@ def _weights(
                 rest = [each for each in unsure.parameters if each not in seen]
                 weights |= seen | dict(zip(rest, free, strict=False))
         known = {each: weight.key for each, weight in weights.items()}
-        context.trainings.matched[step.key] = known
+        remember(context.trainings.matched, step.key, known)
     return {each: step.newer[key] for each, key in known.items() if key in step.newer}
 
 
