@@ -37,5 +37,5 @@ def open_files() -> list[Path]:
 
 def unindexed(repo: Repository) -> int:
     """How many operations an open repository knows from the journal alone."""
-    snapshot = repo.context.store.snapshot
+    snapshot = repo.handle.store.snapshot
     return snapshot.position.sequence - snapshot.indexed.sequence

@@ -10,7 +10,7 @@ from mvc.store.index.index import Index
 
 def open_index(repo: Repository) -> Index | None:
     """The index that an open repository reads; None where it reads the journal alone."""
-    lent = repo.context.store.snapshot._index.lent
+    lent = repo.handle.store.snapshot._index.lent
     return None if lent is None else lent.index
 
 

@@ -9,11 +9,11 @@ from mvc.maintenance.rewrite_plan import (
     retry_on_rewrite,
     rewrite,
 )
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.store.journal.entries import Entry
 
 
-def move_every_pack(context: Context) -> None:
+def move_every_pack(context: Handle) -> None:
     """Done again while other operations rewrite the repository."""
     store, policy = context.store, encoding_policy(context.config)
 

@@ -76,7 +76,7 @@ def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> People:
 def rewrite(root: Path, edit: Callable[[list[Entry]], Iterable[Entry]]) -> None:
     """Writes the journal anew, as one would who has the disk and knows the format."""
     with Repository.open(root) as repo:
-        entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
+        entries = [recorded.entry for recorded in repo.handle.store.snapshot.entries()]
     data, at = b"", GENESIS
     for entry in edit(entries):
         frames, at = encode_entry(entry, at)

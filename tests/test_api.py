@@ -172,7 +172,7 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert repo.version(first.id).message == "first"
     assert repo.targets() == ["prod"]
     assert [d.target for d in repo.deployments(rev=first.id)] == ["prod"]
-    assert earlier(repo.context, first.entries["model.safetensors"]) == first.id
+    assert earlier(repo.handle.store, first.entries["model.safetensors"]) == first.id
     (entry,) = repo.manifest(first.id).entries
     file = repo.open_file(first.id, entry.path)
     assert file.tensor_bytes(entry.tensors[0]) == np.arange(3).tobytes()
@@ -181,7 +181,7 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert not repo.gaps
     assert repo.config.get("init.branch") == "main"
     chosen = repo.storage.forget(first.id, dry_run=True)
-    assert preview(repo.context, chosen).tensors == 1
+    assert preview(repo.handle.store, repo.handle.config, chosen).tensors == 1
 
 
 def test_a_report_of_versions_without_tensors(repo: mvc.Repository) -> None:

@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from mvc.repo.config import KEYS, Config, set_value, settings, unset_value, user_file
     from mvc.repo.content.compare import FileDiff, TensorDiff
     from mvc.repo.content.relation import Relation
-    from mvc.repo.context import Interrupted
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
+    from mvc.repo.handle import Tuning
     from mvc.repo.history.log import LogEntry, LogOptions
+    from mvc.repo.killed import Interrupted
     from mvc.repo.lookup.availability import Availability, Dropped, Gone, Stored
     from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
     from mvc.repo.lookup.revisions import Rev
-    from mvc.repo.opening import Tuning
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
@@ -174,7 +174,7 @@ _IN = {
     "Gone": "mvc.repo.lookup.availability",
     "History": "mvc.maintenance.overview",
     "Identified": "mvc.repo.worktree.identify",
-    "Interrupted": "mvc.repo.context",
+    "Interrupted": "mvc.repo.killed",
     "KEYS": "mvc.repo.config",
     "LayoutMetrics": "mvc.maintenance.repack.plan",
     "Live": "mvc.repo.statements.live",
@@ -205,7 +205,7 @@ _IN = {
     "TensorDiff": "mvc.repo.content.compare",
     "TensorSpec": "mvc.model.tensor",
     "Transferred": "mvc.remote.transfer",
-    "Tuning": "mvc.repo.opening",
+    "Tuning": "mvc.repo.handle",
     "Undoing": "mvc.repo.oplog.undo",
     "Unsent": "mvc.remote.unsent",
     "VersionFile": "mvc.repo.checkout.reader",

@@ -10,7 +10,7 @@ from pathlib import Path
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.remote.clone import CloneOptions, clone_into
-from mvc.repo.opening import Configure
+from mvc.repo.handle import Configure
 from mvc.types import PathName, Progress
 
 

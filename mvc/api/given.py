@@ -46,11 +46,13 @@ def serve(
     ``sender``: the token or account that is recorded with what it sends, by default the account of
     this process.
     """
-    return FolderTransport(str(repo.root), repo.context, scopes=scopes, sender=sender)
+    return FolderTransport(
+        str(repo.root), repo.handle.store, repo.handle.config, scopes=scopes, sender=sender
+    )
 
 
 def version_with(
     repo: Repository, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
     """The newest stored version that introduced this state at this path; None without one."""
-    return earlier(repo.context, entry, besides=besides)
+    return earlier(repo.handle.store, entry, besides=besides)

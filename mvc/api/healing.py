@@ -14,7 +14,7 @@ from mvc.maintenance.repair.journal import before_opening
 from mvc.maintenance.repair.repair import folder_of
 from mvc.maintenance.report import Repaired
 from mvc.names import FOLDER
-from mvc.repo.opening import Configure
+from mvc.repo.handle import Configure
 from mvc.repo.ownership import refuse_foreign
 from mvc.types import PathName, Progress
 
@@ -53,7 +53,7 @@ def rebuild_index(path: PathName = ".", *, config: Configure | None = None) -> s
     lost = None
     try:
         with Repository.open(path, config=config) as repo:
-            if gap := lost_end(repo.context.fresh()):
+            if gap := lost_end(repo.handle.store.fresh()):
                 lost = f"{gap.told}, and nothing stands behind"
     except HistoryMissing as error:  # the journal is older than the index
         lost = error.message

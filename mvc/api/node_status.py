@@ -77,8 +77,8 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
     A few look-ups for each. Raises UnknownTarget for one of which nothing is on record, DamagedData
     where lost entries may have said more.
     """
-    context = repo.context
-    snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
+    store = repo.handle.store
+    snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
     snapshot.check_gaps(-1, "what nodes serve")
 
     @cache
@@ -110,7 +110,7 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
             )
         )
     if target is not None and not found:
-        check_target(context, target)
+        check_target(store, target)
     return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
 
 

@@ -19,10 +19,9 @@ from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
 from mvc.remote.transports.folder import check_folder
 from mvc.remote.transports.opening import open_transport
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle, open_handle
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
-from mvc.repo.opening import open_context
 from mvc.store.journal.entries import RefValue
 from mvc.types import PathName
 
@@ -61,17 +60,17 @@ class Tracking(Struct, frozen=True):
 class Remotes(Generic[_R]):
     """Names, URLs and options of remotes; ``repo.remotes``."""
 
-    def __init__(self, context: Context, repository: Callable[[Context], _R]) -> None:
-        self.context = context
+    def __init__(self, handle: Handle, repository: Callable[[Handle], _R]) -> None:
+        self._handle, self._store, self._config = handle, handle.store, handle.config
         self._repository = repository
 
     def list(self) -> list[Remote]:
         """Every remote, by name."""
-        return sorted(remotes.remotes(self.context).values(), key=lambda each: each.name)
+        return sorted(remotes.remotes(self._store).values(), key=lambda each: each.name)
 
     def find(self, name: str | None = None) -> Remote:
         """The remote of this name; without one ``origin``, or the only one there is."""
-        return remotes.find_remote(self.context, name)
+        return remotes.find_remote(self._store, name)
 
     def add(
         self, name: str, url: PathName, *, force: bool = False, **options: str | bool
@@ -83,27 +82,27 @@ class Remotes(Generic[_R]):
         bucket RemoteRefused, RemoteUnreachable, NotInstalled.
         """
         made = remotes.remote_of(name, fspath(url), options)
-        made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
+        made = replace(made, url=remotes.normalised(made.url, self._store.fs.cwd()))
         if made.is_bucket:
             from mvc.remote.transports.bucket.transport import check_bucket
 
             check_bucket(made)
-        return remotes.add_remote(self.context, made, force=force)
+        return remotes.add_remote(self._store, made, force=force)
 
     def remove(self, name: str) -> Remote:
         """Forgets a remote and what is known of its refs; versions that came stay until gc."""
-        return remotes.remove_remote(self.context, name)
+        return remotes.remove_remote(self._store, name)
 
     def show(self, name: str | None = None) -> RemoteRefs:
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
-        return refs_of(self.find(name), self.context)
+        return refs_of(self.find(name), self._handle)
 
     def holding(self, commit: CommitId) -> Sequence[str]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
-        snapshot = self.context.fresh()
+        snapshot = self._store.fresh()
         return tuple(
             ref.name
-            for ref in remote_refs(self.context)
+            for ref in remote_refs(self._store)
             if commit in Ancestors(snapshot, [ref.commit])
         )
 
@@ -130,14 +129,14 @@ class Remotes(Generic[_R]):
         """
         remote = self.find(name)
         if (folder := self.folder(name)) is not None:
-            with self._repository(open_context(folder, discover=False)) as opened:
+            with self._repository(open_handle(folder, discover=False)) as opened:
                 return act(opened)
         if remote.is_bucket:
             from mvc.remote.transports.bucket.transport import open_bucket
 
-            with closing(open_bucket(remote, self.context)) as transport:
+            with closing(open_bucket(remote, self._store, self._config)) as transport:
                 run = transport.maintain if changes else transport.inspect
-                done: _T = run(lambda inside: act(self._repository(inside)))
+                done: _T = run(lambda store, config: act(self._repository(Handle(store, config))))
                 return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
@@ -152,36 +151,38 @@ class Remotes(Generic[_R]):
         """
         from mvc.remote.unsent import unsent
 
-        return unsent(self.context, target)
+        return unsent(self._store, target)
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
         """How a branch, by default the current one, stands to that of a remote, without asking.
 
         None if the remote has no such branch, as far as is known.
         """
-        context = self.context
-        name = branch or head(context).branch
-        known = remotes.remotes(context)
+        store = self._store
+        name = branch or head(store).branch
+        known = remotes.remotes(store)
         if name is None or not known:
             return None
         try:
-            found = remotes.find_remote(context, remote)
+            found = remotes.find_remote(store, remote)
         except MvcError:
             return None
-        theirs = context.store.ref(f"{REMOTE}{found.name}/{name}")
-        mine = context.store.ref(BRANCH + name)
+        theirs = store.ref(f"{REMOTE}{found.name}/{name}")
+        mine = store.ref(BRANCH + name)
         if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
             return None
-        ahead, behind = apart(context.fresh(), mine, theirs)
+        ahead, behind = apart(store.fresh(), mine, theirs)
         return Tracking(found.name, name, theirs, ahead, behind=behind)
 
 
-def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
+def refs_of(remote: Remote | str, handle: Handle | None = None) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
-    known = None
-    if context is not None and isinstance(remote, Remote):
-        known = known_place(context, remote, FETCHED)
-    with closing(open_transport(remote, context)) as transport:
+    known, store, config = None, None, None
+    if handle is not None:
+        store, config = handle.store, handle.config
+    if store is not None and isinstance(remote, Remote):
+        known = known_place(store, remote, FETCHED)
+    with closing(open_transport(remote, store, config)) as transport:
         answer = transport.head()
     another = None
     if isinstance(remote, Remote):

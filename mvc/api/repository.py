@@ -28,14 +28,14 @@ from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import queries, recording, refs
 from mvc.repo.config import Config, load_config
-from mvc.repo.context import Context, Interrupted
+from mvc.repo.handle import Configure, Handle, Tuning, check_absent, open_handle
 from mvc.repo.hook import announcing
+from mvc.repo.killed import Interrupted
 from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.availability import Gone
 from mvc.repo.lookup.refs import RefKind
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.opening import Configure, Tuning, check_absent, open_context
 from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
 from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
@@ -89,13 +89,14 @@ class Repository(Unpicklable):
     maintenance, ``recipes`` how versions were trained.
     """
 
-    def __init__(self, context: Context) -> None:
-        if not isinstance(context, Context):
+    def __init__(self, handle: Handle) -> None:
+        if not isinstance(handle, Handle):
             raise WrongUsage(
                 "a repository is not opened by its constructor",
                 hint="mvc.Repository.open(PATH) opens one, mvc.Repository.init(PATH) makes one",
             )
-        self.context = context
+        self.handle = handle
+        self._store, self._config, self._recent = handle.store, handle.config, handle.recent
         self._closing: dict[Callable[[], object], None] = {}
 
     # -- opening -------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Repository(Unpicklable):
             create(files, time, root, name, config=first, shared=shared)
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)
-        queries.note(repo.context, ())
+        queries.note(repo.handle.store, ())
         return repo
 
     @classmethod
@@ -157,10 +158,15 @@ class Repository(Unpicklable):
         Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
         """
         if isinstance(path, Repository):
-            of, discover = path.context, False
-            path, config, fs, clock = of.root, lambda _: of.config, of.store.fs, of.store.clock
+            of, discover = path.handle, False
+            path, config, fs, clock = (
+                of.store.root,
+                lambda _: of.config,
+                of.store.fs,
+                of.store.clock,
+            )
         return cls(
-            open_context(path, discover=discover, config=config, fs=fs, clock=clock, tuning=tuning)
+            open_handle(path, discover=discover, config=config, fs=fs, clock=clock, tuning=tuning)
         )
 
     @classmethod
@@ -187,47 +193,47 @@ class Repository(Unpicklable):
     @property
     def closed(self) -> bool:
         """Whether it was closed; what is asked of it then raises WrongUsage."""
-        return self.context.store.closed
+        return self._store.closed
 
     @property
     def root(self) -> Path:
         """The folder that holds ``.mvc``."""
-        return self.context.root
+        return self._store.root
 
     @property
     def config(self) -> Config:
         """The settings in force, with the origin of each."""
-        return self.context.config
+        return self._config
 
     @property
     def interrupted(self) -> Interrupted:
         """What became of checkouts whose process was killed, once this repository was opened."""
-        return self.context.interrupted
+        return self.handle.interrupted
 
     @cached_property
     def storage(self) -> Storage:
         """Figures, check, repair, gc, forget, repack."""
         from mvc.api.storage import Storage
 
-        return Storage(self.context)
+        return Storage(self.handle)
 
     @cached_property
     def remotes(self) -> Remotes[Self]:
         """The repositories that this one pushes to and fetches from."""
         from mvc.api.remotes import Remotes
 
-        return Remotes(self.context, type(self))
+        return Remotes(self.handle, type(self))
 
     @property
     def gaps(self) -> Sequence[Gap]:
         """Entries of the journal that are lost; refs, history and deployments may lack them."""
-        return self.context.store.snapshot.gaps
+        return self._store.snapshot.gaps
 
     def close(self) -> None:
         """Lets go of files and memory. Everything acknowledged is durable already."""
         with ExitStack() as after:
-            after.callback(self.context.store.close)
-            after.callback(self.context.caches.clear)
+            after.callback(self._store.close)
+            after.callback(self._recent.caches.clear)
             for act in self._closing:  # may commit
                 after.callback(act)
             self._closing = {}
@@ -236,7 +242,7 @@ class Repository(Unpicklable):
         """``.mvc/NAME``, a folder for work that is no version yet, such as uploads and parts."""
         from mvc.repo.scratch import scratch
 
-        return scratch(self.context.store, name)
+        return scratch(self._store, name)
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Has ``close`` call ``act`` first, so that what still writes can end.
@@ -341,7 +347,7 @@ class Repository(Unpicklable):
             raise WrongUsage("states names no state")
         if not chosen.allow_empty:
             refuse_empty(given)
-        if every and chosen.branch not in {None, lookup_refs.head(self.context).branch}:
+        if every and chosen.branch not in {None, lookup_refs.head(self._store).branch}:
             raise WrongUsage(
                 "all is for the current branch: it compares files with HEAD", hint="name the files"
             )
@@ -365,18 +371,36 @@ class Repository(Unpicklable):
             if deploy is None:
                 raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
             check_request(request)
-            refuse_protected(self.context, deploy)
+            refuse_protected(self._config, deploy)
             self._sending(chosen.push)
             request = replace(request, deploy=None, deploy_time_ns=None)
-        announce = announcing(self.context, None if chosen.detached else request.deploy)
-        whole, context = deploy is not None and not chosen.anyway, self.context
+        announce = announcing(self._store, None if chosen.detached else request.deploy)
+        whole = deploy is not None and not chosen.anyway
         read = files or FileOptions()
-        act = partial(commit_states, context, given, path, request=request, read=read, whole=whole)
+        act = partial(
+            commit_states,
+            self._store,
+            self._config,
+            self._recent,
+            given=given,
+            path=path,
+            request=request,
+            read=read,
+            whole=whole,
+        )
         if has_files:
             act = partial(
-                commit_files, context, state, given, request=request, read=read, whole=whole
+                commit_files,
+                self._store,
+                self._config,
+                self._recent,
+                paths=state,
+                given=given,
+                request=request,
+                read=read,
+                whole=whole,
             )
-        done = with_states(context, act)
+        done = with_states(self._store, self._config, act)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done if not chosen.push or deploy is None else self._deployed(done, deploy, chosen)
@@ -480,9 +504,9 @@ class Repository(Unpicklable):
         else:
             from mvc.repo.checkout import states
 
-            act = partial(states.load_state, self.context, commit_id, path)
-        done = with_states(self.context, act)
-        queries.note(self.context, [commit_id])
+            act = partial(states.load_state, self._store, commit_id, path)
+        done = with_states(self._store, self._config, act)
+        queries.note(self._store, [commit_id])
         return done
 
     def _write(
@@ -505,15 +529,15 @@ class Repository(Unpicklable):
         if not isinstance(to, str | PathLike):
             if into_folder:
                 raise WrongUsage("a stream takes one file")
-            return export_to(self.context, commit, paths, to, progress=progress)
-        if self.context.store.fs.realpath(Path(to)) != self.root:
+            return export_to(self._store, commit, paths, to, progress=progress)
+        if self._store.fs.realpath(Path(to)) != self.root:
             return export(
-                self.context,
+                self._store,
                 commit,
                 paths,
                 Path(to),
                 options=options,
-                as_folder=names_folder(self.context.store.fs, to),
+                as_folder=names_folder(self._store.fs, to),
             )
         if into_folder:
             raise WrongUsage(
@@ -521,11 +545,11 @@ class Repository(Unpicklable):
             )
         if paths:
             return checkout.restore_paths(
-                self.context, commit, paths, force=force, progress=progress
+                self._store, commit, paths, force=force, progress=progress
             )
-        _, branch = revisions.resolve_ref(self.context, rev) if isinstance(rev, str) else ("", None)
+        _, branch = revisions.resolve_ref(self._store, rev) if isinstance(rev, str) else ("", None)
         to_ = commit if branch is None else branch
-        return checkout.restore_all(self.context, commit, to_, force=force, progress=progress)
+        return checkout.restore_all(self._store, commit, to_, force=force, progress=progress)
 
     def switch(
         self,
@@ -539,10 +563,10 @@ class Repository(Unpicklable):
         """Makes a branch the current one and writes its files."""
         from mvc.repo.checkout import checkout
 
-        done = with_states(self.context, lambda: checkout.switch(
-            self.context, branch, create=create, start=start, force=force, progress=progress
+        done = with_states(self._store, self._config, lambda: checkout.switch(
+            self._store, branch, create=create, start=start, force=force, progress=progress
         ))  # fmt: skip
-        queries.note(self.context, [] if done is None else [done.commit])
+        queries.note(self._store, [] if done is None else [done.commit])
         return done
 
     # -- finding versions --------------------------------------------------------------------
@@ -554,17 +578,17 @@ class Repository(Unpicklable):
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
-            return live.live_at(self.context, self._moment(at), target).commit
-        return revisions.resolve(self.context, "HEAD" if rev is None else rev)
+            return live.live_at(self._store, self._moment(at), target).commit
+        return revisions.resolve(self._store, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
         """A version's commit: author, time, message, metrics, params, parents, Merkle root."""
-        return commits.get(self.context, self.find(rev))
+        return commits.get(self._store.snapshot, self.find(rev))
 
     def manifest(self, rev: Rev = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
-        load = partial(manifests.of_commit, self.context, self.find(rev))
-        return with_states(self.context, load)
+        load = partial(manifests.of_commit, self._store, self.find(rev))
+        return with_states(self._store, self._config, load)
 
     def open_file(self, rev: Rev, path: str, *, counted: bool = True) -> VersionFile:
         """A file of a version, open to read as a binary file; ``tensors`` gives some by key.
@@ -575,9 +599,9 @@ class Repository(Unpicklable):
         from mvc.repo.checkout.reader import open_file
 
         commit = self.find(rev)
-        file = with_states(self.context, lambda: open_file(self.context, commit, path))
+        file = with_states(self._store, self._config, lambda: open_file(self._store, commit, path))
         if counted:
-            queries.note(self.context, [commit])
+            queries.note(self._store, [commit])
         return file
 
     def attachment(self, rev: Rev, name: str) -> Any:
@@ -588,7 +612,9 @@ class Repository(Unpicklable):
         from mvc.repo import attached
 
         commit = self.find(rev)
-        return with_states(self.context, lambda: attached.read(self.context, commit, name))
+        return with_states(
+            self._store, self._config, lambda: attached.read(self._store, commit, name)
+        )
 
     def providing(self, rev: Rev, path: str, file: StateFile) -> AbstractContextManager[None]:
         """While the block runs, the file at ``path`` of a version is read from ``file``.
@@ -597,13 +623,13 @@ class Repository(Unpicklable):
         """
         from mvc.maintenance.weights import providing
 
-        return providing(self.context, self.find(rev), path, file)
+        return providing(self._store, self.find(rev), path, file)
 
     def availability(self, rev: Rev = "HEAD") -> Availability:
         """Whether the state of a version is here, was dropped for a recipe, or is gone."""
-        found = availability.resolve(self.context, self.find(rev))
+        found = availability.resolve(self._store, self.find(rev))
         return (
-            replace(found, way=way_to(self.context, found.commit))
+            replace(found, way=way_to(self._store, found.commit))
             if isinstance(found, Gone)
             else found
         )
@@ -631,7 +657,7 @@ class Repository(Unpicklable):
         from mvc.repo.checkout import versions
 
         found = versions.iter_versions(
-            self.context,
+            self._store,
             since=self._moment(since),
             until=self._moment(until),
             target=target,
@@ -639,9 +665,9 @@ class Repository(Unpicklable):
             path=path,
             keys=keys,
             on_error=on_error,
-            absent=fetch_absent,
+            absent=partial(fetch_absent, self._store, self._config),
         )
-        return queries.counted(self.context, found)
+        return queries.counted(self._store, found)
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -650,7 +676,7 @@ class Repository(Unpicklable):
 
         Without one it is now.
         """
-        now = self.context.store.clock.now_ns()
+        now = self._store.clock.now_ns()
         return now if value is None else moment_of(value, now_ns=now)
 
     def _moment(self, value: Time | None) -> int | None:
@@ -675,7 +701,7 @@ class Repository(Unpicklable):
 
         chosen = options or LogOptions()
         storage = self.storage.by_version()[1] if chosen.prices else None
-        return log(self.context, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
+        return log(self._store, rev, chosen, limit=limit, incomplete=incomplete, storage=storage)
 
     def history(self, since: Time | None = None, until: Time | None = None) -> History:
         """All versions, their names, and what was live from ``since`` to ``until``, read at once.
@@ -684,13 +710,13 @@ class Repository(Unpicklable):
         """
         from mvc.maintenance.overview import history
 
-        return history(self.context, self._moment(since), self._moment(until))
+        return history(self._store, self._moment(since), self._moment(until))
 
     def status(self) -> Status:
         """Which tracked files differ from HEAD, and how."""
         from mvc.repo.worktree import status
 
-        return status.status(self.context)
+        return status.status(self._store)
 
     def diff(
         self,
@@ -704,7 +730,9 @@ class Repository(Unpicklable):
         from mvc.repo.diff import diff
 
         return with_states(
-            self.context, lambda: diff.diff(self.context, a, b, paths, progress=progress)
+            self._store,
+            self._config,
+            lambda: diff.diff(self._store, a, b, paths, progress=progress),
         )
 
     def identify(self, file: PathName | FileEntry) -> list[Identified]:
@@ -712,7 +740,7 @@ class Repository(Unpicklable):
         from mvc.repo.worktree import identify
 
         given = Path(file) if isinstance(file, str | PathLike) else file
-        return identify.identify(self.context, given)
+        return identify.identify(self._store, given)
 
     def nearest(self, path: PathName) -> Nearest | None:
         """The version with most tensors of this file, for a file that no version has.
@@ -722,7 +750,7 @@ class Repository(Unpicklable):
         """
         from mvc.repo.diff.nearest import nearest
 
-        return nearest(self.context, Path(path))
+        return nearest(self._store, Path(path))
 
     def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The name under which a path of the disk is tracked; empty for the root itself.
@@ -731,7 +759,7 @@ class Repository(Unpicklable):
         """
         from mvc.repo.worktree.worktree import tracked_name
 
-        fs = self.context.store.fs
+        fs = self._store.fs
         return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
 
     # -- deployments, refs, paths --------------------------------------------------------------
@@ -758,10 +786,10 @@ class Repository(Unpicklable):
         from mvc.remote.unsent import against
         from mvc.repo.statements import record
 
-        announce, moment = announcing(self.context, target), self._moment(at)
-        done = with_states(self.context, lambda: record.deploy(
-            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
-            against=against(self.context, target), send=self._sending(push),
+        announce, moment = announcing(self._store, target), self._moment(at)
+        done = with_states(self._store, self._config, lambda: record.deploy(
+            self._store, self._config, rev, target, time_ns=moment, reason=reason, sign=sign,
+            anyway=anyway, against=against(self._store, target), send=self._sending(push),
         ))  # fmt: skip
         return announce("deploy", done)
 
@@ -770,7 +798,9 @@ class Repository(Unpicklable):
 
         if not push:
             return None
-        return send_first(self.context, self.remotes.find(None if push is True else push))
+        return send_first(
+            self._store, self._config, self.remotes.find(None if push is True else push)
+        )
 
     def rollback(
         self,
@@ -796,15 +826,15 @@ class Repository(Unpicklable):
         from mvc.remote.unsent import against, apart_from
         from mvc.repo.statements.rollback import rollback
 
-        announce = announcing(self.context, target)
+        announce = announcing(self._store, target)
         if remote is not None:
             self.fetch(remote)
-            there = apart_from(self.context, self.remotes.find(remote), target)
+            there = apart_from(self._store, self.remotes.find(remote), target)
         else:
-            there = against(self.context, target)
-        done = with_states(self.context, lambda: rollback(
-            self.context, target, steps=steps, to=to, reason=reason, sign=sign, anyway=anyway,
-            against=there, send=self._sending(push if remote is None else remote),
+            there = against(self._store, target)
+        done = with_states(self._store, self._config, lambda: rollback(
+            self._store, self._config, target, steps=steps, to=to, reason=reason, sign=sign,
+            anyway=anyway, against=there, send=self._sending(push if remote is None else remote),
         ))  # fmt: skip
         announce("rollback", done)
         return done
@@ -829,10 +859,10 @@ class Repository(Unpicklable):
         from mvc.remote.unsent import against
         from mvc.repo.statements import record
 
-        announce, moment = announcing(self.context, target), self._moment(at)
+        announce, moment = announcing(self._store, target), self._moment(at)
         done = record.retract(
-            self.context, rev, target, moment, reason=reason, sign=sign, anyway=anyway,
-            against=against(self.context, target), send=self._sending(push),
+            self._store, self._config, rev, target, time_ns=moment, reason=reason, sign=sign,
+            anyway=anyway, against=against(self._store, target), send=self._sending(push),
         )  # fmt: skip
         return announce("retract", done)
 
@@ -854,10 +884,10 @@ class Repository(Unpicklable):
         from mvc.repo.statements import signatures
 
         if isinstance(of, Deployed):
-            return signatures.of_deployment(self.context, of)
+            return signatures.of_deployment(self._store, of)
         if isinstance(of, CommitId):
-            return signatures.of_version(self.context, of)
-        return signatures.verify(self.context, of, since=self._moment(since))
+            return signatures.of_version(self._store, of)
+        return signatures.verify(self._store, of, since=self._moment(since))
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
@@ -871,10 +901,10 @@ class Repository(Unpicklable):
         Raises UnknownTarget, and NoDeployment if nothing was live there.
         """
         if target is None:
-            return live.all_live(self.context, self._moment(at))
+            return live.all_live(self._store, self._moment(at))
         if not isinstance(target, str):
             raise WrongUsage("a target is a text", hint="the moment is at=...")
-        return live.live(self.context, target, self._moment(at))
+        return live.live(self._store, target, self._moment(at))
 
     def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
         """Everything that was live on a target, or on any, in an interval, oldest first.
@@ -882,7 +912,7 @@ class Repository(Unpicklable):
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
         UnknownTarget, and WrongUsage if ``until`` is before ``since``.
         """
-        return live.live_between(self.context, self.time(since), self.time(until), target)
+        return live.live_between(self._store, self.time(since), self.time(until), target)
 
     def deployments(
         self,
@@ -897,9 +927,9 @@ class Repository(Unpicklable):
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
         if rev is not None:
-            found = live.of_commit(self.context.fresh(), self.find(rev), incomplete)
+            found = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
             return Deployments(each for each in found if target in {None, each.target})
-        return live.list_deployments(self.context, target, incomplete=incomplete)
+        return live.list_deployments(self._store, target, incomplete=incomplete)
 
     def annotate(
         self,
@@ -914,16 +944,18 @@ class Repository(Unpicklable):
         ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
         Raises UnknownRevision, InvalidName, WrongUsage.
         """
-        return annotate(self.context, rev, metrics=metrics or {}, params=params or {}, note=note)
+        return annotate(
+            self._store, self._config, rev, metrics=metrics or {}, params=params or {}, note=note
+        )
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
         """What was found out about a version later, in order, without what was undone."""
         commit = self.find(rev)
-        return Annotations(self.context.fresh()).of(commit)
+        return Annotations(self._store.fresh()).of(commit)
 
     def targets(self) -> list[str]:
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""
-        return live.targets(self.context)
+        return live.targets(self._store)
 
     def head(self, branch: str | None = None, *, if_known: bool = False) -> Head:
         """The current branch, None if HEAD is detached, and its commit, None before the first.
@@ -933,8 +965,8 @@ class Repository(Unpicklable):
         are None.
         """
         if if_known:
-            return lookup_refs.head_if_known(self.context)
-        return lookup_refs.tip(self.context, branch)
+            return lookup_refs.head_if_known(self._store)
+        return lookup_refs.tip(self._store, branch)
 
     def recording(
         self,
@@ -953,15 +985,15 @@ class Repository(Unpicklable):
         """
         from mvc.repo.statements.protection import RecordingNotice
 
-        at = lookup_refs.tip(self.context, branch, new=new_branch)
-        return RecordingNotice(self.context, at.branch, target, alone=alone)
+        at = lookup_refs.tip(self._store, branch, new=new_branch)
+        return RecordingNotice(self._store, self._config, at.branch, target, alone=alone)
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
         """The process of a training on this machine; None without one.
 
         It records on ``branch`` now, or on a detached HEAD, or it deploys to ``target``.
         """
-        return recording.recorder(self.context, branch, target)
+        return recording.recorder(self._store, branch, target)
 
     def refs(self, kind: RefKind = "branch", *, remote: str = "") -> list[Ref]:
         """All branches, or tags, with their versions, by name.
@@ -969,19 +1001,19 @@ class Repository(Unpicklable):
         Of the kind ``remote``: where the branches and tags of a remote, or of all, were at the last
         fetch or push, as ``REMOTE/NAME``.
         """
-        return lookup_refs.of_kind(self.context, kind, remote)
+        return lookup_refs.of_kind(self._store, kind, remote)
 
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
-        return refs.create_branch(self.context, name, rev, force=force)
+        return refs.create_branch(self._store, name, rev, force=force)
 
     def tag(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
-        return refs.create_tag(self.context, name, rev, force=force)
+        return refs.create_tag(self._store, name, rev, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
         """Renames a branch, HEAD with it; with ``force`` in place of another one."""
-        refs.rename_branch(self.context, old, new, force)
+        refs.rename_branch(self._store, old, new, force)
 
     def advance(
         self,
@@ -996,7 +1028,7 @@ class Repository(Unpicklable):
         becomes the current one if HEAD has no version yet. Raises RefConflict if a branch is
         elsewhere by now, or a tag has its name, InvalidName, UnknownRevision: then none moves.
         """
-        refs.advance(self.context, moves, operation, first=first)
+        refs.advance(self._store, moves, operation, first=first)
 
     def delete_ref(self, kind: Literal["branch", "tag"], name: str, *, force: bool = False) -> Ref:
         """Deletes a branch or tag; its versions stay until ``gc``.
@@ -1004,8 +1036,8 @@ class Repository(Unpicklable):
         A branch is refused where no other name leads to its tip, unless ``force``.
         """
         if kind == "branch":
-            return refs.delete_branch(self.context, name, force)
-        return refs.delete_tag(self.context, name)
+            return refs.delete_branch(self._store, name, force)
+        return refs.delete_tag(self._store, name)
 
     # -- other repositories --------------------------------------------------------------------
 
@@ -1036,9 +1068,15 @@ class Repository(Unpicklable):
             if states is not None or prune or nodes:
                 raise WrongUsage("the states of some versions are fetched by themselves")
             wanted = [self.find(rev) for rev in versions]
-            return fetch_states(self.context, found, wanted, progress=progress)
+            return fetch_states(self._store, self._config, found, wanted, progress=progress)
         return fetch(
-            self.context, found, states=states, prune=prune, nodes=nodes, progress=progress
+            self._store,
+            self._config,
+            found,
+            states=states,
+            prune=prune,
+            nodes=nodes,
+            progress=progress,
         )
 
     def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
@@ -1049,7 +1087,7 @@ class Repository(Unpicklable):
         """
         from mvc.remote.pull import pull
 
-        return pull(self.context, self.remotes.find(remote), progress=progress)
+        return pull(self._store, self._config, self.remotes.find(remote), progress=progress)
 
     def push(
         self,
@@ -1082,11 +1120,11 @@ class Repository(Unpicklable):
             if refs or every or force or delete or partial or dry_run:
                 raise WrongUsage("the states of some versions are pushed by themselves")
             given = [self.find(rev) for rev in states]
-            return push_states(self.context, found, given, progress=progress)
+            return push_states(self._store, self._config, found, given, progress=progress)
         chosen = PushOptions(
             every=every, force=force, delete=tuple(delete), dry_run=dry_run, partial=partial
         )
-        return push(self.context, found, refs, chosen, progress=progress)
+        return push(self._store, self._config, found, refs, options=chosen, progress=progress)
 
     # -- operations ----------------------------------------------------------------------------
 
@@ -1094,7 +1132,7 @@ class Repository(Unpicklable):
         """Operations on the repository from the newest back."""
         from mvc.repo.oplog import oplog
 
-        return oplog.oplog(self.context, limit)
+        return oplog.oplog(self._store, limit)
 
     def undo(
         self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
@@ -1102,4 +1140,6 @@ class Repository(Unpicklable):
         """Sets back what an operation moved: the newest that did, or the one with ``number``."""
         from mvc.repo.oplog import undo
 
-        return (undo.plan if dry_run else undo.undo)(self.context, number, reason=reason)
+        return (undo.plan if dry_run else undo.undo)(
+            self._store, self._config, number, reason=reason
+        )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mvc.ids import CommitId
 from mvc.model.statement import ReplayProof
 from mvc.repo import queries
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import PathName, Progress, Reason
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Storage:
     """What keeps a repository small, fast and sound; ``repo.storage``."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, handle: Handle) -> None:
+        self._store, self._config = handle.store, handle.config
 
     def stats(self, *, calibrate: bool = False) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times.
@@ -51,32 +51,32 @@ class Storage:
         if calibrate:
             from mvc.store.recovery import rates
 
-            rates.calibrate(self.context.store.fs)
-        return stats.stats(self.context)
+            rates.calibrate(self._store.fs)
+        return stats.stats(self._store, self._config)
 
     def by_version(self) -> tuple[Stats, dict[CommitId, VersionStats]]:
         """As ``stats``, and how each version that is not forgotten is stored, and its price."""
         from mvc.maintenance import stats
 
-        return stats.by_version(self.context)
+        return stats.by_version(self._store, self._config)
 
     def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
         """By path the tensors of a version that are stored as an optimizer's step from another."""
         from mvc.repo.history.log import predicted_tensors
 
-        return predicted_tensors(self.context, resolve(self.context, rev))
+        return predicted_tensors(self._store, resolve(self._store, rev))
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
         from mvc.maintenance.fsck import fsck
 
-        return fsck.fsck(self.context, full=full, progress=progress)
+        return fsck.fsck(self._store, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
         """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
         from mvc.maintenance.fsck.fsck import rebuild_index
 
-        rebuild_index(self.context.store)
+        rebuild_index(self._store)
 
     def backup(self, folder: PathName, *, progress: Progress | None = None) -> BackedUp:
         """Makes a folder a copy of the repository, or brings the copy there up to date.
@@ -87,7 +87,7 @@ class Storage:
         """
         from mvc.maintenance.backup import backup
 
-        return backup(self.context.store, Path(folder), progress=progress)
+        return backup(self._store, Path(folder), progress=progress)
 
     def repair(
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
@@ -95,8 +95,8 @@ class Storage:
         """Heals what another path, the repository in ``other`` or a working file gives back."""
         from mvc.maintenance.repair.repair import folder_of, repair
 
-        source = None if other is None else folder_of(self.context.store.fs, Path(other))
-        return repair(self.context, full=full, other=source, progress=progress)
+        source = None if other is None else folder_of(self._store.fs, Path(other))
+        return repair(self._store, self._config, full=full, other=source, progress=progress)
 
     def gc(
         self,
@@ -115,13 +115,15 @@ class Storage:
         from mvc.maintenance.leftovers import clear_leftovers
         from mvc.repo.interrupted import finish_checkouts
 
-        context, span = self.context, grace_of(self.context, grace)
+        span = grace_of(self._config, grace)
         if dry_run:
-            done = plan_collection(context, grace=span, progress=progress)
+            done = plan_collection(self._store, self._config, grace=span, progress=progress)
         else:
-            finish_checkouts(context)  # one may be about to move HEAD to what would be collected
-            clear_leftovers(context.store)
-            done = collect(context, grace=span, reason=reason, progress=progress)
+            finish_checkouts(
+                self._store
+            )  # one may be about to move HEAD to what would be collected
+            clear_leftovers(self._store)
+            done = collect(self._store, self._config, grace=span, reason=reason, progress=progress)
         return replace(done, grace_seconds=span.total_seconds())
 
     def forget(
@@ -161,9 +163,9 @@ class Storage:
                 unused=unused,
                 unqueried=unqueried,
             )
-            chosen = forget.choose(self.context, named, rules or None)
+            chosen = forget.choose(self._store, named, rules or None)
         if not dry_run:
-            done = forget.forget(self.context, chosen, reason=reason)
+            done = forget.forget(self._store, self._config, chosen, reason=reason)
             chosen = replace(chosen, number=None if done is None else done.sequence)
         return chosen
 
@@ -172,13 +174,15 @@ class Storage:
         from mvc.maintenance.forget import preview
         from mvc.maintenance.gc import grace_of
 
-        return preview(self.context, chosen, grace=grace_of(self.context), progress=progress)
+        return preview(
+            self._store, self._config, chosen, grace=grace_of(self._config), progress=progress
+        )
 
     def receipts(self) -> list[Receipt]:
         """What was forgotten, oldest first: by whom, why, and since when no byte is left of it."""
         from mvc.maintenance.receipts import receipts
 
-        return receipts(self.context.fresh())
+        return receipts(self._store.fresh())
 
     def work_folder(self) -> AbstractContextManager[Path]:
         """A new folder in ``.mvc``, for the length of a block.
@@ -187,11 +191,11 @@ class Storage:
         """
         from mvc.maintenance.leftovers import work_folder
 
-        return work_folder(self.context.store)
+        return work_folder(self._store)
 
     def proofs(self) -> dict[CommitId, ReplayProof]:
         """The versions whose weights a replay on this repository has made again."""
-        return availability.proven_here(self.context)
+        return availability.proven_here(self._store)
 
     def prove(
         self,
@@ -209,8 +213,17 @@ class Storage:
         """
         from mvc.maintenance.weights import prove
 
-        commit = resolve(self.context, rev)
-        prove(self.context, commit, path, file, base=base, seconds=seconds, where=where)
+        commit = resolve(self._store, rev)
+        prove(
+            self._store,
+            self._config,
+            commit,
+            path,
+            file=file,
+            base=base,
+            seconds=seconds,
+            where=where,
+        )
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """What a version, or its file ``path``, costs as it is stored.
@@ -219,7 +232,7 @@ class Storage:
         """
         from mvc.maintenance.weights import cost
 
-        return cost(self.context, resolve(self.context, rev), path, besides)
+        return cost(self._store, resolve(self._store, rev), path, besides)
 
     def drop_weights(
         self, alternatives: Mapping[CommitId, Alternative], *, reason: Reason = ""
@@ -232,7 +245,7 @@ class Storage:
         """
         from mvc.maintenance.weights import drop
 
-        drop(self.context, alternatives, reason=reason)
+        drop(self._store, self._config, alternatives, reason=reason)
 
     def store_weights(self, rev: Rev, file: StateFile | None = None) -> None:
         """Stores weights again that a version dropped: ``file``, or what other versions have.
@@ -241,20 +254,20 @@ class Storage:
         """
         from mvc.maintenance.weights import store
 
-        store(self.context, resolve(self.context, rev), file)
+        store(self._store, self._config, resolve(self._store, rev), file)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
         """The bytes of all packs that each recovery bound would take, and the stored layout."""
         from mvc.maintenance.repack.repack import draw_curve
 
-        return draw_curve(self.context, progress)
+        return draw_curve(self._store, self._config, progress)
 
     def queries(self) -> Queries:
         """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
 
         Raises IoFailed if the notes cannot be read.
         """
-        return queries.queries(self.context)
+        return queries.queries(self._store)
 
     def join_steps(self, *, since: int = 0) -> int:
         """Stores runs of approximate steps (``lc``) together, in less space.
@@ -264,8 +277,8 @@ class Storage:
         """
         from mvc.maintenance.repack.super_steps import join
 
-        newest = self.context.fresh().position.sequence
-        join(self.context, since=since)
+        newest = self._store.fresh().position.sequence
+        join(self._store, self._config, since=since)
         return newest
 
     def repack(
@@ -297,16 +310,19 @@ class Storage:
         from mvc.maintenance.repack.repack import repack
 
         added, removed = (
-            None if revs is None else tuple(resolve(self.context, rev) for rev in revs)
+            None if revs is None else tuple(resolve(self._store, rev) for rev in revs)
             for revs in (add, remove)
         )
         for commit in added or ():
-            if (gone := availability.dropped(self.context, commit)) is not None:
+            if (gone := availability.dropped(self._store, commit)) is not None:
                 raise availability.dropped_error(commit, gone)
         goal = goal_of(
-            self.context, interval=interval, max_recovery=max_recovery, max_size=max_size,
-            add=added, remove=removed, add_queried=add_queried, super_step=super_step,
+            self._store, self._config, interval=interval, max_recovery=max_recovery,
+            max_size=max_size, add=added, remove=removed, add_queried=add_queried,
+            super_step=super_step,
         )  # fmt: skip
         if goal.weight is not None:
             goal = replace(goal, alternatives=alternatives or {})
-        return repack(self.context, goal, dry_run=dry_run, reason=reason, progress=progress)
+        return repack(
+            self._store, self._config, goal, dry_run=dry_run, reason=reason, progress=progress
+        )

@@ -26,7 +26,7 @@ from mvc.maintenance.records import damaged_payloads, records_and_gaps
 from mvc.maintenance.repair.sources import Untouched, folder_of
 from mvc.names import FOLDER, printable
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.opening import COPY
+from mvc.repo.handle import COPY
 from mvc.store.format import FORMAT, read_features, write_features
 from mvc.store.journal.frames import Recorded
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK

@@ -25,7 +25,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.statement import Tombstone
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.history.log import in_range
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import all_in_use, needed_by
@@ -36,6 +36,8 @@ from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.types import Progress
 
 
@@ -67,7 +69,7 @@ class Chosen(Struct, frozen=True):
         return {commit.id: self.named for commit in self.commits}
 
 
-def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
+def choose(store: Store, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
     """The versions that are named, or that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
@@ -75,33 +77,33 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
     that is needed to train another one again, unless a further version has the weights of that one:
     it then has them again. A rule passes over what a version without its weights needs.
     """
-    context.fresh()
+    store.fresh()
     revs = list(revs)
     if bool(revs) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
-        selected = select(context, rules)
-        stay = needed_by(context, {commit.id for commit in selected})
+        selected = select(store, rules)
+        stay = needed_by(store, {commit.id for commit in selected})
         going = _sorted(commit for commit in selected if commit.id not in stay)
-        since = recorded_since(context) if rules.unqueried else None
-        short = too_few(context, rules, going)
+        since = recorded_since(store) if rules.unqueried else None
+        short = too_few(store, rules, going)
         return Chosen(going, rules, short=short, queries_since_ns=since)
-    ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(context, rev))
-    found = [commits.get(context, id_) for id_ in ids]
-    kept = tuple(each.commit for each in check_forgettable(context, found))
-    already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
+    ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(store, rev))
+    found = [commits.get(store.snapshot, id_) for id_ in ids]
+    kept = tuple(each.commit for each in check_forgettable(store, found))
+    already = tuple(commit.id for commit in found if _mark(store.snapshot, commit.id) is True)
     going = _sorted(c for c in found if c.id not in already)
     return Chosen(going, None, already, restored=kept)
 
 
-def _versions(context: Context, rev: Rev) -> list[CommitId]:
+def _versions(store: Store, rev: Rev) -> list[CommitId]:
     """What ``rev`` names; ``A..B``: the versions of B without those of A."""
     if isinstance(rev, str) and ".." in rev:
-        return [commit.id for commit in in_range(context, rev)]
-    return [resolve(context, rev)]
+        return [commit.id for commit in in_range(store, rev)]
+    return [resolve(store, rev)]
 
 
-def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | None:
+def forget(store: Store, config: Config, chosen: Chosen, *, reason: str = "") -> Recorded | None:
     """Forgets the chosen versions; durable on return. None if there is nothing to do.
 
     Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises
@@ -111,8 +113,8 @@ def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | 
         return None
 
     def make() -> Entry:
-        going = _still_going(context, chosen)
-        now, author = context.store.clock.now_ns(), context.author
+        going = _still_going(store, chosen)
+        now, author = store.clock.now_ns(), config.author
         if chosen.rules is not None:
             marks = tuple(StateMark(commit.id, "forgotten") for commit in going)
             note = chosen.rules.text
@@ -121,14 +123,14 @@ def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | 
             Tombstone(subject=each.id, author=author, reason=reason, root=each.root)
             for each in going
         )
-        again = tuple(_kept_by(context, going))
+        again = tuple(_kept_by(store, going))
         return Entry("forget", now, "by name", statements=stones, states=again)
 
     try:
-        done = context.store.publish(make)
+        done = store.publish(make)
     except _NothingLeft:
         return None
-    drop_rows(context, done.entry.forgets)
+    drop_rows(store, done.entry.forgets)
     return done
 
 
@@ -136,33 +138,33 @@ class _NothingLeft(Exception):
     """All chosen versions are needed by now, or forgotten already."""
 
 
-def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
+def _still_going(store: Store, chosen: Chosen) -> list[Commit]:
     """The chosen versions that may still be forgotten; runs under the journal's lock."""
-    going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
+    going = [c for c in chosen.commits if commits.find(store.snapshot, c.id) is not None]
     if chosen.rules is None:
-        _refuse_head(context, going)
-        going = [c for c in going if _mark(context, c.id) is not True]
+        _refuse_head(store, going)
+        going = [c for c in going if _mark(store.snapshot, c.id) is not True]
     else:
-        stay = {*protected(context, chosen.rules), *needed_by(context, {c.id for c in going})}
-        going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
+        stay = {*protected(store, chosen.rules), *needed_by(store, {c.id for c in going})}
+        going = [c for c in going if c.id not in stay and _mark(store.snapshot, c.id) is None]
     if not going:
         raise _NothingLeft
     return going
 
 
-def check_forgettable(context: Context, going: Sequence[Commit]) -> list[StateMark]:
+def check_forgettable(store: Store, going: Sequence[Commit]) -> list[StateMark]:
     """Raises RefConflict for versions that cannot be forgotten by name.
 
     Returns the marks of those that have their weights again because they are.
     """
-    _refuse_head(context, going)
-    return _kept_by(context, going)
+    _refuse_head(store, going)
+    return _kept_by(store, going)
 
 
-def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
-    if context.bare:
+def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
+    if store.bare:
         return
-    at = refs.head(context)
+    at = refs.head(store)
     if at.commit is not None and any(commit.id == at.commit for commit in going):
         raise RefConflict(
             f"HEAD stands on {at.commit.short}: its state is that of the working files",
@@ -170,16 +172,16 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
         )
 
 
-def _kept_by(context: Context, going: Iterable[Commit]) -> list[StateMark]:
+def _kept_by(store: Store, going: Iterable[Commit]) -> list[StateMark]:
     """Marks of versions that these are needed to train again, and whose weights another one has.
 
     Raises RefConflict for one whose weights no other has.
     """
     found: dict[CommitId, StateMark] = {}
     ids = {commit.id for commit in going}
-    for id_, holder in needed_by(context, ids).items():
-        gone = availability.dropped(context, holder)
-        if gone is None or not _another_has(context, gone, ids):
+    for id_, holder in needed_by(store, ids).items():
+        gone = availability.dropped(store, holder)
+        if gone is None or not _another_has(store, gone, ids):
             raise RefConflict(
                 f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
                 hint=f"'mvc retrain {holder.short} --trust-code' stores them again first",
@@ -188,20 +190,20 @@ def _kept_by(context: Context, going: Iterable[Commit]) -> list[StateMark]:
     return list(found.values())
 
 
-def _another_has(context: Context, gone: availability.Dropped, going: set[CommitId]) -> bool:
+def _another_has(store: Store, gone: availability.Dropped, going: set[CommitId]) -> bool:
     """Whether a version that stays has these weights, too, and has not given them up."""
-    entry = manifests.of_commit(context, gone.commit).by_path.get(gone.path)
+    entry = manifests.of_commit(store, gone.commit).by_path.get(gone.path)
     if entry is None or not gone.stored:
         return False
-    for id_, path in holders(context, entry):
-        if id_ not in {gone.commit, *going} and not availability.dropped(context, id_, path):
+    for id_, path in holders(store, entry):
+        if id_ not in {gone.commit, *going} and not availability.dropped(store, id_, path):
             return True
     return False
 
 
-def _mark(context: Context, id_: CommitId) -> bool | None:
+def _mark(snapshot: Snapshot, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    mark = availability.gone(context.store.snapshot, id_)
+    mark = availability.gone(snapshot, id_)
     return None if mark is None else mark.named
 
 
@@ -229,7 +231,8 @@ class ForgetPreview(Struct, frozen=True):
 
 
 def preview(
-    context: Context,
+    store: Store,
+    config: Config,
     chosen: Chosen,
     *,
     grace: timedelta = DEFAULT_GRACE,
@@ -237,14 +240,13 @@ def preview(
 ) -> ForgetPreview:
     """Reads every manifest, and samples the tensors that would be encoded again. Raises Busy."""
     return retry_on_rewrite(
-        context.store.snapshot, lambda: _preview(context, chosen, grace, progress)
+        store.snapshot, lambda: _preview(store, config, chosen, grace, progress=progress)
     )
 
 
 def _preview(
-    context: Context, chosen: Chosen, grace: timedelta, progress: Progress | None
+    store: Store, config: Config, chosen: Chosen, grace: timedelta, progress: Progress | None
 ) -> ForgetPreview:
-    store = context.store
     found = read(store, progress)
     going, kept = _Objects(), _Objects()
     dropped = found.history.given_up(commit.id for commit in chosen.commits)
@@ -256,7 +258,7 @@ def _preview(
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     with suppress(DamagedData):
-        cutoff, in_use = cutoff_of(store.now_ns(), grace), all_in_use(context)
+        cutoff, in_use = cutoff_of(store.now_ns(), grace), all_in_use(store)
         reach = reachable(found, cutoff, forget=chosen.marks, in_use=in_use)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
@@ -265,13 +267,11 @@ def _preview(
         for manifest_id in reach.manifests:
             kept.add(found.contents.load(manifest_id), dropped.get(manifest_id, ()))
         found.refuse_damage()
-        plan, _ = plan_deletion(
-            store, encoding_policy(context.config), found, reach, disk=store.disk_use()
-        )
+        plan, _ = plan_deletion(store, encoding_policy(config), found, reach, disk=store.disk_use())
         collection = plan.summary
-    if context.fresh().generation != found.generation:
+    if store.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
-    live = live_now(context, reports=True)
+    live = live_now(store, reports=True)
     return ForgetPreview(
         tensors=len(going.tensors - kept.tensors),
         shared=len(going.tensors & kept.tensors),

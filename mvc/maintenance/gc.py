@@ -19,7 +19,7 @@ from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import StorageGraph, read
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup.availability import all_in_use
 from mvc.repo.queries import drop_rows
 from mvc.store.journal.entries import Entry, StateMark
@@ -35,13 +35,13 @@ DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
 
 
-def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
+def grace_of(config: Config, given: timedelta | str | None = None) -> timedelta:
     """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
 
     None takes the setting ``gc.grace_days``. Raises WrongUsage for anything else.
     """
     if given is None:
-        return timedelta(days=float(context.config.get("gc.grace_days")))
+        return timedelta(days=float(config.get("gc.grace_days")))
     if isinstance(given, str):
         try:
             seconds = 0.0 if given.strip() == "0" else parse_duration(given)
@@ -54,16 +54,21 @@ def grace_of(context: Context, given: timedelta | str | None = None) -> timedelt
 
 
 def plan_collection(
-    context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
+    store: Store,
+    config: Config,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    progress: Progress | None = None,
 ) -> Collection:
     """What ``collect`` would do now. Raises Busy, and DamagedData if the repository is damaged."""
-    store, policy = context.store, encoding_policy(context.config)
-    plan, _ = retry_on_rewrite(store.snapshot, lambda: _plan_now(context, policy, grace, progress))
+    policy = encoding_policy(config)
+    plan, _ = retry_on_rewrite(store.snapshot, lambda: _plan_now(store, policy, grace, progress))
     return plan.summary
 
 
 def collect(
-    context: Context,
+    store: Store,
+    config: Config,
     *,
     grace: timedelta = DEFAULT_GRACE,
     reason: str = "",
@@ -76,11 +81,11 @@ def collect(
     replaced: what fails then brings none back. Raises ReadOnly, Busy, and DamagedData if something
     that stays is damaged; then nothing is changed.
     """
-    store, policy, author = context.store, encoding_policy(context.config), context.author
+    policy, author = encoding_policy(config), config.author
     store.check_writable("collected")
 
     def attempt() -> tuple[CollectionPlan, int]:
-        plan, quarantine = _plan_now(context, policy, grace, progress)
+        plan, quarantine = _plan_now(store, policy, grace, progress)
 
         def operation() -> Entry:
             # Before the entry: later collections do not look for what was forgotten before it.
@@ -105,19 +110,18 @@ def collect(
         note = f"of {len(gone)} forgotten states no byte is left"
         marks = tuple(StateMark(id_, "no residue") for id_ in gone)
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author, states=marks))
-    drop_rows(context, {*plan.summary.commits, *plan.reach.forgotten})
+    drop_rows(store, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, freed=freed)
 
 
 def _plan_now(
-    context: Context, policy: Policy, grace: timedelta, progress: Progress | None
+    store: Store, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> tuple[CollectionPlan, list[Path]]:
     """The plan, and the files of the quarantine to delete."""
-    store = context.store
     disk = store.disk_use()  # first: what others write while the graph is read is no garbage
     graph = read(store, progress)
     graph.refuse_damage()
-    reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(context))
+    reach = reachable(graph, cutoff_of(store.now_ns(), grace), in_use=all_in_use(store))
     return plan_deletion(store, policy, graph, reach, disk=disk)
 
 

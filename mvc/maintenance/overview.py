@@ -9,11 +9,11 @@ from msgspec import Struct
 from mvc.ids import CommitId
 from mvc.maintenance.history import read_versions
 from mvc.model.commit import Commit
-from mvc.repo.context import Context
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup.refs import Head, head_if_known
 from mvc.repo.statements.annotations import Annotations
 from mvc.repo.statements.live import Live, live_between, live_now
+from mvc.store.store import Store
 
 
 class History(Struct, frozen=True):
@@ -39,18 +39,18 @@ class History(Struct, frozen=True):
     params: Mapping[CommitId, Mapping[str, str]]
 
 
-def history(context: Context, since: int | None, until: int | None) -> History:
+def history(store: Store, since: int | None, until: int | None) -> History:
     """See ``Repository.history``; moments in ns since 1970."""
-    head, names = head_if_known(context), names_by_commit(context)
-    now, spans = context.store.clock.now_ns(), dict[str, list[Live]]()
-    record, known = read_versions(context.fresh())  # after the names: it has what they name
+    head, names = head_if_known(store), names_by_commit(store)
+    now, spans = store.clock.now_ns(), dict[str, list[Live]]()
+    record, known = read_versions(store.fresh())  # after the names: it has what they name
     first = -(1 << 63) if since is None else since  # the earliest that can be recorded
-    for live in live_between(context, first, max(first, min(now if until is None else until, now))):
+    for live in live_between(store, first, max(first, min(now if until is None else until, now))):
         spans.setdefault(live.target, []).append(live)
     there = record.reachable()
     reached = [commit for id_, commit in known.items() if record.numbers[id_] in there]
     reached.sort(key=lambda commit: commit.time_ns)
-    annotations = Annotations(context.store.snapshot)
+    annotations = Annotations(store.snapshot)
     values = {commit.id: annotations.values(commit) for commit in reached}
     return History(
         now_ns=now,
@@ -58,7 +58,7 @@ def history(context: Context, since: int | None, until: int | None) -> History:
         versions={commit.id: commit for commit in reached},
         unreached=len(known) - len(reached),
         names=names,
-        live=live_now(context),
+        live=live_now(store),
         spans=spans,
         forgotten=frozenset(record.forgotten.keys() - record.absent),
         absent=frozenset(record.absent),

@@ -18,11 +18,12 @@ from mvc.ids import CommitId
 from mvc.maintenance.history import read_versions
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.context import Context
 from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
 from mvc.repo.statements.annotations import Annotations
 from mvc.repo.statements.live import check_target, live_now, on_target, targets
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import local_zone_minutes
 
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
@@ -102,18 +103,18 @@ class Retention(Struct, frozen=True):
         return " ".join([*said, *(["--unqueried"] if self.unqueried else [])])
 
 
-def select(context: Context, rules: Retention) -> list[Commit]:
+def select(store: Store, rules: Retention) -> list[Commit]:
     """The versions that ``rules`` select for forgetting, in the order of publication.
 
     Versions named by a ref or HEAD, or live on a target now or later, are never selected.
     Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
     for ``unqueried`` where no queries are recorded.
     """
-    versions, metrics = stored_versions(context), Annotations(context.fresh()).metrics
+    versions, metrics = stored_versions(store), Annotations(store.fresh()).metrics
     _check_metrics(versions, rules, metrics)
-    stay = protected(context, rules)
+    stay = protected(store, rules)
     if rules.unqueried:
-        stay |= _older(context, recorded_since(context))
+        stay |= _older(store.snapshot, recorded_since(store))
     if rules.keeps:
         stay |= kept(versions, rules, metrics)
     return [commit for commit in versions if commit.id not in stay]
@@ -130,12 +131,12 @@ class Short(Struct, frozen=True):
     without: tuple[CommitId, ...]
 
 
-def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
+def too_few(store: Store, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
     """The ``best`` rules that keep fewer than they say, if ``going`` has others."""
     if not rules.best:
         return ()
-    versions, going = stored_versions(context), list(going)
-    found, metrics = [], Annotations(context.fresh()).metrics
+    versions, going = stored_versions(store), list(going)
+    found, metrics = [], Annotations(store.fresh()).metrics
     for best in rules.best:
         having = {commit.id for commit in best.measured(versions, metrics)}
         without = tuple(commit.id for commit in going if commit.id not in having)
@@ -176,16 +177,16 @@ def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> s
     return set(islice(newest.values(), count))
 
 
-def stored_versions(context: Context) -> list[Commit]:
+def stored_versions(store: Store) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
-    history, versions = read_versions(context.fresh())
+    history, versions = read_versions(store.fresh())
     stored = history.stored()
     return [commit for id_, commit in versions.items() if id_ in stored]
 
 
-def recorded_since(context: Context) -> int:
+def recorded_since(store: Store) -> int:
     """From when on queries are recorded, in ns since 1970. Raises WrongUsage if none are."""
-    since = queries(context).since_ns
+    since = queries(store).since_ns
     if since is None:
         raise WrongUsage(
             "no query of a version is recorded here, so every version may have been asked for",
@@ -194,33 +195,33 @@ def recorded_since(context: Context) -> int:
     return since
 
 
-def _older(context: Context, since_ns: int) -> set[CommitId]:
+def _older(snapshot: Snapshot, since_ns: int) -> set[CommitId]:
     """The versions published before queries were recorded: nobody knows who asked for them."""
-    entries = (recorded.entry for recorded in context.store.snapshot.entries())
+    entries = (recorded.entry for recorded in snapshot.entries())
     return {c.id for entry in entries if entry.time_ns < since_ns for c in entry.commits}
 
 
-def protected(context: Context, rules: Retention) -> set[CommitId]:
+def protected(store: Store, rules: Retention) -> set[CommitId]:
     """Versions named by refs or HEAD, live on any target now or later, or served by a node now.
 
     With ``unused`` also those of all deployments on that target that are not retracted, with
     ``unqueried`` those that were asked for. Raises UnknownTarget.
     """
-    stay = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
-    at = refs.head(context).commit
+    stay = {ref.commit for ref in (*refs.branches(store), *refs.tags(store))}
+    at = refs.head(store).commit
     if at is not None:
         stay.add(at)
-    now = context.store.now_ns()
-    for target in targets(context):
-        for deployed in on_target(context.store.snapshot, target):
+    now = store.now_ns()
+    for target in targets(store):
+        for deployed in on_target(store.snapshot, target):
             if deployed.time_ns <= now:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
     if rules.unused is not None:
-        check_target(context, rules.unused)
-        found = on_target(context.store.snapshot, rules.unused)
+        check_target(store, rules.unused)
+        found = on_target(store.snapshot, rules.unused)
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
     if rules.unqueried:
-        stay |= queries(context).asked.keys()
-    return stay | live_now(context, reports=True).keys()
+        stay |= queries(store).asked.keys()
+    return stay | live_now(store, reports=True).keys()

@@ -18,7 +18,7 @@ from mvc.maintenance.graph import Contents, Flags, Integers, StorageGraph, colum
 from mvc.maintenance.payloads import decoded
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup.availability import Dropped, all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
@@ -26,6 +26,7 @@ from mvc.store.index.folder import current
 from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
+from mvc.store.store import Store
 from mvc.text import html_table, size
 
 _KINDS = ("full", "delta", "metadata")
@@ -100,28 +101,28 @@ class Stats(Struct, frozen=True):
         return html_table(("", ""), [row for row in rows if row[1]])
 
 
-def stats(context: Context) -> Stats:
+def stats(store: Store, config: Config) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return retry_on_rewrite(context.store.snapshot, lambda: _look(context))[0]
+    return retry_on_rewrite(store.snapshot, lambda: _look(store, config))[0]
 
 
-def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
+def by_version(store: Store, config: Config) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context))
-    return total, held.by_version(context.config.get("store.storage_weight"))
+    total, held = retry_on_rewrite(store.snapshot, lambda: _look(store, config))
+    return total, held.by_version(config.get("store.storage_weight"))
 
 
-def _look(context: Context) -> tuple[Stats, _Figures]:
-    snapshot = context.fresh()
-    found = read(context.store)
+def _look(store: Store, config: Config) -> tuple[Stats, _Figures]:
+    snapshot = store.fresh()
+    found = read(store)
     found.refuse_damage()
     history = found.history
     states = history.states()
     for manifest in states.values():
         found.contents.require(manifest)
-    held = _Figures(found, calibrated(context.store.fs), all_dropped(context))
+    held = _Figures(found, calibrated(store.fs), all_dropped(store))
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
-    packs, weight = sum(stored.values()), context.config.get("store.storage_weight")
+    packs, weight = sum(stored.values()), config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total, kinds = sum(stored.values()), held.kinds()
     count, absent = len(set(history.published)), len(history.absent)
@@ -142,11 +143,11 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
         recovery_worst_commit=None if worst is None else list(states)[worst],
         deployments=history.deployments,
         targets=len(history.targets),
-        branches=len(branches(context)),
-        tags=len(tags(context)),
+        branches=len(branches(store)),
+        tags=len(tags(store)),
         forgotten=count - len(states) - absent,
         absent=absent,
-        predicted=_predictions(context, found),
+        predicted=_predictions(store, config, found),
         dropped=len(states) - len(timed),
         kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
         price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),
@@ -159,7 +160,7 @@ def _predicted_rows(found: StorageGraph) -> Integers:
     return np.flatnonzero(found.sound & np.isin(column(found.forms), kinds))
 
 
-def _predictions(context: Context, found: StorageGraph) -> Predictions | None:
+def _predictions(store: Store, config: Config, found: StorageGraph) -> Predictions | None:
     rows = _predicted_rows(found)
     if not len(rows):
         return None
@@ -172,7 +173,7 @@ def _predictions(context: Context, found: StorageGraph) -> Predictions | None:
     for rule, same in by_rule.items():
         ends = np.cumsum(sizes[same], dtype=np.int64)
         tried = [same[i] for i in _spread(ends)]
-        known = [each for row in tried if (each := _as_delta(context, found, row, rule))]
+        known = [each for row in tried if (each := _as_delta(store, config, found, row, rule=rule))]
         if known:
             raw = int(ends[-1])
             saved += raw * sum(known) / len(known) - int(payloads[same].sum())
@@ -193,14 +194,16 @@ def _spread(ends: Integers) -> list[int]:
     return [int(place) for place in np.searchsorted(ends, middles, side="right")]
 
 
-def _as_delta(context: Context, found: StorageGraph, row: int, rule: str) -> float | None:
+def _as_delta(
+    store: Store, config: Config, found: StorageGraph, row: int, rule: str
+) -> float | None:
     """The share of its raw bytes that a predicted piece would take as a delta from its base."""
-    coding, dtype, recovery = found.coding(row), rule.rpartition(":")[2], context.store.recovery
+    coding, dtype, recovery = found.coding(row), rule.rpartition(":")[2], store.recovery
     start = coding.member.start
     spec = TensorSpec(dtype, ((start + coding.member.nbytes) // TensorSpec(dtype, ()).nbytes,))
     blob, base = (coding.member.id, spec), (coding.base or b"", spec)
     with suppress(MvcError):
-        return sampled(recovery, encoding_policy(context.config), blob, base, start=start).share
+        return sampled(recovery, encoding_policy(config), blob, base, start=start).share
     return None
 
 

@@ -20,13 +20,15 @@ from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.repo.commit.commit import store_file
+from mvc.repo.config import Config
 from mvc.repo.content.contents import write_file
 from mvc.repo.content.predecessors import BaseFinder
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.store.writing.content_writer import ContentWriter
 
 
@@ -50,17 +52,15 @@ class Cost(Struct, frozen=True):
     nbytes: int
 
 
-def cost(
-    context: Context, commit: CommitId, path: str | None, besides: CommitId | None = None
-) -> Cost:
+def cost(store: Store, commit: CommitId, path: str | None, besides: CommitId | None = None) -> Cost:
     """The cost of a version, or of its file ``path``, without the bytes that ``besides`` has."""
-    graph, rates, walks, stored = context.store.graph, context.store.rates, [], 0
+    graph, rates, walks, stored = store.graph, store.rates, [], 0
     there = {
         content.id
-        for entry in manifests.of_commit(context, besides).entries
+        for entry in manifests.of_commit(store, besides).entries
         for content in entry.contents
     }
-    entries = manifests.of_commit(context, commit).entries
+    entries = manifests.of_commit(store, commit).entries
     files = [entry for entry in entries if path in (None, entry.path)]
     for content in {content.id: content for entry in files for content in entry.contents}.values():
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
@@ -73,7 +73,8 @@ def cost(
 
 
 def prove(
-    context: Context,
+    store: Store,
+    config: Config,
     commit: CommitId,
     path: str,
     file: StateFile,
@@ -86,23 +87,21 @@ def prove(
 
     Nothing where the repository cannot be written. Raises DamagedData if it has another state.
     """
-    _check_same(file, _file(context, commit, path))
-    if context.store.writable:
+    _check_same(file, _file(store, commit, path))
+    if store.writable:
         proof = availability.new_proof(
-            context, commit, path, base=base, seconds=seconds, where=where
+            config, commit, path, base=base, seconds=seconds, where=where
         )
-        context.store.publish(
-            lambda: Entry("prove", context.store.clock.now_ns(), where, statements=(proof,))
-        )
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=(proof,)))
 
 
 def providing(
-    context: Context, commit: CommitId, path: str, file: StateFile
+    store: Store, commit: CommitId, path: str, file: StateFile
 ) -> AbstractContextManager[None]:
     """While the block runs, the file at ``path`` of a version is read from ``file``."""
-    _check_same(file, _file(context, commit, path))
+    _check_same(file, _file(store, commit, path))
     contents = {bytes(tensor.id): file.tensor_bytes(tensor) for tensor in file.entry.tensors}
-    return context.store.with_made(contents)
+    return store.with_made(contents)
 
 
 def _check_same(file: StateFile, entry: FileEntry) -> None:
@@ -113,23 +112,23 @@ def _check_same(file: StateFile, entry: FileEntry) -> None:
 # -- dropping ----------------------------------------------------------------------------------
 
 
-def is_proven(context: Context, commit: CommitId, alternative: Alternative) -> bool:
+def is_proven(snapshot: Snapshot, commit: CommitId, alternative: Alternative) -> bool:
     """Whether a replay on this repository made these weights of a version that carries a recipe.
 
     A base that the version does not need does not count: it could be forgotten, or be made from
     the version itself.
     """
-    known = commits.find(context.store.snapshot, commit)
+    known = commits.find(snapshot, commit)
     return (
         known is not None
         and bool(known[1].attached)
         and alternative.base in known[1].needs
-        and availability.proof(context, commit, alternative.path) is not None
+        and availability.proof(snapshot, commit, alternative.path) is not None
     )
 
 
 def drop(
-    context: Context, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
+    store: Store, config: Config, alternatives: Mapping[CommitId, Alternative], *, reason: str = ""
 ) -> None:
     """Drops the weights that the alternatives of these versions make; durable on return.
 
@@ -139,54 +138,54 @@ def drop(
     """
     if not alternatives:
         return
-    context.fresh()
+    store.fresh()
     needed = dict[tuple[CommitId, str], FileEntry]()
     for commit, each in alternatives.items():
-        carried = manifests.of_commit(context, commit).attached
+        carried = manifests.of_commit(store, commit).attached
         for version, path in (*((commit, entry.path) for entry in carried), *each.needs):
-            needed[version, path] = _file(context, version, path)
-        if not is_proven(context, commit, each):
+            needed[version, path] = _file(store, version, path)
+        if not is_proven(store.snapshot, commit, each):
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"'mvc retrain {commit.short} --trust-code' proves it, or "
                 f"mvc.retrain(repo, {commit.short!r}, trust=True)",
             )
-    generation = context.store.graph.generation
-    _check_whole(context, needed)
+    generation = store.graph.generation
+    _check_whole(store, needed)
 
     def make() -> Entry:
         going = {
             id_: each
             for id_, each in alternatives.items()
-            if availability.dropped(context, id_) is None
+            if availability.dropped(store, id_) is None
         }
         if not going:
             raise _NothingToDo
         for version in {*going, *(version for version, _ in needed)}:
-            availability.check_kept(context, version)
-        if context.store.graph.was_rewritten(generation):
+            availability.check_kept(store, version)
+        if store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
-                gone = availability.dropped(context, version, path)
-                if gone is None and not availability.is_stored(context, entry):
+                gone = availability.dropped(store, version, path)
+                if gone is None and not availability.is_stored(store, entry):
                     raise _incomplete(version, path, "it was collected meanwhile")
         return Entry(
             "drop-weights",
-            context.store.clock.now_ns(),
-            author=context.author,
+            store.clock.now_ns(),
+            author=config.author,
             reason=reason,
             states=tuple(StateMark(id_, "dropped", each.path) for id_, each in going.items()),
         )
 
     with suppress(_NothingToDo):
-        context.store.publish(make)
+        store.publish(make)
 
 
 class _NothingToDo(Exception):
     """The weights were dropped already."""
 
 
-def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
-    for entry in manifests.of_commit(context, commit).all_entries:
+def _file(store: Store, commit: CommitId, path: str) -> FileEntry:
+    for entry in manifests.of_commit(store, commit).all_entries:
         if entry.path == path:
             return entry
     raise DamagedData(
@@ -195,12 +194,12 @@ def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
     )
 
 
-def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
+def _check_whole(store: Store, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
     """Reads every byte of these files. Raises DamagedData, which names one that is not whole."""
     for (version, path), entry in needed.items():
         try:
-            context.store.recovery.manifest(commits.get(context, version).manifest)
-            write_file(context.store.recovery, entry, lambda _at, _data: None)
+            store.recovery.manifest(commits.get(store.snapshot, version).manifest)
+            write_file(store.recovery, entry, lambda _at, _data: None)
         except DamagedData as error:
             raise _incomplete(version, path, error.message) from error
 
@@ -215,19 +214,19 @@ def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
 # -- storing again -----------------------------------------------------------------------------
 
 
-def store(context: Context, commit: CommitId, file: StateFile | None) -> None:
+def store(store: Store, config: Config, commit: CommitId, file: StateFile | None) -> None:
     """Stores dropped weights again, in full: ``file``, or (None) those that are still stored.
 
     Nothing is done if they were not dropped. Raises WeightsDropped if nothing leads to them, and
     DamagedData if the file has another state.
     """
-    gone = availability.dropped(context, commit)
+    gone = availability.dropped(store, commit)
     if gone is None:
         return
-    entry, mark = _file(context, commit, gone.path), StateMark(commit, "stored", gone.path)
+    entry, mark = _file(store, commit, gone.path), StateMark(commit, "stored", gone.path)
     if file is not None:
         _check_same(file, entry)
-    store, policy = context.store, replace(encoding_policy(context.config), reset=True)
+    policy = replace(encoding_policy(config), reset=True)
 
     def attempt() -> None:
         store.snapshot.refresh()
@@ -241,9 +240,9 @@ def store(context: Context, commit: CommitId, file: StateFile | None) -> None:
             def make() -> Entry:
                 if store.graph.was_rewritten(generation):
                     raise ConcurrentRewrite
-                if file is None and not availability.is_stored(context, entry):
+                if file is None and not availability.is_stored(store, entry):
                     raise availability.dropped_error(commit, gone)
-                now, author = store.clock.now_ns(), context.author
+                now, author = store.clock.now_ns(), config.author
                 return Entry("restore-weights", now, author=author, states=(mark,), regions=regions)
 
             store.publish(make, release=packs.close)

@@ -47,11 +47,10 @@ from mvc.remote.transport import RemoteHead, Wanted
 from mvc.remote.transports.folder import check_folder
 from mvc.remote.transports.opening import open_transport
 from mvc.repo.checkout.checkout import Restored, restore_all
-from mvc.repo.context import Context
+from mvc.repo.handle import Configure, Handle, open_handle
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
-from mvc.repo.opening import Configure, open_context
 from mvc.store.journal.entries import Entry, RefChange, RefValue
-from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, Store, create
 from mvc.types import Progress
 
 BESIDE = ".mvc-clone"
@@ -131,12 +130,12 @@ def clone_into(
             fetched = _build(beside, remote, chosen, config=config, progress=progress)
             fs.replace(beside / FOLDER, place / FOLDER)
             fs.sync_dir(place)
-        with _opened(place, FileSystem(), config) as context:
-            at, restored = head(context), None
-            if at.commit is not None and not context.bare:
+        with _opened(place, FileSystem(), config) as handle:
+            at, restored = head(handle.store), None
+            if at.commit is not None and not handle.store.bare:
                 with suppress(StateForgotten, WeightsDropped):  # they did not come along
                     restored = restore_all(
-                        context, at.commit, at.branch or at.commit, progress=progress
+                        handle.store, at.commit, at.branch or at.commit, progress=progress
                     )
     return Cloned(
         place, fetched or Transferred(remote.name, ()), at.branch, at.commit, restored=restored
@@ -191,10 +190,10 @@ def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
 
 
 @contextmanager
-def _opened(place: Path, fs: FileSystem, config: Configure | None) -> Iterator[Context]:
-    context = open_context(place, discover=False, config=config, fs=fs)
-    with closing(context.store):
-        yield context
+def _opened(place: Path, fs: FileSystem, config: Configure | None) -> Iterator[Handle]:
+    handle = open_handle(place, discover=False, config=config, fs=fs)
+    with closing(handle.store):
+        yield handle
 
 
 def _build(
@@ -210,11 +209,11 @@ def _build(
     if fs.stat(beside / FOLDER) is None:
         first = BARE_CONFIG if options.bare else FIRST_CONFIG
         create(fs, Clock(), beside, "main", config=first)
-    with _opened(beside, fs, config) as context:
-        add_remote(context, remote, force=True)
-        with closing(open_transport(remote, context)) as transport:
+    with _opened(beside, fs, config) as handle:
+        add_remote(handle.store, remote, force=True)
+        with closing(open_transport(remote, handle.store, handle.config)) as transport:
             import_module("mvc.remote.receiving.receiver")  # while the other end of ssh starts
-            before = ask(transport, context, remote)
+            before = ask(transport, handle.store, remote)
             there = before.head
             if remote.is_bucket and not there.identity:
                 raise NotARepository(
@@ -224,14 +223,14 @@ def _build(
                 )
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, transport, before,
+                handle.store, handle.config, remote, transport, before=before,
                 wanted=Wanted(states=states_of(options.states), reports=remote.nodes),
                 progress=progress,
             )  # fmt: skip
-        _begin(context, remote, to, options)
-        end, tips = place_of(context.fresh()), tuple(map(bytes, tips_of(there.refs)))
+        _begin(handle.store, remote, to, options)
+        end, tips = place_of(handle.store.fresh()), tuple(map(bytes, tips_of(there.refs)))
         keep_place(
-            context, remote, PUSHED, KnownPlace(there.identity, end, tips, there=there.place)
+            handle.store, remote, PUSHED, KnownPlace(there.identity, end, tips, there=there.place)
         )
     fs.flush(beside / FOLDER)
     return done
@@ -252,21 +251,21 @@ def _current(there: RemoteHead, remote: Remote, options: CloneOptions) -> RefVal
     return options.branch
 
 
-def _begin(context: Context, remote: Remote, to: RefValue, options: CloneOptions) -> None:
+def _begin(store: Store, remote: Remote, to: RefValue, options: CloneOptions) -> None:
     """Makes the current branch, of a bare repository all branches, and has HEAD lead to it.
 
     Raises HistoryMissing for a HEAD on a version that did not come.
     """
 
     def make() -> Entry:
-        ref = context.store.ref
+        ref = store.ref
         theirs = {f"{BRANCH}{each.name.partition('/')[2]}": each.commit for each in tracked}
         chosen = {n: c for n, c in theirs.items() if options.bare or n == f"{BRANCH}{to}"}
         wanted: dict[str, RefValue] = {**chosen, **({} if to is None else {HEAD: to})}
         changes = [RefChange(n, ref(n), new) for n, new in wanted.items() if ref(n) != new]
-        return Entry("clone", context.store.clock.now_ns(), remote.url, refs=tuple(changes))
+        return Entry("clone", store.clock.now_ns(), remote.url, refs=tuple(changes))
 
-    if isinstance(to, CommitId) and not context.store.has_commit(to):
+    if isinstance(to, CommitId) and not store.has_commit(to):
         raise HistoryMissing(f"HEAD of {remote.url} is on {to.short}, which it does not send")
-    tracked = remote_refs(context, remote.name)
-    context.store.publish(make)
+    tracked = remote_refs(store, remote.name)
+    store.publish(make)

@@ -47,9 +47,10 @@ from mvc.remote.transfer import (
 from mvc.remote.transport import Move, Place, Received, RemoteHead, Slice, Transport, Wanted
 from mvc.remote.transports import waiting as patience
 from mvc.remote.transports.opening import open_transport
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
+from mvc.store.store import Store
 from mvc.types import Progress
 
 IN_VAIN = 10_000
@@ -61,7 +62,8 @@ _NEAR = 64  # versions back in which a state is looked for that a delta may star
 
 
 def fetch(
-    context: Context,
+    store: Store,
+    config: Config,
     remote: Remote,
     *,
     states: str | None = None,
@@ -81,16 +83,17 @@ def fetch(
             "what is fetched needs the name of a remote", hint=f"mvc remote add NAME {remote.url}"
         )
     kinds = states_of(states or remote.states)
-    with closing(open_transport(remote, context)) as transport:
+    with closing(open_transport(remote, store, config)) as transport:
         return fetch_from(
-            context, remote, transport, ask(transport, context, remote),
+            store, config, remote, transport, before=ask(transport, store, remote),
             wanted=Wanted(states=kinds, reports=nodes or remote.nodes),
             prune=prune, progress=progress,
         )  # fmt: skip
 
 
 def fetch_from(
-    context: Context,
+    store: Store,
+    config: Config,
     remote: Remote,
     transport: Transport,
     before: Known,
@@ -103,16 +106,16 @@ def fetch_from(
     head, known = before.head, before.fetched
     check_same(remote, known, head)
     told = before.reports if wanted.reports else known
-    planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
-    work = _Fetch(context, remote, transport, before, progress=progress)
+    planned = [*_planned(store, remote, head), *(_gone(store, remote, head) if prune else ())]
+    work = _Fetch(store, config, remote, transport, before=before, progress=progress)
     place = Place(0, b"") if told is None else told.place
-    buried, after = by_name(context.store.snapshot), place if place.sequence else None
+    buried, after = by_name(store.snapshot), place if place.sequence else None
     if known is not None:
         work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
     if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
         after = None
-    if after != head.place or not _all_here(context, planned):
-        have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
+    if after != head.place or not _all_here(store, planned):
+        have = remote_refs(store, remote.name) or [*branches(store), *tags(store)]
         work.run(
             replace(
                 wanted,
@@ -122,25 +125,26 @@ def fetch_from(
             ),
             [update for update in planned if not _waits(update)],
         )
-    updates = [done for each in planned if (done := _settled(context, remote, each)) is not None]
+    updates = [done for each in planned if (done := _settled(store, remote, each)) is not None]
     work.move(updates)
     now = work.known(work.place or head.place)
     if now != known:
-        keep_place(context, remote, FETCHED, now)
+        keep_place(store, remote, FETCHED, now)
     if wanted.reports and now != told:
-        keep_place(context, remote, REPORTS, now)
-    _note_told(context, remote, before, work)
+        keep_place(store, remote, REPORTS, now)
+    _note_told(store, remote, before, work)
     tally = work.tally
-    forgotten = by_name(context.fresh()) - buried - tally.versions if tally.operations else ()
+    forgotten = by_name(store.fresh()) - buried - tally.versions if tally.operations else ()
     return replace(
         tally.total(updates),
-        forgotten=tuple(id_ for id_ in sorted(forgotten) if context.store.has_commit(id_)),
+        forgotten=tuple(id_ for id_ in sorted(forgotten) if store.has_commit(id_)),
         kept=tuple(map(CommitId, now.kept)),
     )
 
 
 def fetch_states(
-    context: Context,
+    store: Store,
+    config: Config,
     remote: Remote,
     versions: Sequence[CommitId],
     *,
@@ -150,22 +154,22 @@ def fetch_states(
 
     Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
     """
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     asked = tuple(dict.fromkeys(versions))
-    marked = here_again(context, asked, asked=True)
+    marked = here_again(store.snapshot, asked, asked=True)
 
     def lacks(id_: CommitId) -> bool:
-        absent = availability.forgotten(context, id_) is not None
-        return absent or (id_ not in marked and availability.dropped(context, id_) is not None)
+        absent = availability.forgotten(store, id_) is not None
+        return absent or (id_ not in marked and availability.dropped(store, id_) is not None)
 
     lacking = tuple(filter(lacks, asked))
     if not lacking:
         return Transferred(remote.name, ())
-    with closing(open_transport(remote, context)) as transport:
-        before = ask(transport, context, remote)
+    with closing(open_transport(remote, store, config)) as transport:
+        before = ask(transport, store, remote)
         check_same(remote, before.fetched, before.head)
-        work = _Fetch(context, remote, transport, before, progress=progress)
-        have = frozenset(nearest_kept(context, lacking))
+        work = _Fetch(store, config, remote, transport, before=before, progress=progress)
+        have = frozenset(nearest_kept(store, lacking))
         try:
             work.run(Wanted(again=lacking, have=have, without=by_name(snapshot)), ())
         except StateForgotten as error:
@@ -176,45 +180,45 @@ def fetch_states(
     return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
 
 
-def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId]:
+def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
     """By first parents the nearest ancestor of each whose state is here; not all have one."""
     found = set()
     for id_ in versions:
-        parents = commits.get(context, id_).parents
+        parents = commits.get(store.snapshot, id_).parents
         for _ in range(_NEAR):
             if not parents:
                 break
-            if availability.forgotten(context, parents[0]) is None:
+            if availability.forgotten(store, parents[0]) is None:
                 found.add(parents[0])
                 break
-            parents = commits.get(context, parents[0]).parents
+            parents = commits.get(store.snapshot, parents[0]).parents
     return found
 
 
-def _note_told(context: Context, remote: Remote, before: Known, work: _Fetch) -> None:
+def _note_told(store: Store, remote: Remote, before: Known, work: _Fetch) -> None:
     """Has the next push pass over what this fetch recorded, if all else was pushed ``before``."""
     known, head = before.pushed, before.head
     if known is None or known.place != before.own:
         return
-    tips = [id_ for id_ in tips_of(head.refs) if context.store.has_commit(id_)]
-    if work.tally.versions.issuperset(known.untold(context, tips)):
+    tips = [id_ for id_ in tips_of(head.refs) if store.has_commit(id_)]
+    if work.tally.versions.issuperset(known.untold(store, tips)):
         known = replace(known, tips=tuple(map(bytes, tips)))
-    place, snapshot = known.place, context.fresh()
+    place, snapshot = known.place, store.fresh()
     for recorded in snapshot.entries(begins(snapshot, place)):
         if recorded.sequence not in work.own and told(snapshot, recorded):
             break  # another process recorded it meanwhile
         place = Place(recorded.after.sequence, recorded.after.chain)
     known = replace(known, place=place, there=work.place or head.place)
     if known != before.pushed:
-        keep_place(context, remote, PUSHED, known)
+        keep_place(store, remote, PUSHED, known)
 
 
 # -- refs --------------------------------------------------------------------------------------
 
 
-def _planned(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
+def _planned(store: Store, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
     """What is another here than there; how it differs is known once all versions are here."""
-    ref, own = context.store.ref, f"{REMOTE}{remote.name}/"
+    ref, own = store.ref, f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
             continue
@@ -223,16 +227,16 @@ def _planned(context: Context, remote: Remote, head: RemoteHead) -> Iterator[Ref
         if name.startswith(TAG):
             if ref(name) == new:
                 continue
-            local, change = (name, "new") if _is_free(context, name) else (local, "kept")
+            local, change = (name, "new") if _is_free(store, name) else (local, "kept")
         here = ref(local)
         if here != new:
             old = here if isinstance(here, CommitId) else None
             yield RefUpdate(name, local, old, new, change=change)
 
 
-def _is_free(context: Context, tag: str) -> bool:
+def _is_free(store: Store, tag: str) -> bool:
     """Whether a tag of a remote may be one here: nothing else has its name, or it may move on."""
-    ref, short = context.store.ref, tag.removeprefix(TAG)
+    ref, short = store.ref, tag.removeprefix(TAG)
     if ref(BRANCH + short) is not None or ref(HEAD) == short:
         return False
     return ref(tag) is None or advances(tag)
@@ -243,30 +247,30 @@ def _waits(update: RefUpdate) -> bool:
     return update.local == update.name and update.old is not None
 
 
-def _gone(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
-    for each in remote_refs(context, remote.name):
+def _gone(store: Store, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
+    for each in remote_refs(store, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
             yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
 
 
-def _all_here(context: Context, updates: Iterable[RefUpdate]) -> bool:
-    return all(update.new is None or context.store.has_commit(update.new) for update in updates)
+def _all_here(store: Store, updates: Iterable[RefUpdate]) -> bool:
+    return all(update.new is None or store.has_commit(update.new) for update in updates)
 
 
-def _settled(context: Context, remote: Remote, update: RefUpdate) -> RefUpdate | None:
+def _settled(store: Store, remote: Remote, update: RefUpdate) -> RefUpdate | None:
     """How a ref changes, now that all versions are here; None if it does not."""
     old, new = update.old, update.new
     if update.change != "new" or old is None or new is None:
         return update
-    if leads_to(context, new, old, {}):
+    if leads_to(store.snapshot, new, old, {}):
         return replace(update, change="forward")
     if not _waits(update):
         return replace(update, change="forced")
-    if leads_to(context, old, new, {}):
+    if leads_to(store.snapshot, old, new, {}):
         return None  # the data set has moved on here
     local = f"{REMOTE}{remote.name}/{update.name.removeprefix(TAG)}"
-    here = context.store.ref(local)
+    here = store.ref(local)
     if here == new:
         return None
     old = here if isinstance(here, CommitId) else None
@@ -283,14 +287,15 @@ class _Fetch:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         remote: Remote,
         transport: Transport,
         before: Known,
         *,
         progress: Progress | None,
     ) -> None:
-        self._context, self._remote, self._transport = context, remote, transport
+        self._store, self._config, self._remote, self._transport = store, config, remote, transport
         self._identity = before.head.identity
         self.own = set[int]()
         self.tally = Tally(remote, progress)
@@ -299,9 +304,9 @@ class _Fetch:
 
     def known(self, place: Place) -> KnownPlace:
         """What is remembered of the remote, if it was read up to ``place``."""
-        context, remote = self._context, self._remote
-        here = (id_ for id_ in self.kept if not remote.tombstones and context.store.has_commit(id_))
-        whole = (bytes(id_) for id_ in here if availability.forgotten(context, id_) is None)
+        store, remote = self._store, self._remote
+        here = (id_ for id_ in self.kept if not remote.tombstones and store.has_commit(id_))
+        whole = (bytes(id_) for id_ in here if availability.forgotten(store, id_) is None)
         kept = tuple(islice(whole, _NAMED))
         return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
 
@@ -322,10 +327,8 @@ class _Fetch:
                 if self._remote.disbelieved:
                     entries = tuple(map(self._believed, entries))
                     each = replace(each, head=encode_entries(entries))
-                lacks = {
-                    id_ for id_ in versions_in(entries) if not self._context.store.has_commit(id_)
-                }
-                ready = [u for u in waiting if u.new in lacks or _all_here(self._context, [u])]
+                lacks = {id_ for id_ in versions_in(entries) if not self._store.has_commit(id_)}
+                ready = [u for u in waiting if u.new in lacks or _all_here(self._store, [u])]
                 records = self.tally.records(each.records)
                 given = replace(each, records=records, moves=_moves(ready))
                 try:
@@ -348,11 +351,11 @@ class _Fetch:
                     )
                 waiting = [u for u in waiting if u not in ready]
                 self._keep(each.place)
-        is_whole = wanted.after is None or _all_here(self._context, updates)
+        is_whole = wanted.after is None or _all_here(self._store, updates)
         return None if is_whole else replace(wanted, after=None)
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
-        left = [u for u in updates if self._context.store.ref(u.local) != u.new]
+        left = [u for u in updates if self._store.ref(u.local) != u.new]
         if left:
             self._receive(Slice(NOTHING, 0, (), _moves(left)))
 
@@ -361,7 +364,7 @@ class _Fetch:
             receive,  # a push and an idle fetch need none of it
         )
 
-        got = receive(self._context, given, local=True)
+        got = receive(self._store, self._config, given, local=True)
         if got.begun:
             self.own.update(range(got.begun, got.place.sequence))
         return got
@@ -378,7 +381,7 @@ class _Fetch:
     def _keep(self, place: Place | None) -> None:
         if place is not None:
             self.place = place
-            keep_place(self._context, self._remote, FETCHED, self.known(place))
+            keep_place(self._store, self._remote, FETCHED, self.known(place))
 
 
 def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:

@@ -13,11 +13,11 @@ from mvc.ids import CommitId
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Id
 from mvc.remote.transport import Place, RemoteHead, Transport
-from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 FETCHED = "place"
 """Up to where the remote's journal was read."""
@@ -46,10 +46,10 @@ class KnownPlace(Struct, frozen=True):
     dealt: int = 0
     left: tuple[int, ...] = ()
 
-    def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
+    def untold(self, store: Store, tips: Iterable[CommitId]) -> list[CommitId]:
         """The versions that lead to ``tips``, and that the remote did not have at the last push."""
-        told = [id_ for id_ in map(CommitId, self.tips) if context.store.has_commit(id_)]
-        return leading_to(context.fresh(), tips, told)
+        told = [id_ for id_ in map(CommitId, self.tips) if store.has_commit(id_)]
+        return leading_to(store.fresh(), tips, told)
 
 
 def place_of(snapshot: Snapshot) -> Place:
@@ -82,21 +82,21 @@ def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
     return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
-def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:
+def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
     """What a file of the remote's folder says; None if it is lost or says nothing."""
     if not remote.name:
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
-        data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
+        data = store.fs.read_bytes(remote.folder(store) / name, _MOST)
         return msgspec.json.decode(data, type=KnownPlace)
     return None
 
 
-def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -> None:
+def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> None:
     """Writes such a file, without a flush."""
     data = msgspec.json.encode(known)
-    context.store.fs.replace_file(
-        remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
+    store.fs.replace_file(
+        remote.folder(store) / name, lambda file: file.write(data), mode=None, durable=False
     )
 
 
@@ -114,11 +114,11 @@ class Known(Struct, frozen=True):
     pushed: KnownPlace | None
 
 
-def ask(transport: Transport, context: Context, remote: Remote) -> Known:
+def ask(transport: Transport, store: Store, remote: Remote) -> Known:
     """Asks for a remote's head. Raises HistoryMissing for another repository than before."""
-    own = place_of(context.fresh())
+    own = place_of(store.fresh())
     fetched, reports, pushed = (
-        known_place(context, remote, name) for name in (FETCHED, REPORTS, PUSHED)
+        known_place(store, remote, name) for name in (FETCHED, REPORTS, PUSHED)
     )
     head = transport.head(None if pushed is None else pushed.there)
     check_identity(remote, fetched, head)

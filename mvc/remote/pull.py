@@ -11,10 +11,12 @@ from mvc.remote.fetch import fetch
 from mvc.remote.remotes import Remote
 from mvc.remote.transfer import Transferred
 from mvc.repo.checkout.checkout import Restored, fast_forward
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup.commits import apart
 from mvc.repo.lookup.refs import head
 from mvc.repo.recording import refuse_recorded
+from mvc.repo.worktree.worktree import check_worktree
+from mvc.store.store import Store
 from mvc.types import Progress
 
 
@@ -32,30 +34,32 @@ class Pulled(Struct, frozen=True):
     restored: Restored | None = None
 
 
-def pull(context: Context, remote: Remote, *, progress: Progress | None = None) -> Pulled:
+def pull(
+    store: Store, config: Config, remote: Remote, *, progress: Progress | None = None
+) -> Pulled:
     """Fetches, and moves the current branch forward with its files.
 
     Raises RefConflict if that is not forward, or a training records on the branch; WouldOverwrite
     for work that is not committed, and the errors of ``fetch``.
     """
-    context.check_worktree()
-    at = head(context)
+    check_worktree(store)
+    at = head(store)
     if at.branch is None:
         raise RefConflict(
             "HEAD is on no branch: nothing can be moved forward",
             hint="'mvc switch BRANCH' first, or 'mvc fetch' alone",
         )
-    refuse_recorded(context, at.branch)
-    fetched = fetch(context, remote, progress=progress)
+    refuse_recorded(store, at.branch)
+    fetched = fetch(store, config, remote, progress=progress)
     theirs = f"{remote.name}/{at.branch}"
-    new = context.store.ref(REMOTE + theirs)
+    new = store.ref(REMOTE + theirs)
     if not isinstance(new, CommitId):
         raise UnknownRevision(
             f"{remote.name} has no branch {at.branch}",
             hint=f"'mvc push {remote.name} {at.branch}' makes it there; 'mvc remote show "
             f"{remote.name}' lists what there is",
         )
-    ahead, behind = (0, 1) if at.commit is None else apart(context.fresh(), at.commit, new)
+    ahead, behind = (0, 1) if at.commit is None else apart(store.fresh(), at.commit, new)
     if ahead and behind:
         raise RefConflict(
             f"{at.branch} and {theirs} have gone apart: versions only here: {ahead}, only there: "
@@ -66,5 +70,5 @@ def pull(context: Context, remote: Remote, *, progress: Progress | None = None) 
         )
     if not behind:
         return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)
-    restored = fast_forward(context, at.branch, new, progress=progress)
+    restored = fast_forward(store, at.branch, new, progress=progress)
     return Pulled(fetched, at.branch, at.commit, new, restored=restored)

@@ -70,13 +70,15 @@ from mvc.remote.unsent import (
     retracting,
     without_deployed,
 )
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import remote_refs, tags
 from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -112,7 +114,8 @@ class Pushed(Transferred, frozen=True):
 
 
 def push(
-    context: Context,
+    store: Store,
+    config: Config,
     remote: Remote,
     refs: Sequence[str] = (),
     options: PushOptions | None = None,
@@ -128,13 +131,13 @@ def push(
     then no ref has moved.
     """
     chosen = options or PushOptions()
-    context.fresh()
-    with closing(open_transport(remote, context)) as transport:
+    store.fresh()
+    with closing(open_transport(remote, store, config)) as transport:
         import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
-        work = _Push(context, remote, transport, progress=progress)
+        work = _Push(store, config, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
-        plan = RefPlan(context, remote, work.head, refs, options=chosen)
+        plan = RefPlan(store, remote, work.head, refs, options=chosen)
         updates = plan.updates(forgot=work.forgot)
         wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
         along = plan.tags_along(updates, work.needed(wanted, partial=chosen.partial))
@@ -158,7 +161,8 @@ def push(
 
 
 def push_states(
-    context: Context,
+    store: Store,
+    config: Config,
     remote: Remote,
     versions: Sequence[CommitId],
     *,
@@ -169,20 +173,20 @@ def push_states(
     Raises StateForgotten for a state that is not here, UnknownRevision for a version that is not
     there.
     """
-    context.fresh()
-    with closing(open_transport(remote, context)) as transport:
+    store.fresh()
+    with closing(open_transport(remote, store, config)) as transport:
         import_module("mvc.remote.sending.sender")  # while the other end of ssh starts
-        work = _Push(context, remote, transport, progress=progress)
+        work = _Push(store, config, remote, transport, progress=progress)
         for id_ in versions:
-            availability.check_kept(context, id_)
+            availability.check_kept(store, id_)
         again = work.lacking(tuple(dict.fromkeys(versions)))
         if again:
-            work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
+            work.run(Wanted(again=again, have=frozenset(nearest_kept(store, again))), ())
         return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
 
 
 def send_first(
-    context: Context, remote: Remote, progress: Progress | None = None
+    store: Store, config: Config, remote: Remote, progress: Progress | None = None
 ) -> Callable[[Entry], Callable[[Recorded], None]]:
     """Sends a deployment or retraction, with its version, before it is recorded here.
 
@@ -190,12 +194,12 @@ def send_first(
     """
 
     def send(draft: Entry) -> Callable[[Recorded], None]:
-        snapshot = context.fresh()
+        snapshot = store.fresh()
         end = snapshot.position
         due = Recorded(draft, end.offset, end.sequence, end, copies=2, check=b"")
         said = sent_with(told(snapshot, due), is_own=True)
-        with closing(open_transport(remote, context)) as transport:
-            work = _Push(context, remote, transport, due, progress=progress)
+        with closing(open_transport(remote, store, config)) as transport:
+            work = _Push(store, config, remote, transport, due=[due], progress=progress)
             wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
@@ -206,24 +210,24 @@ def send_first(
                 f"{remote.name} refuses it: {got.refused[0]}; nothing was recorded of it",
                 hint=f"'mvc fetch{remote.typed}' brings what happened there",
             )
-        return partial(_mark_sent, context, remote)
+        return partial(_mark_sent, store, remote)
 
     return send
 
 
-def _mark_sent(context: Context, remote: Remote, recorded: Recorded) -> None:
+def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
     """Notes that the remote has what an operation says."""
-    known = known_place(context, remote, PUSHED)
+    known = known_place(store, remote, PUSHED)
     if known is None:
         return
     # Of what was refused: it is not there.
     taken = {StatementId(each.subject) for each in recorded.entry.retractions}
-    rows = [without_deployed(each, taken) for each in operations(context, known)]
+    rows = [without_deployed(each, taken) for each in operations(store, known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
     before = (each for each in rows if each.sequence < recorded.sequence)
     left = tuple(each.sequence for each in before if own_targets(each))
-    keep_place(context, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
+    keep_place(store, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
 # -- what goes ---------------------------------------------------------------------------------
@@ -233,17 +237,19 @@ class _Push:
     """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
 
     def __init__(
-        self, context: Context, remote: Remote, transport: Transport, *due: Recorded,
-        progress: Progress | None,
+        self, store: Store, config: Config, remote: Remote, transport: Transport,
+        *, due: Iterable[Recorded] = (), progress: Progress | None,
     ) -> None:  # fmt: skip
-        self._context, self._remote, self._transport = context, remote, transport
-        before = ask(transport, context, remote)
+        self._store, self._config, self._remote, self._transport = store, config, remote, transport
+        before = ask(transport, store, remote)
         self.head, self._known = before.head, before.pushed
-        rows = operations(context, self._known, *due)
+        rows = operations(store, self._known, *due)
         self._said = {each.sequence: each for each in rows}
         self.forgot = False
         self.tally = Tally(remote, progress)
-        self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
+        self._without: Container[CommitId] = (
+            frozenset() if remote.data else _ByValue(store.snapshot)
+        )
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
@@ -255,7 +261,7 @@ class _Push:
 
     def forget(self) -> None:
         """Has the remote forget what was forgotten by name, whatever becomes of this push."""
-        snapshot = self._context.store.snapshot
+        snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
         def look() -> list[Sent]:
@@ -269,11 +275,11 @@ class _Push:
 
     def not_forgotten(self) -> tuple[CommitId, ...]:
         """Versions that the remote has, forgotten by name here and not there, as far as known."""
-        context, snapshot = self._context, self._context.store.snapshot
+        store, snapshot = self._store, self._store.snapshot
         if self._may_forget:
             return ()
         start = begins(snapshot, None if self._known is None else self._known.place)
-        there = Ancestors(snapshot, filter(context.store.has_commit, tips_of(self.head.refs)))
+        there = Ancestors(snapshot, filter(store.has_commit, tips_of(self.head.refs)))
         by_fetch = {True: set[CommitId](), False: set[CommitId]()}
         for recorded in (
             snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
@@ -284,29 +290,29 @@ class _Push:
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
-        context, remote, known = self._context, self._remote, self._known
-        seen = [] if known is None else [r.commit for r in remote_refs(context, remote.name)]
+        store, remote, known = self._store, self._remote, self._known
+        seen = [] if known is None else [r.commit for r in remote_refs(store, remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
-        have = [id_ for id_ in theirs if context.store.has_commit(id_)]
+        have = [id_ for id_ in theirs if store.has_commit(id_)]
         found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
             return found
-        due = known.untold(context, have)  # others have brought these since
+        due = known.untold(store, have)  # others have brought these since
         for number, recorded in self._said.items():
-            due += deployed_by(context.store.snapshot, recorded) if number < known.dealt else ()
+            due += deployed_by(store.snapshot, recorded) if number < known.dealt else ()
         return replace(found, after=known.place, due=tuple(due))
 
     def due(self, targets: set[str]) -> Iterator[CommitId]:
         """The versions of what is to be sent of these targets."""
         for each in self._said.values():
             if own_targets(each) & targets:
-                yield from deployed_by(self._context.store.snapshot, each)
+                yield from deployed_by(self._store.snapshot, each)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
         sent = [Sent(again=(bytes(id_),)) for id_ in versions]
         missing = set(self._transport.receive(Slice(encode_entries(sent), 0, ())).missing)
-        by_manifest = {commits.get(self._context, id_).manifest: id_ for id_ in versions}
+        by_manifest = {commits.get(self._store.snapshot, id_).manifest: id_ for id_ in versions}
         if missing <= by_manifest.keys():
             return tuple(by_manifest[id_] for id_ in by_manifest if id_ in missing)
         return versions
@@ -319,13 +325,13 @@ class _Push:
         """
         from mvc.remote.sending.sender import Sending
 
-        snapshot = self._context.store.snapshot
+        snapshot = self._store.snapshot
         lacks = snapshot.forgetting() or snapshot.state_marks(weights=True)
         is_whole = self._remote.data and not lacks
-        has_data = any(tag.name.startswith(DATA) for tag in tags(self._context))
+        has_data = any(tag.name.startswith(DATA) for tag in tags(self._store))
         if not wanted.versions or (is_whole and not has_data):
             return set()
-        sending = Sending(self._context, wanted, self._without)
+        sending = Sending(self._store, self._config, wanted, self._without)
         if not is_whole:
             self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
             self._check_lacks(sending, partial=partial)
@@ -353,7 +359,7 @@ class _Push:
             return
         from mvc.remote.sending.sender import send
 
-        for each in send(self._context, wanted, without=self._without, said=self._told):
+        for each in send(self._store, self._config, wanted, without=self._without, said=self._told):
             yield self._allowed(each)
 
     def _told(self, recorded: Recorded) -> Recorded:
@@ -373,7 +379,7 @@ class _Push:
         """
         if not self.head.scopes and not self.head.protected:
             return given
-        own, entries = self._context.store.snapshot.node, list[Sent]()
+        own, entries = self._store.snapshot.node, list[Sent]()
         for sent in decode_entries(given.head):
             said, gone = sent.said, set[StatementId]()
             for each in said:
@@ -444,13 +450,13 @@ class _Push:
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
         """What was refused and still counts here, one for each target."""
-        rows = operations(self._context, self._known)
+        rows = operations(self._store, self._known)
         keys = {key for each in rows for key in self._open(each)} & self._refused.keys()
         return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())
 
     def _open(self, recorded: Recorded) -> set[StatementId]:
         """The statements of an operation that the remote lacks, and should have."""
-        snapshot, dropped = self._context.store.snapshot, set[StatementId]()
+        snapshot, dropped = self._store.snapshot, set[StatementId]()
         for made in recorded.entry.deployments:
             if made.id in self._refused and retracting(snapshot, made.id):
                 dropped.add(made.id)
@@ -458,7 +464,7 @@ class _Push:
 
     def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
         """With the operations before number ``end`` whose statements were left out."""
-        rows = operations(self._context, self._known)
+        rows = operations(self._store, self._known)
         left = (each.sequence for each in rows if each.sequence < end and self._open(each))
         return replace(known, dealt=end, left=tuple(left))
 
@@ -487,10 +493,10 @@ class _Push:
 
     def note(self, updates: Sequence[RefUpdate]) -> None:
         """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
-        context, remote, head = self._context, self._remote, self.head
+        store, remote, head = self._store, self._remote, self.head
         if not remote.name:
             return
-        noted = _note_refs(context, remote, updates)
+        noted = _note_refs(store, remote, updates)
         is_told = not self.denied and not self.not_forgotten()
         place = None if self._last is None else self._last.place
         known = self._known or KnownPlace(self._identity, Place(0, b""))
@@ -501,15 +507,15 @@ class _Push:
             tips = tuple(map(bytes, tips_of(now)))
             known = KnownPlace(self._identity, place, tips, there=self._end)
         if place is not None:
-            keep_place(context, remote, PUSHED, self._remember(known, place.sequence))
-        read = known_place(context, remote, FETCHED)
+            keep_place(store, remote, PUSHED, self._remember(known, place.sequence))
+        read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here
             known = read or KnownPlace(self._identity, self._end)
             known = replace(known, identity=self._identity, place=self._end)
-            keep_place(context, remote, FETCHED, known)
+            keep_place(store, remote, FETCHED, known)
         elif read is not None and read.place.sequence > head.place.sequence:  # that state is lost
-            keep_place(context, remote, FETCHED, replace(read, place=Place(0, b"")))
+            keep_place(store, remote, FETCHED, replace(read, place=Place(0, b"")))
 
 
 def _but(sent: Sent, refused: Container[StatementId]) -> Sent:
@@ -521,22 +527,22 @@ def _but(sent: Sent, refused: Container[StatementId]) -> Sent:
 class _ByValue:
     """The versions of data sets that hold their files."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def __contains__(self, id_: object) -> bool:
         assert isinstance(id_, CommitId)
-        return commits.get(self._context, id_).params.get(DATA_SET) == BY_VALUE
+        return commits.get(self._snapshot, id_).params.get(DATA_SET) == BY_VALUE
 
 
-def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
+def _note_refs(store: Store, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
     """Records where the remote's branches are now; None if that is known."""
 
     def make() -> Entry:
-        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes())
+        return Entry("push", store.clock.now_ns(), remote.name, refs=changes())
 
     def changes() -> tuple[RefChange, ...]:
-        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
+        ref, own = store.ref, [u for u in updates if u.local.startswith(REMOTE)]
         return tuple(RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new)
 
-    return context.store.publish(make) if changes() else None
+    return store.publish(make) if changes() else None

@@ -15,13 +15,14 @@ from mvc.remote.remotes import Remote, check_name
 from mvc.remote.scopes import allows
 from mvc.remote.transfer import Change, RefUpdate
 from mvc.remote.transport import FETCH, Move, RemoteHead
-from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, head, tags
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.statements.live import live_now
 from mvc.store.journal.entries import RefChange, RefValue
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 # -- what a push asks for ------------------------------------------------------------------------
 
@@ -53,10 +54,10 @@ class RefPlan:
     """Which refs of a remote move. ``standing``: the tips that are named, moved or not."""
 
     def __init__(
-        self, context: Context, remote: Remote, there: RemoteHead, refs: Sequence[str],
+        self, store: Store, remote: Remote, there: RemoteHead, refs: Sequence[str],
         *, options: PushOptions,
     ) -> None:  # fmt: skip
-        self._context, self._remote, self._options = context, remote, options
+        self._store, self._remote, self._options = store, remote, options
         self._theirs, self._scopes = there.refs, there.scopes
         self._delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
         self._named = self._chosen(refs)
@@ -86,15 +87,14 @@ class RefPlan:
 
     def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
         """Full names of what is to be pushed, and where they are here."""
-        context = self._context
         if self._options.every:
-            found = {BRANCH + ref.name: ref.commit for ref in branches(context)}
-            return found | {TAG + ref.name: ref.commit for ref in tags(context)}
+            found = {BRANCH + ref.name: ref.commit for ref in branches(self._store)}
+            return found | {TAG + ref.name: ref.commit for ref in tags(self._store)}
         if refs:
             return dict(self._find(ref) for ref in refs if not ref.startswith(":"))
         if self._delete:
             return {}
-        at = head(context)
+        at = head(self._store)
         if at.branch is None:
             raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
         if at.commit is None:
@@ -107,11 +107,11 @@ class RefPlan:
         """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
         name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
         for full in (BRANCH + name, TAG + name, name):
-            value = self._context.store.ref(full)
+            value = self._store.ref(full)
             if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
                 return self._renamed(full, other) if has_other else full, value
         if has_other:
-            return self._renamed(BRANCH, other), resolve(self._context, name)
+            return self._renamed(BRANCH, other), resolve(self._store, name)
         raise UnknownRevision(
             f"there is no branch or tag {printable(name[:100])}",
             hint="'mvc branch' and 'mvc tag' list them; "
@@ -141,7 +141,7 @@ class RefPlan:
         there = old if isinstance(old, CommitId) else None
         change: Change = "new" if there is None else "deleted"
         if there is not None and new is not None:
-            is_forward = advances(name) and leads_to(self._context, new, there, {})
+            is_forward = advances(name) and leads_to(self._store.snapshot, new, there, {})
             change = "forward" if is_forward else "forced"
         return RefUpdate(name, self._tracking(name), there, new, change=change)
 
@@ -151,12 +151,12 @@ class RefPlan:
             return None
         if not advances(update.name):
             return "already exists"
-        known = update.old is not None and self._context.store.has_commit(update.old)
+        known = update.old is not None and self._store.has_commit(update.old)
         return "non-fast-forward" if known else "fetch first"
 
     def _check_seen(self, update: RefUpdate) -> None:
         """Raises RefConflict for a ref that somebody has moved since it was last seen."""
-        seen = self._context.store.ref(update.local)
+        seen = self._store.ref(update.local)
         if update.change in {"forced", "deleted"} and seen != update.old:
             at = "nowhere" if update.old is None else update.old.short
             raise RefConflict(
@@ -182,15 +182,16 @@ class RefPlan:
     @cached_property
     def _there(self) -> Ancestors:
         """What refs of the remote lead to once this is pushed."""
-        store = self._context.store
         theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
-        return Ancestors(store.snapshot, filter(store.has_commit, [*theirs, *self.standing]))
+        return Ancestors(
+            self._store.snapshot, filter(self._store.has_commit, [*theirs, *self.standing])
+        )
 
     def tags_along(self, updates: Sequence[RefUpdate], needed: Collection[CommitId]) -> TagsAlong:
         """Tags of what is there then, and of data sets that a version needs."""
         named = {update.name for update in updates}
         found, others, denied = list[RefUpdate](), list[str](), list[str]()
-        for ref in tags(self._context) if self.standing else ():
+        for ref in tags(self._store) if self.standing else ():
             name = TAG + ref.name
             theirs = self._theirs.get(name)
             goes = ref.commit in self._there or (ref.name.startswith(DATA) and ref.commit in needed)
@@ -207,7 +208,7 @@ class RefPlan:
 
     def not_there(self) -> tuple[tuple[str, CommitId], ...]:
         """Targets whose live version no ref of the remote leads to, with that version."""
-        live = live_now(self._context).items()
+        live = live_now(self._store).items()
         return tuple(
             (target, id_)
             for id_, targets in live
@@ -217,7 +218,7 @@ class RefPlan:
 
     def _came(self, target: str, id_: CommitId) -> bool:
         """Whether a fetch brought the deployment, so that its remote has both."""
-        snapshot = self._context.store.snapshot
+        snapshot = self._store.snapshot
         entries = (snapshot.entry(at).entry for at in snapshot.deployments_of(id_))
         return any(
             made.target == target and made.subject == id_ and entry.operation == FETCH
@@ -229,7 +230,7 @@ class RefPlan:
         """The ref here that says where it is there: for a tag the tag itself."""
         short = name.removeprefix(BRANCH).removeprefix(TAG)
         tracked = f"{REMOTE}{self._remote.name}/{short}"
-        if name.startswith(BRANCH) or self._context.store.ref(tracked) is not None:
+        if name.startswith(BRANCH) or self._store.ref(tracked) is not None:
             return tracked
         return name
 
@@ -238,7 +239,7 @@ class RefPlan:
 
 
 def ref_changes(
-    context: Context,
+    store: Store,
     moves: Sequence[Move],
     commits: Mapping[CommitId, Commit],
     *,
@@ -257,15 +258,15 @@ def ref_changes(
     changes = []
     for move in moves:
         _check_name(move.name, local)
-        now = context.store.ref(move.name)
+        now = store.ref(move.name)
         if now == move.new:
             continue
         _check_expected(move, now)
-        _check_new(context, move, commits)
-        _check_namesake(context, move, after)
+        _check_new(store, move, commits)
+        _check_namesake(store, move, after)
         if not local:
-            _check_pushed(context, move)
-            _check_forward(context, move, commits)
+            _check_pushed(store, move)
+            _check_forward(store.snapshot, move, commits)
         changes.append(RefChange(move.name, now, move.new))
     return changes
 
@@ -283,7 +284,7 @@ def advances(name: str) -> bool:
 
 
 def leads_to(
-    context: Context, new: CommitId, old: CommitId, commits: Mapping[CommitId, Commit]
+    snapshot: Snapshot, new: CommitId, old: CommitId, commits: Mapping[CommitId, Commit]
 ) -> bool:
     """Whether ``old`` is ``new`` or one of its ancestors; ``commits`` are not published yet."""
     seen, known, waiting = {new}, list[CommitId](), [new]
@@ -295,7 +296,7 @@ def leads_to(
         fresh = set(commits[id_].parents) - seen
         seen |= fresh
         waiting += fresh
-    return old in seen or old in Ancestors(context.store.snapshot, known)
+    return old in seen or old in Ancestors(snapshot, known)
 
 
 def _check_name(name: str, local: bool) -> None:
@@ -321,20 +322,20 @@ def _check_expected(move: Move, now: RefValue) -> None:
     )
 
 
-def _check_new(context: Context, move: Move, commits: Mapping[CommitId, Commit]) -> None:
+def _check_new(store: Store, move: Move, commits: Mapping[CommitId, Commit]) -> None:
     new = move.new
-    if new is not None and new not in commits and not context.store.has_commit(new):
+    if new is not None and new not in commits and not store.has_commit(new):
         raise UnknownRevision(f"{shown(move.name)} would lead to {new.short}, which is not here")
 
 
-def _check_namesake(context: Context, move: Move, after: Mapping[str, RefValue]) -> None:
+def _check_namesake(store: Store, move: Move, after: Mapping[str, RefValue]) -> None:
     """A branch and a tag of one name would make revisions ambiguous."""
     pair = {BRANCH: (TAG, "tag"), TAG: (BRANCH, "branch")}
     for prefix, (other, kind) in pair.items():
         if move.new is None or not move.name.startswith(prefix):
             continue
         name = other + move.name.removeprefix(prefix)
-        there = after[name] if name in after else context.store.ref(name)
+        there = after[name] if name in after else store.ref(name)
         if there is not None:
             raise RefConflict(
                 f"there is a {kind} {shown(name)} already",
@@ -342,20 +343,20 @@ def _check_namesake(context: Context, move: Move, after: Mapping[str, RefValue])
             )
 
 
-def _check_pushed(context: Context, move: Move) -> None:
+def _check_pushed(store: Store, move: Move) -> None:
     """What others may not do to a repository in which somebody works."""
     branch = move.name.removeprefix(BRANCH)
     if branch == move.name:
         return
-    refuse_recorded(context, branch)
-    if context.store.ref(HEAD) != branch:
+    refuse_recorded(store, branch)
+    if store.ref(HEAD) != branch:
         return
     if move.new is None:
         raise RefConflict(
             f"{shown(branch)} is the current branch there, and is not deleted",
             hint="its owner switches to another one first",
         )
-    if not context.bare:
+    if not store.bare:
         raise RefConflict(
             f"{shown(branch)} is checked out there, and its files would not follow",
             hint="push to another branch, or to a repository of 'mvc init --bare'; 'mvc config "
@@ -363,7 +364,7 @@ def _check_pushed(context: Context, move: Move) -> None:
         )
 
 
-def _check_forward(context: Context, move: Move, commits: Mapping[CommitId, Commit]) -> None:
+def _check_forward(snapshot: Snapshot, move: Move, commits: Mapping[CommitId, Commit]) -> None:
     old, new = move.old, move.new
     if move.force or old is None or new is None:
         return
@@ -372,7 +373,7 @@ def _check_forward(context: Context, move: Move, commits: Mapping[CommitId, Comm
             f"there is a tag {shown(move.name)} already, at {old.short}",
             hint="a tag is made once: choose another name, or push it with --force",
         )
-    if not leads_to(context, new, old, commits):
+    if not leads_to(snapshot, new, old, commits):
         raise RefConflict(
             f"{shown(move.name)} is not moved: {new.short} does not follow {old.short} "
             "(non-fast-forward)",

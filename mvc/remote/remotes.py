@@ -31,10 +31,10 @@ from mvc.names import REMOTE, check_ref, printable
 from mvc.remote.kinds import FORMS, KINDS, RemoteKind, scheme_of
 from mvc.remote.transport import States
 from mvc.repo.config import changing, read_yaml, write_yaml
-from mvc.repo.context import Context
 from mvc.repo.lookup.refs import remote_refs
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.store import Store
 
 FILE = "remotes.yaml"
 FOLDER = "remotes"
@@ -108,12 +108,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         is_of_deployment = isinstance(statement, Signature) and statement.of_statement
         return not self.deployments and bool(statement.target or is_of_deployment)
 
-    def folder(self, context: Context) -> Path:
+    def folder(self, store: Store) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
         if not self.name:
             raise WrongUsage("a URL has no folder here")
-        place = context.store.folder / FOLDER / self.name
-        context.store.fs.make_dirs(place, within=context.store.folder)
+        place = store.folder / FOLDER / self.name
+        store.fs.make_dirs(place, within=store.folder)
         return place
 
 
@@ -195,10 +195,10 @@ def check_name(name: str) -> str:
     return name
 
 
-def remotes(context: Context) -> dict[str, Remote]:
+def remotes(store: Store) -> dict[str, Remote]:
     """Every remote by its name. Raises InvalidConfig."""
-    file = context.store.folder / FILE
-    tree = read_yaml(context.store.fs, file)
+    file = store.folder / FILE
+    tree = read_yaml(store.fs, file)
     try:
         found = msgspec.convert(tree, dict[str, Remote])
         if len(found) > _MOST:
@@ -206,7 +206,7 @@ def remotes(context: Context) -> dict[str, Remote]:
         for name, remote in found.items():
             check_name(name)
             states_of(remote.states)
-            if normalised(remote.url, context.root) != remote.url:
+            if normalised(remote.url, store.root) != remote.url:
                 raise WrongUsage(f"this is no whole URL: {printable(remote.url[:100])!r}")
     except (msgspec.ValidationError, InvalidName, WrongUsage) as error:
         raise InvalidConfig(
@@ -216,12 +216,12 @@ def remotes(context: Context) -> dict[str, Remote]:
     return {name: replace(remote, name=name) for name, remote in found.items()}
 
 
-def find_remote(context: Context, name: str | None = None) -> Remote:
+def find_remote(store: Store, name: str | None = None) -> Remote:
     """The remote of this name or URL; without one ``origin``, or the only one there is.
 
     Raises UnknownRevision for none, and WrongUsage where several are possible or for a bad URL.
     """
-    found = remotes(context)
+    found = remotes(store)
     if name is None:
         if DEFAULT in found or len(found) == 1:
             return found.get(DEFAULT) or next(iter(found.values()))
@@ -233,23 +233,23 @@ def find_remote(context: Context, name: str | None = None) -> Remote:
     if name in found:
         return found[name]
     if "/" in name or ":" in name:
-        return Remote(normalised(name, context.store.fs.cwd()))
+        return Remote(normalised(name, store.fs.cwd()))
     shown = printable(name[:100])
     hint = f"name one with 'mvc remote add {shown} URL'"
     if found:
         hint = f"there is {', '.join(found)}"
         with suppress(MvcError):  # who knows git's 'push' without a remote types a version first
-            resolve(context, name)
+            resolve(store, name)
             hint += f"; it comes before the version: '{next(iter(found))} {shown}'"
     raise UnknownRevision(f"there is no remote {shown}", hint=hint)
 
 
-def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remote:
+def add_remote(store: Store, remote: Remote, *, force: bool = False) -> Remote:
     """Adds a remote; with ``force`` in place of one of this name.
 
     Raises InvalidName, WrongUsage, RefConflict.
     """
-    cwd = context.store.fs.cwd()
+    cwd = store.fs.cwd()
     remote = replace(
         remote,
         url=normalised(remote.url, cwd),
@@ -258,14 +258,14 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
     )
     check_name(remote.name)
     states_of(remote.states)
-    with _changing(context):
-        found = remotes(context)
+    with _changing(store):
+        found = remotes(store)
         if remote.name in found and not force:
             raise RefConflict(
                 f"there is a remote {remote.name} already: {found[remote.name].url}",
                 hint="choose another name, or add -f to change it",
             )
-        _write(context, {**found, remote.name: remote})
+        _write(store, {**found, remote.name: remote})
     return remote
 
 
@@ -291,30 +291,30 @@ def remote_at(url: str, options: Mapping[str, str | bool] = {}) -> Remote:
     return replace(remote, name="") if remote.scheme == "file" else remote
 
 
-def remove_remote(context: Context, name: str) -> Remote:
+def remove_remote(store: Store, name: str) -> Remote:
     """Takes a remote away, its folder, and the refs that say where its branches were."""
-    with _changing(context):
-        found = remotes(context)
+    with _changing(store):
+        found = remotes(store)
         if name not in found:
-            find_remote(context, name)
+            find_remote(store, name)
             raise UnknownRevision(f"there is no remote {printable(name[:100])}")
         gone = found.pop(name)
-        _write(context, found)
-    if remote_refs(context, name):
-        context.store.publish(lambda: _without_refs(context, name))
-    context.store.fs.remove_tree(gone.folder(context))
+        _write(store, found)
+    if remote_refs(store, name):
+        store.publish(lambda: _without_refs(store, name))
+    store.fs.remove_tree(gone.folder(store))
     return gone
 
 
-def _without_refs(context: Context, name: str) -> Entry:
-    changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(context, name)]
-    return Entry("remove-remote", context.store.clock.now_ns(), name, refs=tuple(changes))
+def _without_refs(store: Store, name: str) -> Entry:
+    changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(store, name)]
+    return Entry("remove-remote", store.clock.now_ns(), name, refs=tuple(changes))
 
 
-def _changing(context: Context) -> AbstractContextManager[None]:
-    return changing(context.store.fs, context.store.folder / FILE)
+def _changing(store: Store) -> AbstractContextManager[None]:
+    return changing(store.fs, store.folder / FILE)
 
 
-def _write(context: Context, found: Mapping[str, Remote]) -> None:
+def _write(store: Store, found: Mapping[str, Remote]) -> None:
     tree = {name: msgspec.to_builtins(replace(each, name="")) for name, each in found.items()}
-    write_yaml(context.store.fs, context.store.folder / FILE, tree)
+    write_yaml(store.fs, store.folder / FILE, tree)

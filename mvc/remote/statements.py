@@ -27,13 +27,13 @@ from mvc.model.statement import (
 )
 from mvc.names import NODES, check_ref, is_report, printable
 from mvc.remote.transport import RefusedDeployment
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.statements.live import Standings
 from mvc.repo.values import check_values
 from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import check_moment, format_time
 
 _AT_ONE_TIME = 16  # deployments on a target: all of one hybrid time are read to put them in order
@@ -171,14 +171,14 @@ def _target_of(snapshot: Snapshot, statement: Statement, others: Sequence[Statem
     return "" if at is None else at.target
 
 
-def admit(context: Context, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
+def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitId]) -> Admitted:
     """What is new here of statements that came; ``own``: versions that come with them.
 
     Call it under the journal's lock. Raises RemoteRefused for what is dated too far ahead,
     HistoryMissing for a deployment of a version that is not here, InvalidName, InvalidTime,
     WrongUsage.
     """
-    snapshot, now_ns = context.store.snapshot, context.store.now_ns()
+    snapshot, now_ns = store.snapshot, store.now_ns()
     found, targets = Admitted(), set[str]()
     for each in statements:
         check_clock(max(each.recorded_ns, each.hybrid_ns), now_ns, f"a {each.name}")
@@ -187,13 +187,13 @@ def admit(context: Context, statements: Iterable[Statement], own: Collection[Com
         if snapshot.statement(each.id) is not None:
             continue
         if isinstance(each, Deployment):
-            _check_deployment(context, each, own)
+            _check_deployment(store, each, own)
             if each.target in targets:
                 raise RemoteRefused(f"an operation deploys twice on {printable(each.target)}")
             targets.add(each.target)
         elif isinstance(each, Tombstone):
-            _note_tombstone(context, each, found)
-        elif not _has_subject(context, each, own, found.statements):
+            _note_tombstone(store, each, found)
+        elif not _has_subject(store, each, own, found.statements):
             continue
         elif isinstance(each, AnnotationStatement):
             check_values(each.metrics, each.params)
@@ -202,20 +202,20 @@ def admit(context: Context, statements: Iterable[Statement], own: Collection[Com
 
 
 def _has_subject(
-    context: Context, statement: Statement, own: Collection[CommitId], others: Sequence[Statement]
+    store: Store, statement: Statement, own: Collection[CommitId], others: Sequence[Statement]
 ) -> bool:
     """Whether what it is about is here, and is of the kind that it says."""
     if statement.commit is not None:
-        return statement.commit in own or context.store.has_commit(statement.commit)
-    subject = _find(context.store.snapshot, statement.subject, others)
+        return statement.commit in own or store.has_commit(statement.commit)
+    subject = _find(store.snapshot, statement.subject, others)
     if not isinstance(statement, Retraction):
         return subject is not None
     kind = Deployment if statement.target else AnnotationStatement
     return isinstance(subject, kind) and subject.target == statement.target
 
 
-def _check_deployment(context: Context, made: Deployment, own: Collection[CommitId]) -> None:
-    snapshot, commit = context.store.snapshot, CommitId(made.subject)
+def _check_deployment(store: Store, made: Deployment, own: Collection[CommitId]) -> None:
+    snapshot, commit = store.snapshot, CommitId(made.subject)
     check_target(made.target)
     check_moment(made.time_ns)
     if snapshot.at_hybrid(made.target, made.hybrid_ns) >= _AT_ONE_TIME:
@@ -223,7 +223,7 @@ def _check_deployment(context: Context, made: Deployment, own: Collection[Commit
             f"{_AT_ONE_TIME} deployments on {printable(made.target)} have one hybrid time already",
             hint="no clock makes so many: ask who sends them",
         )
-    if commit not in own and not context.store.has_commit(commit):
+    if commit not in own and not store.has_commit(commit):
         raise HistoryMissing(
             f"version {commit.short} was deployed on {made.target}, and is not here",
             hint="it comes with a fetch or push that names no versions",
@@ -240,15 +240,15 @@ def check_target(target: str) -> None:
         )
 
 
-def _note_tombstone(context: Context, stone: Tombstone, found: Admitted) -> None:
-    snapshot, id_ = context.store.snapshot, CommitId(stone.subject)
+def _note_tombstone(store: Store, stone: Tombstone, found: Admitted) -> None:
+    snapshot, id_ = store.snapshot, CommitId(stone.subject)
     commit = commits.find(snapshot, id_)
     if commit is None or snapshot.is_subject(Tombstone, id_):
         return
     from mvc.maintenance.forget import check_forgettable  # far more than a transfer needs
 
     try:
-        found.states += check_forgettable(context, [commit[1]])
+        found.states += check_forgettable(store, [commit[1]])
     except RefConflict:
         found.held.append(id_)
 
@@ -322,13 +322,13 @@ def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
 
 
 def here_again(
-    context: Context, ids: Iterable[CommitId], *, asked: bool = False
+    snapshot: Snapshot, ids: Iterable[CommitId], *, asked: bool = False
 ) -> tuple[CommitId, ...]:
     """Those whose state is not here, for the entry that brings their states.
 
     Raises StateForgotten for one with a tombstone. ``asked``: here, and not by who sends.
     """
-    marks = [(id_, availability.gone(context.store.snapshot, id_)) for id_ in ids]
+    marks = [(id_, availability.gone(snapshot, id_)) for id_ in ids]
     for id_, mark in marks:
         if mark is not None and mark.named:
             raise StateForgotten(
@@ -343,8 +343,8 @@ def here_again(
 class Buried(Container[CommitId]):
     """Versions whose states are given to nobody, or not to one who refuses ``without``."""
 
-    def __init__(self, context: Context, without: Collection[CommitId]) -> None:
-        self._snapshot, self._ids = context.store.snapshot, {*without}
+    def __init__(self, snapshot: Snapshot, without: Collection[CommitId]) -> None:
+        self._snapshot, self._ids = snapshot, {*without}
 
     def __contains__(self, id_: object) -> bool:
         assert isinstance(id_, CommitId)

@@ -17,7 +17,6 @@ from mvc.model.statement import Retraction, Statement
 from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.remote.statements import version_of, without
-from mvc.repo.context import Context
 from mvc.repo.statements.live import (
     IN_STEP,
     Against,
@@ -29,6 +28,7 @@ from mvc.repo.statements.live import (
 )
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 
 class Unsent(Struct, frozen=True):
@@ -65,13 +65,13 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
     return [version for version in found if version is not None]
 
 
-def operations(context: Context, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
+def operations(store: Store, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
     """Operations whose statements a remote lacks, by what is ``known`` of it, and those ``due``.
 
     As they are to be sent: without deployments and retractions in whose place a later operation is
     that goes by the remote's record. They are given up: their sending could only undo it.
     """
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
     rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
@@ -128,44 +128,44 @@ def without_deployed(recorded: Recorded, gone: Container[StatementId]) -> Record
     return replace(recorded, entry=replace(entry, statements=kept, previous=()))
 
 
-def unsent(context: Context, target: str | None = None) -> tuple[Unsent, ...]:
+def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     """What each remote lacks, by remote and target; nothing for what is in step.
 
     A remote to which nothing was pushed, if there is another one, has no conflict: what others
     deployed after this repository has pushed it elsewhere would look like one.
     """
-    found, known = list[Unsent](), _pushed(context)
-    for remote in remotes(context):
-        rows = operations(context, known[remote])
+    found, known = list[Unsent](), _pushed(store)
+    for remote in remotes(store):
+        rows = operations(store, known[remote])
         names = {name for recorded in rows for name in own_targets(recorded)}
         for name in sorted(names if target is None else names & {target}):
             mine = [recorded for recorded in rows if name in own_targets(recorded)]
-            for each in _compared(context.store.snapshot, remote, name, mine):
+            for each in _compared(store.snapshot, remote, name, mine):
                 is_sure = known[remote] is not None or not any(known.values())
                 found.append(each if is_sure else replace(each, state="not sent", against=IN_STEP))
     return tuple(found)
 
 
-def against(context: Context, target: str) -> Against:
+def against(store: Store, target: str) -> Against:
     """What a deployment on a target has to drop, because a remote would refuse it.
 
     Nothing, if another remote has accepted it or would: it stays on record there.
     """
-    conflicts = {u.remote: u.against for u in unsent(context, target) if u.state == "conflict"}
-    if any(name not in conflicts for name, known in _pushed(context).items() if known is not None):
+    conflicts = {u.remote: u.against for u in unsent(store, target) if u.state == "conflict"}
+    if any(name not in conflicts for name, known in _pushed(store).items() if known is not None):
         return IN_STEP
     return next(iter(conflicts.values()), IN_STEP)
 
 
-def _pushed(context: Context) -> dict[str, KnownPlace | None]:
-    return {name: known_place(context, remote, PUSHED) for name, remote in remotes(context).items()}
+def _pushed(store: Store) -> dict[str, KnownPlace | None]:
+    return {name: known_place(store, remote, PUSHED) for name, remote in remotes(store).items()}
 
 
-def apart_from(context: Context, remote: Remote, target: str) -> Against:
+def apart_from(store: Store, remote: Remote, target: str) -> Against:
     """All that the remote lacks of this repository's record of a target."""
-    snapshot = context.fresh()
-    known = known_place(context, remote, PUSHED)
-    rows = [each for each in operations(context, known) if target in own_targets(each)]
+    snapshot = store.fresh()
+    known = known_place(store, remote, PUSHED)
+    rows = [each for each in operations(store, known) if target in own_targets(each)]
     made = {new.id for each in rows for new in on(each, target)}
     return Against(frozenset(made), frozenset(_counting(snapshot, target, rows) - made))
 

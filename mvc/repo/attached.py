@@ -9,17 +9,17 @@ from mvc.ids import CommitId
 from mvc.limits import MAX_ATTACHED_BYTES
 from mvc.names import ATTACHED, attached_path, printable
 from mvc.repo.content.contents import StoredBytes, state_of
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.store.store import Store
 
 
-def read(context: Context, commit: CommitId, name: str) -> Any:
+def read(store: Store, commit: CommitId, name: str) -> Any:
     """What a version carries under ``name``, verified: bytes, or a state as it was given.
 
     Raises UnknownPath if it carries nothing of this name, and DamagedData also where bytes are
     longer than any that are committed.
     """
-    manifest = manifests.of_commit(context, commit)
+    manifest = manifests.of_commit(store, commit)
     entry = manifest.attached_by_path.get(attached_path(name))
     if entry is None:
         carried = ", ".join(e.path.removeprefix(ATTACHED) for e in manifest.attached[:10])
@@ -28,7 +28,7 @@ def read(context: Context, commit: CommitId, name: str) -> Any:
             hint=f"it carries {carried}" if carried else "it carries nothing beside its files",
         )
     if entry.format != "opaque":
-        return state_of(context.store.recovery, entry)
+        return state_of(store.recovery, entry)
     if entry.size > MAX_ATTACHED_BYTES:
         raise DamagedData(f"{printable(name)} of version {commit.short} has {entry.size} bytes")
-    return StoredBytes(context.store.recovery, entry).read(0, entry.size)
+    return StoredBytes(store.recovery, entry).read(0, entry.size)

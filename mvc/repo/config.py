@@ -8,6 +8,7 @@ silently ignored is worse than an error.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +20,9 @@ from msgspec import Struct
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
-from mvc.io.process import memory_bytes, trusted_owners, user_name
+from mvc.io.process import host_name, memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
-from mvc.names import printable
+from mvc.names import check_author, printable
 from mvc.store.writing.layout import PATTERN
 from mvc.text import SIZE, parse_size
 
@@ -199,6 +200,16 @@ class Config(Struct, frozen=True):
 
     def origin(self, name: str) -> Origin:
         return self.values[_known(name).name][1]
+
+    @property
+    def author(self) -> str:
+        """Who works with the repository: ``MVC_AUTHOR``, ``user.name``, or the login and the host.
+
+        Raises InvalidName.
+        """
+        if given := os.environ.get(AUTHOR):
+            return check_author(given)
+        return str(self.get("user.name") or f"{user_name()}@{host_name()}")
 
 
 def bytes_to_hold(text: str) -> int:

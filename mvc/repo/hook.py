@@ -17,8 +17,8 @@ from mvc.errors import MvcError, MvcWarning
 from mvc.io.log import tell
 from mvc.names import printable
 from mvc.repo.config import own_config
-from mvc.repo.context import Context
 from mvc.repo.statements.live import Deployed, live_at
+from mvc.store.store import Store
 from mvc.times import format_time
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class HookFailed(MvcWarning):
     """The user's command after a deployment failed; the deployment stands."""
 
 
-def announcing(context: Context, target: str | None) -> Announce:
+def announcing(store: Store, target: str | None) -> Announce:
     """Asked for before a deployment on ``target`` is recorded, to be called with it afterwards.
 
     The call runs the user's hook, if there is one, warns of what went wrong, and returns the
@@ -48,14 +48,14 @@ def announcing(context: Context, target: str | None) -> Announce:
     if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _told
     try:
-        config = own_config(context.store.fs, os.environ)
+        config = own_config(store.fs, os.environ)
     except MvcError as error:
         problem = f"was not run: {error.message}"
         return lambda action, deployed: _warned(_told(action, deployed), problem)
     command, seconds = config.get(_HOOK), config.get(_TIMEOUT)
     if not command.strip():
         return _told
-    previous = _live(context, target)
+    previous = _live(store, target)
 
     def announce(action: Action, deployed: Deployed) -> Deployed:
         _told(action, deployed)
@@ -63,10 +63,10 @@ def announcing(context: Context, target: str | None) -> Announce:
         facts = {
             "schema": _SCHEMA,
             "action": action,
-            "repository": str(context.root),
+            "repository": str(store.root),
             "target": target,
             "version": str(deployed.commit),
-            "live": _live(context, target),
+            "live": _live(store, target),
             "previous": previous,
             "time": format_time(deployed.time_ns),
             "author": deployed.retracted_by if retracts else deployed.author,
@@ -101,9 +101,9 @@ def _warned(deployed: Deployed, problem: str) -> Deployed:
     return deployed
 
 
-def _live(context: Context, target: str) -> str | None:
+def _live(store: Store, target: str) -> str | None:
     with suppress(MvcError):
-        return str(live_at(context, None, target).commit)
+        return str(live_at(store, None, target).commit)
     return None
 
 

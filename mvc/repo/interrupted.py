@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from mvc.errors import (
@@ -21,12 +21,13 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
-from mvc.repo.context import PLANS, Context
+from mvc.repo.killed import PLANS, Interrupted
 from mvc.repo.lookup.manifests import of_commit
 from mvc.repo.lookup.refs import BRANCH, HEAD
 from mvc.repo.refs import advance, move_head
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.journal.entries import RefValue
+from mvc.store.store import Store
 
 _FROM, _TO, _MADE, _MOVED = "from", "to", "made", "moves"
 _BRANCH = "branch "
@@ -57,34 +58,35 @@ def _read(text: str) -> RefValue:
     return CommitId(bytes.fromhex(text)) if text else None
 
 
-def _move(context: Context, said: Mapping[str, str]) -> None:
-    """Moves HEAD, or a branch, as a plan says, unless it has moved since.
+def _move(store: Store, said: Mapping[str, str]) -> bool:
+    """Moves HEAD, or a branch, as a plan says, unless it has moved since; whether HEAD moved.
 
     Raises ValueError for nonsense.
     """
     old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
-    branch, store = said.get(_MOVED), context.store
-    context.fresh()
+    branch = said.get(_MOVED)
+    store.fresh()
     moved = HEAD if branch is None else BRANCH + branch
     if new is None or new == old or store.ref(moved) != old or isinstance(made, str):
-        return
+        return False
     tip = made or (store.ref(BRANCH + new) if isinstance(new, str) else new)
     if not isinstance(tip, CommitId) or not store.has_commit(tip):
-        return
+        return False
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
         if branch is None:
-            move_head(context, new, made)
-            context.interrupted.moved_head = True
-        elif isinstance(new, CommitId) and not isinstance(old, str):
-            advance(context, {branch: (old, new)}, "pull", note=branch)
+            move_head(store, new, made)
+            return True
+        if isinstance(new, CommitId) and not isinstance(old, str):
+            advance(store, {branch: (old, new)}, "pull", note=branch)
+    return False
 
 
-def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
+def _sizes(store: Store, version: str) -> Iterator[tuple[str, int]]:
     """The content id and the size of each file of a version; without one, of all versions.
 
     Nothing for a version that is unknown, forgotten or damaged.
     """
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     with suppress(MvcError, ValueError):
         ids = (
             [CommitId(bytes.fromhex(version))]
@@ -93,46 +95,49 @@ def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
         )
         for id_ in ids:
             with suppress(DamagedData, StateForgotten, UnknownRevision):
-                for entry in of_commit(context, id_).entries:
+                for entry in of_commit(store, id_).entries:
                     yield entry.content_id.hex(), entry.size
 
 
-def finish_checkouts(context: Context) -> None:
-    """Completes or takes back checkouts whose process was killed, and notes that in ``context``."""
+def finish_checkouts(store: Store) -> Interrupted:
+    """Completes or takes back checkouts whose process was killed."""
 
     def check(path: Path, name: str) -> str:
-        return entry_at(context.store.fs, path, name).content_id.hex()
+        return entry_at(store.fs, path, name).content_id.hex()
 
     @cache
     def sizes(version: str) -> dict[str, int]:
-        return dict(_sizes(context, version))
+        return dict(_sizes(store, version))
 
-    store = context.store
+    def move(said: Mapping[str, str]) -> None:
+        found.moved_head |= _move(store, said)
+
+    found = Interrupted()
     if store.writable:
         plans = store.folder / PLANS
         finish = Finish(
-            context.root,
+            store.root,
             lambda version, check: sizes(version).get(check),
             check,
-            partial(_move, context),
+            move,
         )
         for done in finish_interrupted(store.fs, plans, finish):
-            context.interrupted.replaced += done.replaced
-            context.interrupted.given_up += done.given_up
-            context.interrupted.left_alone += done.left_alone
+            found.replaced += done.replaced
+            found.given_up += done.given_up
+            found.left_alone += done.left_alone
+    return found
 
 
 @contextmanager
-def checking_out(context: Context, place: Path) -> Iterator[None]:
+def checking_out(store: Store, place: Path) -> Iterator[None]:
     """Completes interrupted checkouts, and keeps others with the same ``place`` waiting.
 
     ``place``: the file or folder to be written. Without permission to write ``.mvc`` nothing keeps
     two checkouts apart. Raises Busy.
     """
-    store = context.store
     with ExitStack() as held:
         if store.writable:
             real = store.fs.realpath(place)
             held.enter_context(one_at_a_time(store.fs, store.folder / PLANS, real))
-        finish_checkouts(context)
+        finish_checkouts(store)
         yield

@@ -22,8 +22,8 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
-from mvc.repo.context import Context
 from mvc.repo.statements.live import Deployed
+from mvc.store.store import Store
 
 QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
@@ -66,20 +66,19 @@ class Queries(Struct, frozen=True):
         return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
 
 
-def queries(context: Context) -> Queries:
+def queries(store: Store) -> Queries:
     """What is recorded. Raises IoFailed if the file cannot be read."""
-    rows = _read(context.store.fs, context.store.folder / QUERIES)
+    rows = _read(store.fs, store.folder / QUERIES)
     start = rows.pop(_START, None)
     return Queries(None if start is None else start.last_us * 1000, rows)
 
 
-def note(context: Context, commits: Collection[CommitId]) -> None:
+def note(store: Store, commits: Collection[CommitId]) -> None:
     """Counts a query of each of these versions, now; begins to record if nothing was.
 
     Never fails, and waits for other processes at most a twentieth of a second; what cannot be
     written is left out.
     """
-    store = context.store
     if not store.writable:
         return
     path = store.folder / QUERIES
@@ -93,11 +92,11 @@ def note(context: Context, commits: Collection[CommitId]) -> None:
                     rows = _row(_START, replace(now, count=0)) + rows
                 file.write_at(at, rows)
             if at // FOLD_AT != (at + len(rows)) // FOLD_AT:
-                _fold(context)
+                _fold(store)
 
 
 def counted(
-    context: Context, versions: Iterator[tuple[Commit | Deployed, State]]
+    store: Store, versions: Iterator[tuple[Commit | Deployed, State]]
 ) -> Iterator[tuple[Commit | Deployed, State]]:
     """``versions``, each of which is noted once its state was handed out."""
     waiting: list[CommitId] = []
@@ -108,32 +107,32 @@ def counted(
             yield version, state
             del state
             if len(waiting) >= _TOGETHER:
-                note(context, waiting)
+                note(store, waiting)
                 waiting.clear()
     finally:
-        note(context, waiting)
+        note(store, waiting)
 
 
-def drop_rows(context: Context, gone: Set[CommitId]) -> None:
+def drop_rows(store: Store, gone: Set[CommitId]) -> None:
     """Deletes the rows of versions that were forgotten or collected; a failure leaves them."""
-    fs, folder = context.store.fs, context.store.folder
+    fs, folder = store.fs, store.folder
     path = folder / QUERIES
     with suppress(MvcError):
         if not gone or fs.stat(path) is None:
             return
         with fs.lock(folder / LOCK, timeout=_WAIT_TO_DROP):
             if not gone.isdisjoint(_read(fs, path)):
-                _fold(context, gone)
+                _fold(store, gone)
 
 
-def _fold(context: Context, gone: Set[CommitId] = frozenset()) -> None:
+def _fold(store: Store, gone: Set[CommitId] = frozenset()) -> None:
     """Writes one row for each version. If the first row was damaged, recording begins now."""
-    path = context.store.folder / QUERIES
-    rows = _read(context.store.fs, path)
-    start = rows.pop(_START, Queried(0, context.store.now_ns() // 1000))
+    path = store.folder / QUERIES
+    rows = _read(store.fs, path)
+    start = rows.pop(_START, Queried(0, store.now_ns() // 1000))
     rows = {_START: start, **rows}
     kept = (_row(id_, each) for id_, each in rows.items() if id_ not in gone)
-    context.store.fs.write_atomic(path, b"".join(kept))
+    store.fs.write_atomic(path, b"".join(kept))
 
 
 def _read(fs: FileSystem, path: Path) -> dict[CommitId, Queried]:

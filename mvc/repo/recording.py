@@ -12,23 +12,23 @@ from mvc.errors import Busy, IoFailed, RefConflict
 from mvc.io.files import FileLock
 from mvc.io.lock_holder import lock_holder
 from mvc.names import printable
-from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
+from mvc.store.store import Store
 
 _SECONDS = 0.05
 """Longer than the question of another process takes, which holds the lock too."""
 _BEGINNING = 2.0  # a process that was ended needs a moment
 
 
-def announce(context: Context, branch: str | None) -> FileLock:
+def announce(store: Store, branch: str | None) -> FileLock:
     """Makes known that a training records on ``branch`` (None: a detached HEAD), until release.
 
     Raises Busy, which names the process, if another training does; IoFailed if ``.mvc`` cannot be
     written.
     """
-    path = _notice(context, branch)
+    path = _notice(store, branch)
     try:
-        return context.store.fs.lock(path, timeout=_BEGINNING)
+        return store.fs.lock(path, timeout=_BEGINNING)
     except Busy:
         where = "the detached HEAD" if branch is None else printable(branch)
         raise Busy(
@@ -38,14 +38,14 @@ def announce(context: Context, branch: str | None) -> FileLock:
         ) from None
 
 
-def announce_target(context: Context, target: str, *, alone: bool = False) -> FileLock:
+def announce_target(store: Store, target: str, *, alone: bool = False) -> FileLock:
     """Makes known that a training deploys to ``target``, until release. Several may.
 
     ``alone``: no other one may. Raises Busy where that cannot be.
     """
-    notice = _deploying_notice(context, target)
+    notice = _deploying_notice(store, target)
     try:
-        return context.store.fs.lock(notice, shared=not alone, timeout=_BEGINNING)
+        return store.fs.lock(notice, shared=not alone, timeout=_BEGINNING)
     except Busy:
         raise Busy(
             f"another training deploys to {printable(target)} in this repository",
@@ -53,10 +53,10 @@ def announce_target(context: Context, target: str, *, alone: bool = False) -> Fi
         ) from None
 
 
-def recorder(context: Context, branch: str | None, target: str | None = None) -> str | None:
+def recorder(store: Store, branch: str | None, target: str | None = None) -> str | None:
     """See ``Repository.recorder``."""
-    fs = context.store.fs
-    path = _notice(context, branch) if target is None else _deploying_notice(context, target)
+    fs = store.fs
+    path = _notice(store, branch) if target is None else _deploying_notice(store, target)
     try:
         if fs.stat(path) is not None:
             fs.lock(path, timeout=_SECONDS).release()
@@ -67,18 +67,18 @@ def recorder(context: Context, branch: str | None, target: str | None = None) ->
     return None
 
 
-def refuse_recorded(context: Context, branch: str) -> None:
+def refuse_recorded(store: Store, branch: str) -> None:
     """Raises RefConflict if a training records on ``branch``, which would move or go."""
-    if recorder(context, branch) is not None:
+    if recorder(store, branch) is not None:
         raise RefConflict(
             f"a training is recording on {branch}", hint="wait until it has ended, or stop it"
         )
 
 
-def _notice(context: Context, branch: str | None) -> Path:
+def _notice(store: Store, branch: str | None) -> Path:
     # A branch's name holds no '%', and is never HEAD.
-    return context.store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
+    return store.folder / f"recording-{(branch or HEAD).replace('/', '%')}"
 
 
-def _deploying_notice(context: Context, target: str) -> Path:
-    return context.store.folder / f"training-{target.replace('/', '%')}"
+def _deploying_notice(store: Store, target: str) -> Path:
+    return store.folder / f"training-{target.replace('/', '%')}"

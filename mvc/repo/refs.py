@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import check_ref, printable
-from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import (
     BRANCH,
@@ -28,51 +27,52 @@ from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
+from mvc.store.store import Store
 
 
-def create_branch(context: Context, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
+def create_branch(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
     """Makes a branch at a version. With ``force`` an existing one moves, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
     check_ref("branch", name)
-    commit = resolve(context, rev)
-    _publish(context, "branch", name, lambda: [branch_change(context, name, commit, force)])
+    commit = resolve(store, rev)
+    _publish(store, "branch", name, lambda: [branch_change(store, name, commit, force)])
     return Ref(name, commit)
 
 
-def branch_change(context: Context, name: str, commit: CommitId, force: bool = False) -> RefChange:
+def branch_change(store: Store, name: str, commit: CommitId, force: bool = False) -> RefChange:
     """The change that makes branch ``name`` at ``commit``; with ``force`` an existing one moves.
 
     The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
-    old = context.store.ref(BRANCH + name)
-    if context.store.ref(HEAD) == name:
+    old = store.ref(BRANCH + name)
+    if store.ref(HEAD) == name:
         raise RefConflict(
             f"{name} is the current branch", hint="name another one, or switch away first"
         )
     if old is not None and not force:
         raise _exists("branch", name)
-    refuse_recorded(context, name)
-    _refuse_namesake(context, TAG, "tag", name)
+    refuse_recorded(store, name)
+    _refuse_namesake(store, TAG, "tag", name)
     return RefChange(BRANCH + name, old, commit)
 
 
 def move_head(
-    context: Context, to: RefValue, made: CommitId | None, operation: str = "checkout"
+    store: Store, to: RefValue, made: CommitId | None, operation: str = "checkout"
 ) -> None:
     """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
 
     def changes() -> list[RefChange]:
-        move = RefChange(HEAD, context.store.ref(HEAD), to)
-        return [move] if made is None else [branch_change(context, str(to), made), move]
+        move = RefChange(HEAD, store.ref(HEAD), to)
+        return [move] if made is None else [branch_change(store, str(to), made), move]
 
-    _publish(context, operation, "" if made is None else str(to), changes)
+    _publish(store, operation, "" if made is None else str(to), changes)
 
 
 def advance(
-    context: Context,
+    store: Store,
     moves: Mapping[str | None, tuple[CommitId | None, CommitId]],
     operation: str,
     *,
@@ -85,21 +85,21 @@ def advance(
         made = []
         for branch, (old, new) in moves.items():
             ref = HEAD if branch is None else BRANCH + check_ref("branch", branch)
-            if tip(context, branch, new=True) != Head(branch, old):
+            if tip(store, branch, new=True) != Head(branch, old):
                 raise RefConflict(
                     f"{branch or HEAD} has moved meanwhile", hint="run the command again"
                 )
-            _refuse_namesake(context, TAG, "tag", branch or "")
-            made.append(RefChange(ref, old, resolve(context, new)))
-        at = head(context)
+            _refuse_namesake(store, TAG, "tag", branch or "")
+            made.append(RefChange(ref, old, resolve(store, new)))
+        at = head(store)
         if first is not None and at.commit is None and at.branch not in moves:
             made.append(RefChange(HEAD, at.branch, check_ref("branch", first)))
         return made
 
-    _publish(context, operation, note, changes)
+    _publish(store, operation, note, changes)
 
 
-def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
+def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
     """Deletes a branch and returns it; its versions stay until gc.
 
     Raises UnknownRevision. Raises RefConflict for the current branch and, without ``force``, for
@@ -107,22 +107,22 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
     """
 
     def change() -> list[RefChange]:
-        tip = _existing(context, BRANCH, "branch", name)
-        at = head(context)
+        tip = _existing(store, BRANCH, "branch", name)
+        at = head(store)
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
-        refuse_recorded(context, name)
-        if not force and tip not in Ancestors(context.store.snapshot, _others(context, name, at)):
+        refuse_recorded(store, name)
+        if not force and tip not in Ancestors(store.snapshot, _others(store, name, at)):
             raise RefConflict(
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
                 hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
             )
         return [RefChange(BRANCH + name, tip, None)]
 
-    return _deleted(name, _publish(context, "delete-branch", name, change))
+    return _deleted(name, _publish(store, "delete-branch", name, change))
 
 
-def rename_branch(context: Context, old: str, new: str, force: bool = False) -> None:
+def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None:
     """Renames a branch; if it is the current one, HEAD moves with it.
 
     With ``force``, an existing branch ``new`` is replaced. Raises InvalidName, UnknownRevision,
@@ -131,52 +131,52 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
     check_ref("branch", new)
 
     def changes() -> list[RefChange]:
-        at = head(context)
-        there = context.store.ref(BRANCH + new)
+        at = head(store)
+        there = store.ref(BRANCH + new)
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
-        _refuse_namesake(context, TAG, "tag", new)
+        _refuse_namesake(store, TAG, "tag", new)
         for name in (old, new):
-            refuse_recorded(context, name)
+            refuse_recorded(store, name)
         made = []
         if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
-            tip = _existing(context, BRANCH, "branch", old)
+            tip = _existing(store, BRANCH, "branch", old)
             made += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
         if at.branch == old:
             made.append(RefChange(HEAD, old, new))
         return made
 
-    _publish(context, "rename-branch", f"{old} to {new}", changes)
+    _publish(store, "rename-branch", f"{old} to {new}", changes)
 
 
-def create_tag(context: Context, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
+def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
     """Makes a tag at a version. With ``force`` an existing tag moves.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
     check_ref("tag", name)
-    commit = resolve(context, rev)
+    commit = resolve(store, rev)
 
     def change() -> list[RefChange]:
-        old = context.store.ref(TAG + name)
+        old = store.ref(TAG + name)
         if old is not None and not force:
             raise _exists("tag", name)
-        if context.store.ref(HEAD) == name:
+        if store.ref(HEAD) == name:
             raise _exists("branch", name)
-        _refuse_namesake(context, BRANCH, "branch", name)
+        _refuse_namesake(store, BRANCH, "branch", name)
         return [RefChange(TAG + name, old, commit)]
 
-    _publish(context, "tag", name, change)
+    _publish(store, "tag", name, change)
     return Ref(name, commit)
 
 
-def delete_tag(context: Context, name: str) -> Ref:
+def delete_tag(store: Store, name: str) -> Ref:
     """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
 
     def change() -> list[RefChange]:
-        return [RefChange(TAG + name, _existing(context, TAG, "tag", name), None)]
+        return [RefChange(TAG + name, _existing(store, TAG, "tag", name), None)]
 
-    return _deleted(name, _publish(context, "delete-tag", name, change))
+    return _deleted(name, _publish(store, "delete-tag", name, change))
 
 
 def _deleted(name: str, recorded: Recorded) -> Ref:
@@ -186,21 +186,21 @@ def _deleted(name: str, recorded: Recorded) -> Ref:
 
 
 def _publish(
-    context: Context, operation: str, note: str, changes: Callable[[], list[RefChange]]
+    store: Store, operation: str, note: str, changes: Callable[[], list[RefChange]]
 ) -> Recorded:
     """Publishes an entry; ``changes`` is called under the journal's lock."""
 
     def make() -> Entry:
-        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes()))
+        return Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
 
-    return context.store.publish(make)
+    return store.publish(make)
 
 
-def _existing(context: Context, prefix: str, kind: str, name: str) -> CommitId:
-    value = context.store.ref(prefix + name)
+def _existing(store: Store, prefix: str, kind: str, name: str) -> CommitId:
+    value = store.ref(prefix + name)
     if isinstance(value, CommitId):
         return value
-    found = branches(context) if prefix == BRANCH else tags(context)
+    found = branches(store) if prefix == BRANCH else tags(store)
     names = ", ".join(ref.name for ref in found[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
@@ -214,16 +214,16 @@ def _exists(kind: str, name: str) -> RefConflict:
     )
 
 
-def _refuse_namesake(context: Context, prefix: str, kind: str, name: str) -> None:
+def _refuse_namesake(store: Store, prefix: str, kind: str, name: str) -> None:
     """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
-    if context.store.ref(prefix + name) is not None:
+    if store.ref(prefix + name) is not None:
         raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
 
 
-def _others(context: Context, name: str, at: Head) -> list[CommitId]:
+def _others(store: Store, name: str, at: Head) -> list[CommitId]:
     """The commits of all refs but the branch ``name``, a detached HEAD included."""
-    tips = [ref.commit for ref in branches(context) if ref.name != name]
-    tips += [ref.commit for ref in (*tags(context), *remote_refs(context))]
+    tips = [ref.commit for ref in branches(store) if ref.name != name]
+    tips += [ref.commit for ref in (*tags(store), *remote_refs(store))]
     if at.branch is None and at.commit is not None:
         tips.append(at.commit)
     return tips

@@ -23,8 +23,8 @@ from mvc.ids import CommitId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.names import printable
 from mvc.repo.content.contents import StoredBytes
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.store.store import Store
 
 _INDEX = re.compile(r".+\.index(?:\.\w+)?\.json")
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<total>\d{5,})(?P<suffix>.*)")
@@ -41,7 +41,7 @@ class _Index(Struct):
 
 
 def refuse_incomplete(
-    context: Context, commit: CommitId | None, files: Mapping[str, Path | None]
+    store: Store, commit: CommitId | None, files: Mapping[str, Path | None]
 ) -> None:
     """Raises BadModelFile if the version ``commit``, changed by ``files``, lacks a file of a model,
     or keeps a false one from ``commit``.
@@ -49,21 +49,21 @@ def refuse_incomplete(
     ``files`` are files on disk by path; None takes a path out. A version that was forgotten passes.
     """
     with suppress(DamagedData, StateForgotten):
-        entries = manifests.of_commit(context, commit).by_path
+        entries = manifests.of_commit(store, commit).by_path
 
         def source(path: str) -> AbstractContextManager[Source]:
             if (place := files.get(path)) is not None:
-                return context.store.fs.open_read(place)
+                return store.fs.open_read(place)
             entry = entries[path]  # a state of Python is no index, whatever its name
             stored = entry.format == "opaque"
             return nullcontext(
-                StoredBytes(context.store.recovery, entry) if stored else MemorySource(b"{}")
+                StoredBytes(store.recovery, entry) if stored else MemorySource(b"{}")
             )
 
         _check({p for p in {*entries, *files} if files.get(p, Path()) is not None}, source)
         for path, entry in entries.items():
             opaque = entry.format == "opaque" and path not in files
-            if opaque and (why := suspicion(StoredBytes(context.store.recovery, entry), path)):
+            if opaque and (why := suspicion(StoredBytes(store.recovery, entry), path)):
                 raise _incomplete(f"{path}: {why}")
 
 

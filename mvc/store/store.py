@@ -155,6 +155,8 @@ class Store:
         self._given_pool = pool
         self._arenas: Arenas | None = None
         self.closed = False
+        self.bare = False
+        """Whether the repository has no working files (the setting ``core.bare``)."""
         self._open()
 
     def _open(self) -> None:
@@ -180,6 +182,21 @@ class Store:
                 if self._pid != os.getpid():
                     self._open()
         return self._snapshot
+
+    @property
+    def root(self) -> Path:
+        """The folder that contains ``.mvc``."""
+        return self.folder.parent
+
+    def fresh(self) -> Snapshot:
+        """The snapshot, refreshed to the current end of the journal.
+
+        Every verb that reads begins with it, so that an open repository sees the entries that
+        other processes published.
+        """
+        snapshot = self.snapshot
+        snapshot.refresh()
+        return snapshot
 
     @property
     def graph(self) -> Graph:

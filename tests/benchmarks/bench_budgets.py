@@ -267,7 +267,7 @@ def history(root: Path, commits: int) -> int:
     """A repository of bare commits, each deployed; returns a moment in the middle."""
 
     with mvc.Repository.init(root) as repo:
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         parents: tuple[mvc.ids.CommitId, ...] = ()
         begun = 1_700_000_000 * 10**9
         for i in range(commits):

@@ -144,7 +144,7 @@ def race(root: Path, processes: int = 32) -> None:
             state = step(state, random)
             repo.commit(state)
         repo.switch("main", force=True)
-        delete_branch(repo.context, "again", force=True)
+        delete_branch(repo.handle.store, "again", force=True)
     command(root, "gc", "--grace", "0")
     run = [sys.executable, "-c", _OPENER, str(root)]
     openers = [subprocess.Popen(run, stdout=-1, text=True) for _ in range(processes)]

@@ -61,7 +61,7 @@ def main() -> None:
                 Repository.init(place, bare=True).close()
                 with Repository.open(place, fs=fs) as repo:
                     begin = time.perf_counter()
-                    receive(repo.context, given)
+                    receive(repo.handle.store, repo.handle.config, given)
                     seconds = time.perf_counter() - begin
                     row(f"chain, {order}", str(count), f"{seconds:.2f}", f"{fs.longest:.3f}")
 

@@ -194,7 +194,7 @@ def _damage(name: str) -> None:
     """Turns a byte of a tensor over that the file in the working folder still has."""
     with Repository.open() as repo:
         (content, *_) = repo.manifest("HEAD").by_path[name].contents
-        step = repo.context.store.graph.path(content.id).steps[-1]
+        step = repo.handle.store.graph.path(content.id).steps[-1]
     pack = Path(f".mvc/packs/{step.pack:08}.pack")
     data = bytearray(pack.read_bytes())
     data[step.offset + step.header.body_at + step.member.at] ^= 255

@@ -173,8 +173,8 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
         with retraining(repo, trust=True):
             state = repo.checkout()
         made = repo.commit(state, message="forged", attachments=carried).id
-        prove(repo.context, made, "model.safetensors")
-        mark_dropped(repo.context, made)
+        prove(repo.handle, made, "model.safetensors")
+        mark_dropped(repo.handle, made)
     gone("log")
     words: tuple[object, ...]
     for words in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.repo.opening import open_context
+from mvc.repo.handle import open_handle
 from mvc.repo.recording import announce, announce_target
 
 
@@ -15,8 +15,8 @@ def test_the_branch_that_head_leaves_and_comes_to(mvc, branch: str) -> None:
     if branch != "main":
         mvc("switch", "-c", branch)
     told = f"A training is recording on {branch}, and goes on there\n"
-    context = open_context(mvc.folder)
-    with announce(context, branch):
+    context = open_handle(mvc.folder)
+    with announce(context.store, branch):
         assert mvc("checkout", "HEAD~1").err.count(told) == 1
         assert mvc("switch", "-c", "aside").err.count(told) == 0
         assert mvc("switch", branch).err.count(told) == 1
@@ -33,8 +33,8 @@ def test_the_branch_that_head_leaves_and_comes_to(mvc, branch: str) -> None:
 def test_a_detached_head(mvc) -> None:
     mvc.commit(1)
     mvc("checkout", "HEAD~0")
-    context = open_context(mvc.folder)
-    with announce(context, None):
+    context = open_handle(mvc.folder)
+    with announce(context.store, None):
         assert "recording on the detached HEAD, and follows it" in mvc("switch", "main").err
     assert "recording" not in mvc("switch", "main").err
     context.store.close()
@@ -49,11 +49,11 @@ def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
     mvc("switch", "-c", "aside")
     switched = mvc("undo", "--list", "--json").json["operations"][0]["number"]
     told = "A training is recording on main, and goes on there\n"
-    context = open_context(mvc.folder)
-    with announce(context, "main"):
+    context = open_handle(mvc.folder)
+    with announce(context.store, "main"):
         assert "training" not in mvc("rollback", "prod").err  # it deploys to no target
         assert mvc("undo", switched).err.count(told) == 1
-    with announce_target(context, "prod"), announce_target(context, "prod"):
+    with announce_target(context.store, "prod"), announce_target(context.store, "prod"):
         for arguments in (["deploy", "HEAD"], ["rollback"]):
             said = mvc(*arguments, "prod").err
             assert said.count("a training deploys to prod: this process (") == 1

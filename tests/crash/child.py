@@ -13,7 +13,7 @@ def main(root: str, name: str, count: int) -> None:
         for step in range(count):
             made = repo.commit(state_for(name, step), path=f"{name}.safetensors", deploy=name)
             if step % 7 == 6:
-                repo.context.store.snapshot.index_tail(force=True)
+                repo.handle.store.snapshot.index_tail(force=True)
             print(made.id, step, flush=True)
 
 

@@ -100,12 +100,12 @@ def forget(repo: Repository, rng: random.Random) -> None:
         with (folder / f"forgets-{os.getpid()}").open("a") as forgets:
             forgets.write(f"{id_.hex()}\n")
         with suppress(RefConflict):  # HEAD's
-            maintenance.forget_named(repo.context, id_)
+            maintenance.forget_named(repo.handle, id_)
 
 
 _MAINTENANCE: dict[str, Callable[[Repository, random.Random], object]] = {
-    "collected": lambda repo, rng: maintenance.collect(repo.context),
-    "repacked": lambda repo, rng: maintenance.repack(repo.context, rng.choice((5, 10))),
+    "collected": lambda repo, rng: maintenance.collect(repo.handle),
+    "repacked": lambda repo, rng: maintenance.repack(repo.handle, rng.choice((5, 10))),
     "forgotten": forget,
 }
 

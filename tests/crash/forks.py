@@ -34,8 +34,8 @@ def warm_up(folder: Path) -> None:
         repo.commit({"w": state["w"] + 1})
         repo.checkout(made.id)
         repo.undo()
-        maintenance.repack(repo.context, 1)
-        maintenance.collect(repo.context)
+        maintenance.repack(repo.handle, 1)
+        maintenance.collect(repo.handle)
         repo.storage.fsck(full=True)
 
 

@@ -138,9 +138,9 @@ def check_image(
         nothing = True
         Repository.init(root).close()
         repo = open_quietly(root)
-        allowed = [state_of(repo.context)]
+        allowed = [state_of(repo.handle)]
     with repo:
-        found = state_of(repo.context)
+        found = state_of(repo.handle)
         if found not in allowed:
             raise Lost(f"found {found}, expected one of {allowed}")
         checked: Checked = {}
@@ -149,7 +149,7 @@ def check_image(
         fresh = small(99)
         made = repo.commit(fresh)
         check_arrays(repo.checkout(made.id, path="model.safetensors"), fresh)
-        if state_of(repo.context).commits != (*found.commits, made.id):
+        if state_of(repo.handle).commits != (*found.commits, made.id):
             raise Lost("a further commit did not follow the others")
         if collect:
             _collect(story, repo, found)
@@ -164,12 +164,12 @@ def check_image(
 
 def _collect(story: Story, repo: Repository, found: State) -> None:
     checked: Checked = {}
-    wanted = reachable(repo.context)
-    gc.collect(repo.context, grace=timedelta(0))
-    left = state_of(repo.context)
+    wanted = reachable(repo.handle)
+    gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
+    left = state_of(repo.handle)
     if set(left.commits) != wanted:
         raise Lost(f"gc kept {left.commits}, reachable were {wanted}")
     for commit in found.commits:
         if commit in wanted:
             check_version(repo, left, commit, story.contents[commit], checked)
-    check_swept(repo.context)
+    check_swept(repo.handle)

@@ -99,7 +99,7 @@ def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _train(repo: Repository, detail: Any) -> None:
     path, number, target = detail
-    base = _head(state_of(repo.context))
+    base = _head(state_of(repo.handle))
     assert base is not None and path == recipes.PATH
     recipes.trained(repo, again, {"number": number}, base, deploy=target)
 
@@ -121,7 +121,7 @@ def _undo(repo: Repository, detail: Any) -> None:
 
 def _forget(repo: Repository, detail: Any) -> None:
     with suppress(RefConflict, WrongUsage):
-        maintenance.forget_named(repo.context, detail)
+        maintenance.forget_named(repo.handle, detail)
 
 
 OPERATIONS: dict[str, tuple[Callable[[Repository, Any], object], int]] = {
@@ -132,10 +132,10 @@ OPERATIONS: dict[str, tuple[Callable[[Repository, Any], object], int]] = {
     "deploy": (lambda repo, target: repo.deploy("HEAD", target), 2),
     "branch": (lambda repo, name: repo.branch(name), 2),
     "undo": (_undo, 3),
-    "gc": (lambda repo, _: maintenance.collect(repo.context), 3),
-    "repack": (lambda repo, interval: maintenance.repack(repo.context, interval), 2),
+    "gc": (lambda repo, _: maintenance.collect(repo.handle), 3),
+    "repack": (lambda repo, interval: maintenance.repack(repo.handle, interval), 2),
     "forget": (_forget, 1),
-    "index": (lambda repo, _: repo.context.store.snapshot.rebuild_index(), 1),
+    "index": (lambda repo, _: repo.handle.store.snapshot.rebuild_index(), 1),
 }
 
 
@@ -170,7 +170,7 @@ def work(world: World, seed: int, everything: bool, send: Send) -> None:
             detail = _detail(name, world.state, rng)
             send((name, detail))
             OPERATIONS[name][0](repo, detail)
-            _take_in(world, name, detail, state_of(repo.context))
+            _take_in(world, name, detail, state_of(repo.handle))
             send((world.state, world.recipes))
 
 
@@ -232,12 +232,12 @@ def look(world: World, seed: int, everything: bool, send: Send) -> None:
 
 def _check(world: World, repo: Repository, rng: random.Random, everything: bool) -> None:
     """The state that was acknowledged or the next one, versions bit for bit."""
-    found = state_of(repo.context)
+    found = state_of(repo.handle)
     if found != world.state:
         if world.begun is None:
             raise Lost(f"found {found}, acknowledged was {world.state}")
         _take_in(world, *world.begun, found)
-    if not reachable(repo.context, found) <= set(found.commits):
+    if not reachable(repo.handle, found) <= set(found.commits):
         raise Lost(f"something leads to what is gone: {found}")
     commits = list(found.commits)
     if not everything:
@@ -307,7 +307,7 @@ def _look(world: World, seed: int, everything: bool) -> None:
 def _fresh(root: Path) -> World:
     def make(send: Send) -> None:
         with Repository.init(root) as repo:
-            send(state_of(repo.context))
+            send(state_of(repo.handle))
 
     return World(root, run(make)[0])
 
@@ -319,14 +319,14 @@ def _small_world(root: Path) -> World:
     """
 
     def make(send: Send) -> None:
-        world = World(root, state_of(Repository.init(root).context))
+        world = World(root, state_of(Repository.init(root).handle))
         with open_quietly(root) as repo:
             for number in range(5):
                 detail = ("model.safetensors" if number != 3 else "other.safetensors", number, None)
                 (_train if number == 2 else _commit)(repo, detail)
-                _take_in(world, "commit", detail, state_of(repo.context))
+                _take_in(world, "commit", detail, state_of(repo.handle))
             repo.undo()
-            world.state = state_of(repo.context)
+            world.state = state_of(repo.handle)
             for name, detail in (
                 ("train", (recipes.PATH, 7, None)),
                 ("drop", None),
@@ -334,11 +334,11 @@ def _small_world(root: Path) -> World:
             ):
                 detail = detail or world.state.commits[5]
                 OPERATIONS[name][0](repo, detail)
-                _take_in(world, name, detail, state_of(repo.context))
+                _take_in(world, name, detail, state_of(repo.handle))
             repo.storage.gc()  # within the grace, all but given up weights stays
             repo.deploy("HEAD", "prod")
-            maintenance.forget_named(repo.context, world.state.commits[0])
-            send((state_of(repo.context), world.recipes))
+            maintenance.forget_named(repo.handle, world.state.commits[0])
+            send((state_of(repo.handle), world.recipes))
 
     state, known = run(make)[0]
     return World(root, state, known)
@@ -395,7 +395,7 @@ def _go_on(world: World) -> None:
         detail = ("model.safetensors", 123, None)
         for name, what in (("commit", detail), ("gc", None)):
             OPERATIONS[name][0](repo, what)
-            _take_in(world, name, what, state_of(repo.context))
+            _take_in(world, name, what, state_of(repo.handle))
         for commit in world.state.commits:
             check_version(repo, world.state, commit, world.contents(commit))
 

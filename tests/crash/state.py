@@ -10,7 +10,7 @@ from mvc.api.repository import Repository
 from mvc.errors import StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.lookup.availability import all_dropped
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
@@ -42,8 +42,8 @@ class State:
     dropped: tuple[CommitId, ...] = ()
 
 
-def state_of(context: Context) -> State:
-    view = context.fresh()
+def state_of(context: Handle) -> State:
+    view = context.store.fresh()
     refs: dict[str, Any] = {}
     commits: list[CommitId] = []
     forgotten: set[CommitId] = set()
@@ -62,7 +62,7 @@ def state_of(context: Context) -> State:
         tuple(sorted((name, value) for name, value in refs.items() if value is not None)),
         tuple(deployed),
         tuple(sorted(forgotten)),
-        tuple(sorted(all_dropped(context))),
+        tuple(sorted(all_dropped(context.store))),
     )
 
 
@@ -136,13 +136,13 @@ def check_arrays(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         raise Lost(f"other bits: {error}") from error
 
 
-def reachable(context: Context, state: State | None = None) -> set[CommitId]:
+def reachable(context: Handle, state: State | None = None) -> set[CommitId]:
     """Commits that a ref or a deployment leads to, by the journal alone.
 
     ``state``: what ``state_of`` says now, where that is known already.
     """
     parents: dict[CommitId, tuple[CommitId, ...]] = {}
-    for recorded in context.fresh().entries():
+    for recorded in context.store.fresh().entries():
         parents.update((c.id, (*c.parents, *c.needs)) for c in recorded.entry.commits)
     state = state or state_of(context)
     waiting = [value for _, value in state.refs if isinstance(value, CommitId)]
@@ -156,12 +156,12 @@ def reachable(context: Context, state: State | None = None) -> set[CommitId]:
     return found
 
 
-def check_swept(context: Context) -> None:
+def check_swept(context: Handle) -> None:
     """After a collection nothing is left that nobody names."""
     store = context.store
     left = [name for name in store.fs.list(store.folder) if name.startswith(TEMPORARY)]
     ends: dict[int, int] = {}
-    for recorded in context.fresh().entries():
+    for recorded in context.store.fresh().entries():
         for region in recorded.entry.regions:
             end = region.start + region.length
             ends[region.pack] = max(end, ends.get(region.pack, 0))

@@ -56,13 +56,13 @@ def references(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: repo.branch("side", first.hex()))
     teller.do(lambda: repo.switch("side", force=True))
     teller.python(small(1, 0.002))
-    teller.do(lambda: refs.rename_branch(repo.context, "side", "other"))
+    teller.do(lambda: refs.rename_branch(repo.handle.store, "side", "other"))
     story.save_index()
     teller.do(lambda: repo.checkout("main", force=True, to=repo.root))
-    teller.do(lambda: refs.delete_branch(repo.context, "other", force=True))
+    teller.do(lambda: refs.delete_branch(repo.handle.store, "other", force=True))
     teller.do(lambda: repo.undo())  # of the deletion
     teller.do(lambda: repo.tag("v1"))
-    teller.do(lambda: refs.delete_tag(repo.context, "v1"))
+    teller.do(lambda: refs.delete_tag(repo.handle.store, "v1"))
     return story
 
 
@@ -74,13 +74,13 @@ def collection(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: repo.branch("side", commits[1].hex()))
     story.save_index()
     teller.do(lambda: repo.switch("side", force=True))
-    teller.do(lambda: refs.delete_branch(repo.context, "main", force=True))
+    teller.do(lambda: refs.delete_branch(repo.handle.store, "main", force=True))
     collect(teller)
     teller.python(small(1, 0.01))
     teller.do(lambda: repo.undo())
     collect(teller)
     teller.python(small(1, 0.02), deploy="prod", pipeline="zlib:6")  # a feature
-    teller.do(lambda: repo.context.store.snapshot.rebuild_index())
+    teller.do(lambda: repo.handle.store.snapshot.rebuild_index())
     collect(teller)
     return story
 
@@ -100,7 +100,7 @@ def maintain(teller: Teller, act: Callable[[], object]) -> None:
 
 
 def collect(teller: Teller) -> None:
-    maintain(teller, lambda: maintenance.collect(teller.repo.context))
+    maintain(teller, lambda: maintenance.collect(teller.repo.handle))
 
 
 def killed(folder: Path, ignore: Ignore | None = None) -> Story:
@@ -135,9 +135,9 @@ def killed(folder: Path, ignore: Ignore | None = None) -> Story:
 
 def _collect_and_die(story: Story) -> None:
     fs = KilledFS(lambda n, op, path: op == "sync_dir" and fs.seen("replace", "journal"), story.fs)
-    dying = Repository.open(story.root, fs=fs, clock=story.repo.context.store.clock)
+    dying = Repository.open(story.root, fs=fs, clock=story.repo.handle.store.clock)
     try:
-        maintenance.collect(dying.context)
+        maintenance.collect(dying.handle)
     except Killed:
         return
     raise AssertionError("the collection was not killed")
@@ -149,10 +149,10 @@ def forgetting(folder: Path, ignore: Ignore | None = None) -> Story:
     story, repo = teller.story, teller.repo
     commits = [teller.python(small(1, 0.001 * i)) for i in range(5)]
     story.save_index()
-    teller.do(lambda: maintenance.forget_named(repo.context, commits[0], commits[2]))
+    teller.do(lambda: maintenance.forget_named(repo.handle, commits[0], commits[2]))
     collect(teller)
     teller.python(small(1, 0.01))
-    teller.do(lambda: maintenance.keep_last(repo.context, 2))
+    teller.do(lambda: maintenance.keep_last(repo.handle, 2))
     collect(teller)
     teller.python(small(1, 0.02))
     return story
@@ -164,10 +164,10 @@ def repacking(folder: Path, ignore: Ignore | None = None) -> Story:
     story, repo = teller.story, teller.repo
     commits = [teller.python(small(1, 0.001 * i)) for i in range(5)]
     story.save_index()
-    maintain(teller, lambda: maintenance.repack(repo.context, 2))
+    maintain(teller, lambda: maintenance.repack(repo.handle, 2))
     teller.python(small(1, 0.01))
-    maintain(teller, lambda: maintenance.repack(repo.context, add=[commits[1]]))
-    maintain(teller, lambda: maintenance.repack(repo.context, remove=[commits[4]]))
+    maintain(teller, lambda: maintenance.repack(repo.handle, add=[commits[1]]))
+    maintain(teller, lambda: maintenance.repack(repo.handle, remove=[commits[4]]))
     teller.python(small(1, 0.02))
     collect(teller)
     return story
@@ -185,7 +185,7 @@ def giving_up(folder: Path, ignore: Ignore | None = None) -> Story:
     del teller.files["digits.bin"]
     first = teller.trained(0.001, base, data)
     second = teller.trained(0.002, first, data)
-    teller.do(lambda: refs.delete_branch(repo.context, "data", force=True))
+    teller.do(lambda: refs.delete_branch(repo.handle.store, "data", force=True))
     teller.python(small(1, 0.003))
     story.save_index()
     maintain(teller, lambda: recipes.drop(repo, first, second))
@@ -194,7 +194,7 @@ def giving_up(folder: Path, ignore: Ignore | None = None) -> Story:
     collect(teller)
     teller.python(small(1, 0.004))
     maintain(teller, lambda: recipes.store_again(repo, first, again))
-    maintain(teller, lambda: maintenance.repack(repo.context, add=[first]))
+    maintain(teller, lambda: maintenance.repack(repo.handle, add=[first]))
     third = teller.trained(0.005, second, data)
     maintain(teller, lambda: recipes.drop(repo, third))
     collect(teller)
@@ -207,11 +207,11 @@ def training(folder: Path, ignore: Ignore | None = None) -> Story:
     repo = teller.repo
     commits = [teller.python(trained(step, 12), deploy="prod") for step in range(6)]
     assert repo.storage.predicted()
-    teller.do(lambda: maintenance.forget_named(repo.context, commits[2]))
+    teller.do(lambda: maintenance.forget_named(repo.handle, commits[2]))
     collect(teller)
     teller.python(trained(6, 12))
-    maintain(teller, lambda: maintenance.repack(repo.context, interval=3))
-    teller.do(lambda: maintenance.keep_last(repo.context, 3))
+    maintain(teller, lambda: maintenance.repack(repo.handle, interval=3))
+    teller.do(lambda: maintenance.keep_last(repo.handle, 3))
     collect(teller)
     teller.python(trained(7, 12))
     return teller.story

@@ -73,10 +73,10 @@ class Story:
 
     def happened(self) -> None:
         """A state that may be seen, but of which nobody was told."""
-        self.states.append(state_of(self.repo.context))
+        self.states.append(state_of(self.repo.handle))
 
     def save_index(self) -> None:
-        self.repo.context.store.snapshot.index_tail(force=True)
+        self.repo.handle.store.snapshot.index_tail(force=True)
         self.note_index()
 
     def note_index(self) -> None:
@@ -123,7 +123,7 @@ def foreign_index() -> IndexFiles:
             made = repo.commit(small(1))
             for _ in range(100):
                 repo.deploy(made.id, "prod")
-            repo.context.store.snapshot.index_tail(force=True)
+            repo.handle.store.snapshot.index_tail(force=True)
         return treatments.read(Path(folder) / treatments.INDEX)
 
 
@@ -138,7 +138,7 @@ def begin(folder: Path, ignore: Ignore | None = None, *, watched: bool = False) 
     if watched:
         Repository.init(root, fs=fs, clock=clock).close()
     repo = open_quietly(root, fs=fs, clock=clock)
-    story = Story(fs, root, repo, [None if watched else state_of(repo.context)])
+    story = Story(fs, root, repo, [None if watched else state_of(repo.handle)])
     if watched:
         story.acknowledge()
     return Teller(story)
@@ -149,7 +149,7 @@ def go_on(story: Story, root: Path) -> Teller:
     fs = CrashFS(root)
     fresh_process()
     repo = open_quietly(root, fs=fs, clock=FixedClock(_START_NS * 2, _STEP_NS))
-    further = Story(fs, root, repo, [state_of(repo.context)], contents=dict(story.contents))
+    further = Story(fs, root, repo, [state_of(repo.handle)], contents=dict(story.contents))
     further.note_index()
     return Teller(further)
 
@@ -214,12 +214,12 @@ class Teller:
         """As another process would go on."""
         story = self.story
         story.repo.close()
-        clock = story.repo.context.store.clock
+        clock = story.repo.handle.store.clock
         story.repo = open_quietly(story.root, fs=story.fs, clock=clock)
 
     def overtaken(self) -> None:
         """Two commits on the way: one is written, the other one overtakes its flush."""
-        story, store = self.story, self.repo.context.store
+        story, store = self.story, self.repo.handle.store
         publish, other = store.publish, Repository.open(
             story.root, fs=story.fs, clock=FixedClock(_START_NS + 10**16, _STEP_NS)
         )  # fmt: skip
@@ -229,7 +229,7 @@ class Teller:
         def between(make: Any, *, release: Any = None) -> Any:
             def released() -> None:
                 release()
-                id_ = state_of(other.context).commits[-1]
+                id_ = state_of(other.handle).commits[-1]
                 story.contents[id_] = {**before, "model.safetensors": first}
                 story.happened()
                 last = other.commit(second, path="other.safetensors")

@@ -38,21 +38,21 @@ def commit(repo: Repository) -> None:
 
 
 def collect(repo: Repository) -> None:
-    maintenance.collect(repo.context)
+    maintenance.collect(repo.handle)
 
 
 def repack(repo: Repository) -> None:
-    maintenance.repack(repo.context, 2)
+    maintenance.repack(repo.handle, 2)
 
 
 def forget(repo: Repository) -> None:
-    for oldest in state_of(repo.context).commits[:1]:
+    for oldest in state_of(repo.handle).commits[:1]:
         with suppress(RefConflict):  # HEAD stands on it
-            maintenance.forget_named(repo.context, oldest)
+            maintenance.forget_named(repo.handle, oldest)
 
 
 def rebuild(repo: Repository) -> None:
-    repo.context.store.snapshot.rebuild_index()
+    repo.handle.store.snapshot.rebuild_index()
 
 
 ACTS: list[Callable[[Repository], None]] = [commit, collect, repack, forget, rebuild]
@@ -61,7 +61,7 @@ ACTS: list[Callable[[Repository], None]] = [commit, collect, repack, forget, reb
 def _tell(teller: Teller, acts: list[Callable[[Repository], None]]) -> None:
     """Goes on, operation by operation; a commit's contents are those of HEAD and its own."""
     for act in acts:
-        head = pointers.head(teller.repo.context).commit
+        head = pointers.head(teller.repo.handle.store).commit
         act(teller.repo)
         teller.story.acknowledge()
         teller.story.note_index()
@@ -70,7 +70,7 @@ def _tell(teller: Teller, acts: list[Callable[[Repository], None]]) -> None:
 
 def _note_new(story: Story, repo: Repository, head: CommitId | None) -> None:
     """What a commit that was just made holds."""
-    new = [id_ for id_ in state_of(repo.context).commits if id_ not in story.contents]
+    new = [id_ for id_ in state_of(repo.handle).commits if id_ not in story.contents]
     if len(new) > 1:
         raise Lost(f"one commit made {new}")
     for id_ in new:
@@ -93,7 +93,7 @@ def _fail(teller: Teller, rng: random.Random, root: Path) -> bool:
     """One call fails, or all from there on. Returns whether the operation failed."""
     story = teller.story
     before = story.states[0]
-    head = pointers.head(teller.repo.context).commit
+    head = pointers.head(teller.repo.handle.store).commit
     teller.repo.close()
     act = rng.choice(ACTS)
     fs = FailingFS(
@@ -109,7 +109,7 @@ def _fail(teller: Teller, rng: random.Random, root: Path) -> bool:
     fresh_process()
     with open_quietly(root) as repo:
         _note_new(story, repo, head)
-        now = state_of(repo.context)
+        now = state_of(repo.handle)
     assert before is not None
     if failed and act in (repack, rebuild) and now != before:
         raise Lost(f"{act.__name__} failed and left {now} instead of {before}")

@@ -86,7 +86,7 @@ def make(root: Path) -> World:
             third: {"model.safetensors": THIRD, "file.bin": FILE},
             fourth: {"model.safetensors": UNDONE, "file.bin": FILE},
         }
-        return World(root, state_of(repo.context), contents)
+        return World(root, state_of(repo.handle), contents)
 
 
 # -- operations
@@ -98,11 +98,11 @@ def commit(repo: Repository) -> None:
 
 def commit_and_index(repo: Repository) -> None:
     repo.commit(SECOND, deploy="prod")
-    repo.context.store.snapshot.index_tail(force=True)
+    repo.handle.store.snapshot.index_tail(force=True)
 
 
 def commit_recipe(repo: Repository) -> None:
-    base = state_of(repo.context).commits[0]
+    base = state_of(repo.handle).commits[0]
     arguments = {"name": "SECOND"}
     recipes.trained(
         repo, _thing, arguments, base, deploy="prod", message="again",
@@ -119,25 +119,25 @@ def restore(repo: Repository) -> None:
 
 
 def collect(repo: Repository) -> None:
-    maintenance.collect(repo.context)
+    maintenance.collect(repo.handle)
 
 
 def repack(repo: Repository) -> None:
     """The third version is a reset point no more: its tensors become deltas."""
     with suppress(Unattainable):  # it is none already: an attempt that failed was one step further
-        maintenance.repack(repo.context, remove=state_of(repo.context).commits[2:3])
+        maintenance.repack(repo.handle, remove=state_of(repo.handle).commits[2:3])
 
 
 def give_up(repo: Repository) -> None:
     """The weights of the third version go, and come back."""
-    third = state_of(repo.context).commits[2]
+    third = state_of(repo.handle).commits[2]
     recipes.drop(repo, third)
-    maintenance.collect(repo.context)
+    maintenance.collect(repo.handle)
     recipes.store_again(repo, third, _thing)
 
 
 def forget(repo: Repository) -> None:
-    maintenance.forget_named(repo.context, state_of(repo.context).commits[0])
+    maintenance.forget_named(repo.handle, state_of(repo.handle).commits[0])
 
 
 def undo(repo: Repository) -> None:
@@ -145,7 +145,7 @@ def undo(repo: Repository) -> None:
 
 
 def rebuild(repo: Repository) -> None:
-    repo.context.store.snapshot.rebuild_index()
+    repo.handle.store.snapshot.rebuild_index()
 
 
 ACTS: list[Act] = [
@@ -160,7 +160,7 @@ def check_after(world: World, act: Act, failed: bool) -> None:
     """Sound, as before or one operation further; and now it works."""
     fresh_process()
     with open_quietly(world.root) as repo:
-        now = state_of(repo.context)
+        now = state_of(repo.handle)
         _check_change(world, act, now, failed)
         file = world.root / "file.bin"
         assert file.read_bytes() == FILE if file.exists() else act is restore
@@ -173,7 +173,7 @@ def check_after(world: World, act: Act, failed: bool) -> None:
         left = [p.name for p in world.root.iterdir() if p.name.startswith(".mvc-tmp-")]
         assert len(left) <= 1  # where nothing works, what was begun cannot be taken away
         collect(repo)
-        check_swept(repo.context)
+        check_swept(repo.handle)
 
 
 def _check_change(world: World, act: Act, now: State, failed: bool) -> None:
@@ -309,9 +309,9 @@ def test_interrupted_calls_are_made_again(act: Act, tmp_path: Path) -> None:
         act(repo)
     assert arrived
     with Repository.open(world.root) as repo:
-        now = state_of(repo.context)
+        now = state_of(repo.handle)
         _check_change(world, act, now, failed=False)
-        assert reachable(repo.context) <= set(now.commits)
+        assert reachable(repo.handle) <= set(now.commits)
         for commit_id in now.commits:
             check_version(repo, now, commit_id, world.contents[commit_id])
         assert repo.storage.fsck(full=True).problems == ()

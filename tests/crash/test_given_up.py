@@ -44,10 +44,10 @@ def give_up(root: Path) -> None:
     number = 0
     while not (root.parent / "stop").exists():
         with Repository.open(root) as repo:
-            found = state_of(repo.context)
+            found = state_of(repo.handle)
             new = [c for c in found.commits[1:] if c not in found.dropped][-3:]
             recipes.drop(repo, *new)
-            maintenance.collect(repo.context)
+            maintenance.collect(repo.handle)
             for version in new:
                 number += 1
                 if number % 3 == 0:
@@ -73,11 +73,11 @@ def test_commits_beside_weights_that_are_given_up(tmp_path: Path) -> None:
             id_, step = line.split()
             told[CommitId.parse(id_)] = int(step)
         with Repository.open(root) as repo:
-            found = state_of(repo.context)
+            found = state_of(repo.handle)
             assert set(told) == set(found.commits[1:])
             for id_, step in told.items():
                 check_version(repo, found, id_, {recipes.PATH: again({"step": step})})
-            maintenance.collect(repo.context)
+            maintenance.collect(repo.handle)
             assert repo.storage.fsck(full=True).problems == ()
             count("commits beside given up weights", commits=len(told), dropped=len(found.dropped))
             assert found.dropped

@@ -158,25 +158,25 @@ def check_all(world: World, repo: Repository) -> Any:
 
 
 def collect(world: World, repo: Repository) -> Any:
-    gc.collect(repo.context, grace=timedelta(0))
+    gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
 
 
 def collect_with_grace(world: World, repo: Repository) -> Any:
-    gc.collect(repo.context, grace=timedelta(minutes=30))
+    gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(minutes=30))
 
 
 def repack(world: World, repo: Repository) -> Any:
-    maintenance.repack(repo.context, 1)
+    maintenance.repack(repo.handle, 1)
 
 
 def forget_and_collect(world: World, repo: Repository) -> Any:
-    maintenance.forget_named(repo.context, world.commits[0])
-    gc.collect(repo.context, grace=timedelta(0))
+    maintenance.forget_named(repo.handle, world.commits[0])
+    gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
 
 
 def give_up_and_collect(world: World, repo: Repository) -> Any:
     recipes.drop(repo, world.commits[1])
-    gc.collect(repo.context, grace=timedelta(0))
+    gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
 
 
 def store_again(world: World, repo: Repository) -> Any:
@@ -185,7 +185,7 @@ def store_again(world: World, repo: Repository) -> Any:
 
 
 def index(world: World, repo: Repository) -> Any:
-    repo.context.store.snapshot.rebuild_index()
+    repo.handle.store.snapshot.rebuild_index()
 
 
 # -- what is done before calls are counted
@@ -282,15 +282,15 @@ def _look(world: World, run: Run) -> None:
             world.contents[commit_id] = contents
             assert repo.find("HEAD") == commit_id
         _look_at_versions(world, repo)
-        wanted = reachable(repo.context)
-        gc.collect(repo.context, grace=timedelta(0))
-        assert wanted == set(state_of(repo.context).commits)
+        wanted = reachable(repo.handle)
+        gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
+        assert wanted == set(state_of(repo.handle).commits)
         _look_at_versions(world, repo)
         assert repo.storage.fsck(full=True).problems == ()
 
 
 def _look_at_versions(world: World, repo: Repository) -> None:
-    state = state_of(repo.context)
+    state = state_of(repo.handle)
     named = {value for _, value in state.refs if isinstance(value, CommitId)}
     named |= {commit_id for _, _, commit_id, _ in state.deployments}
     assert named <= set(state.commits)

@@ -138,6 +138,6 @@ def test_the_stories_pass_through_what_they_promise(tmp_path: Path) -> None:
     operations = {
         recorded.entry.operation
         for story in told.values()
-        for recorded in story.repo.context.store.snapshot.entries()
+        for recorded in story.repo.handle.store.snapshot.entries()
     }
     print(sorted(operations))

@@ -56,7 +56,7 @@ def all_at_once(root: Path, processes: int, commits: int) -> None:
         for name in children:
             check_arrays(repo.checkout(path=f"{name}.safetensors"), state_for(name, commits - 1))
             assert len(repo.deployments(name)) == commits
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         tips = [c.id for n in children for c in last.by_path[f"{n}.safetensors"].contents]
         depths = [graph.path(id_).depth for id_ in tips]
         assert sum(depth > 0 for depth in depths) == processes  # the counters are in full

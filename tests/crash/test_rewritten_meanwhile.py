@@ -35,7 +35,7 @@ def rewrite(world: World, fs: ScheduledFS) -> None:
     """Moves every pack, again and again; stops after each time."""
     with world.open(fs, 0) as repo:
         for _ in range(_REWRITES):
-            move_every_pack(repo.context)
+            move_every_pack(repo.handle)
             fs.wait()
 
 
@@ -49,8 +49,8 @@ def _looking(name: str, look: Callable[[World, Repository], object]) -> Act:
 
 
 def _price_of_forgetting(world: World, repo: Repository) -> None:
-    chosen = choose(repo.context, [world.commits[0]])
-    found = preview(repo.context, chosen, grace=timedelta(0))
+    chosen = choose(repo.handle.store, [world.commits[0]])
+    found = preview(repo.handle.store, repo.handle.config, chosen, grace=timedelta(0))
     assert (found.tensors, found.shared) == (2, 0)
     assert found.collection is not None and found.collection.commits
 
@@ -67,9 +67,14 @@ LOOKS = [
     _looking("curve", lambda world, repo: repo.storage.curve()),
     _looking("repack_dry", lambda world, repo: repo.storage.repack(interval=1, dry_run=True)),
     _looking("repack", lambda world, repo: repo.storage.repack(interval=1)),
-    _looking("gc_dry", lambda world, repo: gc.plan_collection(repo.context, grace=timedelta(0))),
+    _looking(
+        "gc_dry",
+        lambda world, repo: gc.plan_collection(
+            repo.handle.store, repo.handle.config, grace=timedelta(0)
+        ),
+    ),
     _looking("forget_preview", _price_of_forgetting),
-    _looking("join", lambda world, repo: join(repo.context)),
+    _looking("join", lambda world, repo: join(repo.handle.store, repo.handle.config)),
     _looking("log", _versions),
     _looking("diff", lambda world, repo: repo.diff(*world.commits[:2])),
     _looking("report", lambda world, repo: write_report(repo)),

@@ -99,7 +99,7 @@ def _mount(path: Path) -> None:
 
 def deploy(repo: Repository) -> None:
     """A rollback."""
-    repo.deploy(state_of(repo.context).commits[0], "prod")
+    repo.deploy(state_of(repo.handle).commits[0], "prod")
 
 
 # -- the repository's disk is full ---------------------------------------------------------
@@ -198,7 +198,7 @@ def test_the_outputs_disk_is_full(atomic: bool, rooms: Rooms) -> None:
     out = rooms.output.path / "out"
     with open_quietly(world.root, fs=rooms.fs) as repo:
         repo.checkout("main~1", to=out / "x", atomic_dir=atomic)
-        before = state_of(repo.context)
+        before = state_of(repo.handle)
         rooms.output.fill()
         with pytest.raises(MvcError, match="space"):
             repo.checkout("main", to=out / "x", force=not atomic, atomic_dir=atomic)
@@ -206,7 +206,7 @@ def test_the_outputs_disk_is_full(atomic: bool, rooms: Rooms) -> None:
     rooms.output.free()
     with open_quietly(world.root, fs=rooms.fs) as repo:
         assert repo_files(out / "x") == found
-        assert state_of(repo.context) == before
+        assert state_of(repo.handle) == before
         repo.checkout("main", to=out / "x", force=not atomic, atomic_dir=atomic)
         assert (out / "x" / "file.bin").read_bytes() == FILE
         check_arrays(repo.checkout("main~2", path="model.safetensors"), FIRST)

@@ -128,7 +128,7 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
     """Makes an index that is sound by every checksum, but leaves out keys of these tables
     of the newest entries. The process that did so is of no further use.
     """
-    extend, view = Index.extend, repo.context.fresh()
+    extend, view = Index.extend, repo.handle.store.fresh()
     first = view.position.sequence - newest
     hidden = {r.offset for r in view.entries() if r.sequence >= first}
 
@@ -144,7 +144,7 @@ def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
     index = open_index(repo)
     assert index is not None
-    return index.meta(repo.context.store.snapshot.identity).position.sequence
+    return index.meta(repo.handle.store.snapshot.identity).position.sequence
 
 
 def _extend_open(repo: Repository) -> None:
@@ -178,8 +178,8 @@ _DONE: dict[str, Callable[..., object]] = {
     "tag": lambda repo, name, commit: repo.tag(name, commit.hex(), force=True),
     "switch": lambda repo, name: repo.switch(name, force=True),
     "gc": lambda repo: repo.storage.gc(grace=timedelta(0)),
-    "repack": lambda repo, interval: maintenance.repack(repo.context, interval),
-    "forget": lambda repo, commit: maintenance.forget_named(repo.context, commit),
+    "repack": lambda repo, interval: maintenance.repack(repo.handle, interval),
+    "forget": lambda repo, commit: maintenance.forget_named(repo.handle, commit),
     "fsck": _fsck,
     "rebuild": lambda repo: repo.storage.rebuild_index(),
     "repair": _repair,

@@ -67,12 +67,12 @@ def build(root: Path) -> None:
             if step % 7 == 3:
                 repo.retract(None, "prod")
             if step in (8, 16, 20, 24, 28, 35):
-                repo.context.store.snapshot.index_tail(force=True)
+                repo.handle.store.snapshot.index_tail(force=True)
 
 
 def _answers(repo: Repository) -> list[Any]:
     """Everything that look-ups say."""
-    view = repo.context.fresh()
+    view = repo.handle.store.fresh()
     refs = [(r.name, r.commit) for r in (*repo.refs(), *repo.refs("tag"))]
     log = [entry.commit.id for entry in repo.log("main")]
     live: list[Any] = []
@@ -82,14 +82,14 @@ def _answers(repo: Repository) -> list[Any]:
                 live.append(repo.live(target, at=at).commit)
             except MvcError as error:
                 live.append(error.kind)
-    graph = repo.context.store.graph
+    graph = repo.handle.store.graph
     homes = [
         graph.entries_holding(graph.resolve_prefix(key[1:9]) or b"")
         for key in view.under(keys.BLOB)
     ]
     every = [k for k in view.scan(b"", b"\xff" * 40) if k[:1] != keys.EDGE]
     found = [repo.find(id_.hex()[:12]) for id_ in log]
-    return [state_of(repo.context), refs, log, live, homes, every, found]
+    return [state_of(repo.handle), refs, log, live, homes, every, found]
 
 
 def _check(root: Path, mode: str, expected: list[Any]) -> int:
@@ -98,13 +98,13 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = repo.context.store.snapshot.rebuilt or open_index(repo) is None
+            remade = repo.handle.store.snapshot.rebuilt or open_index(repo) is None
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG
             if mode == "commit":
                 made = repo.commit(_state(77), deploy="prod", message="behind the damage")
-                repo.context.store.snapshot.index_tail(force=True)
+                repo.handle.store.snapshot.index_tail(force=True)
         if mode == "commit":
             with Repository.open(root, discover=False) as repo:
                 log = [entry.commit.id for entry in repo.log("main")]

@@ -205,7 +205,7 @@ class Subject:
     def _lost_with_entries(self, repo: Repository) -> frozenset[CommitId] | None:
         """The versions of entries that opening says are lost, None if none is; Wrong if the
         others read otherwise."""
-        view = repo.context.fresh()
+        view = repo.handle.store.fresh()
         gaps: list[Gap] = []
         found = [(r.offset, r.sequence, r.entry) for r in view.entries(lost=gaps.append)]
         if not (gaps := [*gaps, *view.gaps]):
@@ -230,7 +230,7 @@ class Subject:
         expected = self.versions[id_]
         files = {}
         try:
-            for entry in manifests.of_commit(repo.context, id_).entries:
+            for entry in manifests.of_commit(repo.handle.store, id_).entries:
                 key = entry.path, entry.content_id
                 if key not in written:
                     written[key] = file_of(repo, entry)
@@ -268,7 +268,7 @@ def file_of(repo: Repository, entry: FileEntry) -> bytes:
     def write_at(at: int, data: bytes) -> None:
         out[at : at + len(data)] = data
 
-    write_file(repo.context.store.recovery, entry, write_at)
+    write_file(repo.handle.store.recovery, entry, write_at)
     return bytes(out)
 
 

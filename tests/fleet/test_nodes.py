@@ -51,7 +51,11 @@ class Fleet:
         reports = Reports(self.folder / node, node, clock=FixedClock(now))
         reports.served(commit, "prod", now if at is None else at)
         with closing(
-            open_transport(self.owner.remotes.find("origin"), self.owner.context)
+            open_transport(
+                self.owner.remotes.find("origin"),
+                self.owner.handle.store,
+                self.owner.handle.config,
+            )
         ) as transport:
             reports.send(transport)
         assert not reports.waiting

@@ -99,7 +99,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (folder / "eight").mkdir()
         eight = Reports(folder / "eight", "8")
         eight.served(main, "prod", time.time_ns())
-        with closing(open_transport(owner.remotes.find("origin"), owner.context)) as transport:
+        with closing(
+            open_transport(owner.remotes.find("origin"), owner.handle.store, owner.handle.config)
+        ) as transport:
             eight.send(transport)
         token = remote.narrow_token(*SCOPES)
         with pytest.MonkeyPatch.context() as patch:

@@ -33,8 +33,8 @@ def predicted(repo: mvc.Repository) -> Counter[str]:
     of their names; those that are not are ``plain``.
     """
     found: Counter[str] = Counter()
-    graph = repo.context.store.graph
-    for entry in manifests.of_commit(repo.context, repo.log()[0].id).entries:
+    graph = repo.handle.store.graph
+    for entry in manifests.of_commit(repo.handle.store, repo.log()[0].id).entries:
         for tensor in entry.tensors:
             if tensor.spec.nbytes >= 1000 and tensor.spec.dtype == "float32":
                 codings = graph.codings(tensor.id, 0)

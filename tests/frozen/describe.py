@@ -26,7 +26,7 @@ def describe(root: Path) -> dict[str, Any]:
     fresh_process()
     try:
         with Repository.open(root, discover=False) as repo:
-            entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
+            entries = [recorded.entry for recorded in repo.handle.store.snapshot.entries()]
     except MvcError as error:
         return {"refused": [error.kind, error.exit_code]}
     with Repository.open(root, discover=False) as repo:
@@ -34,7 +34,7 @@ def describe(root: Path) -> dict[str, Any]:
         commits = [commit for entry in entries for commit in entry.commits]
         return {
             "operations": [entry.operation for entry in entries],
-            "refs": {name: _plain(repo.context.store.ref(name)) for name in sorted(names)},
+            "refs": {name: _plain(repo.handle.store.ref(name)) for name in sorted(names)},
             "log": _log(repo),
             "commits": {str(c.id): _commit(repo, c) for c in commits},
             "deployments": [
@@ -50,7 +50,7 @@ def describe(root: Path) -> dict[str, Any]:
 
 def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict[str, Any]:
     """Who and why, annotations, and runs."""
-    annotations = Annotations(repo.context.fresh())
+    annotations = Annotations(repo.handle.store.fresh())
     found = {str(c.id): [list(asdict(a).values()) for a in annotations.of(c.id)] for c in commits}
     return {
         "who": [[o.number, o.author, o.reason, o.undone_by] for o in repo.operations()],
@@ -102,7 +102,7 @@ def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
 
 def _recipe(repo: Repository, commit: Any) -> dict[str, Any]:
     """What a version carries and needs, and whether its weights were given up."""
-    context, carried = repo.context, {}
+    context, carried = repo.handle, {}
     for entry in repo.manifest(commit.id).attached:
         name = entry.path.removeprefix(ATTACHED)
         if name.startswith("service/"):
@@ -110,7 +110,7 @@ def _recipe(repo: Repository, commit: Any) -> dict[str, Any]:
             carried[name] = hashlib.sha256(repr(state).encode()).hexdigest()
         else:
             carried[name] = hashlib.sha256(repo.attachment(commit.id, name)).hexdigest()
-    gone = availability.dropped(context, commit.id)
+    gone = availability.dropped(context.store, commit.id)
     return {
         "carried": carried,
         "needs": [str(needed) for needed in commit.needs],
@@ -133,7 +133,7 @@ def _files(repo: Repository, id_: Any) -> dict[str, str] | str:
             out[at : at + len(data)] = data
 
         try:  # as checkout writes it, but into memory
-            write_file(repo.context.store.recovery, entry, write_at)
+            write_file(repo.handle.store.recovery, entry, write_at)
         except MvcError as error:
             found[entry.path] = f"lost: {error.kind}"
         else:

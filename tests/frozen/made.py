@@ -192,7 +192,7 @@ def indexed(root: Path) -> None:
     """With the index of the time, and operations that are not in it yet."""
     _series(root)
     with Repository.open(root, clock=Ticking()) as repo:
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
         repo.tag("behind", "HEAD~1")
 
 
@@ -255,7 +255,7 @@ def _flip_payload(root: Path, rev: str, *, base: bool) -> None:
     """A bit of the payload of ``w`` in a version: its delta, or its full record."""
     with Repository.open(root) as repo:
         content = max(repo.manifest(rev).entries[0].contents, key=lambda c: c.spec.nbytes)
-        steps = repo.context.store.graph.codings(content.id)
+        steps = repo.handle.store.graph.codings(content.id)
         step = next(s for s in steps if bool(s.member.base) == base)
     path = root / f".mvc/packs/{step.pack:08d}.pack"
     data = bytearray(path.read_bytes())
@@ -280,7 +280,7 @@ def record_header(root: Path) -> None:
     _series(root)
     with Repository.open(root) as repo:
         regions = [
-            r.entry.regions[0] for r in repo.context.store.snapshot.entries() if r.entry.regions
+            r.entry.regions[0] for r in repo.handle.store.snapshot.entries() if r.entry.regions
         ]
     path = root / ".mvc/packs/00000001.pack"
     data = bytearray(path.read_bytes())

@@ -15,7 +15,7 @@ from tests.frozen.made import AUTHOR, Ticking, model, moved
 def annotated(root: Path) -> None:
     """Two people, several runs, annotations that are undone, and what gc leaves of all that."""
     with Repository.init(root, clock=Ticking()) as repo:
-        context, state = repo.context, model()
+        context, state = repo.handle, model()
         for i in range(6):
             os.environ["MVC_AUTHOR"] = AUTHOR if i % 2 else "gräce"
             state = moved(state, i)
@@ -29,7 +29,7 @@ def annotated(root: Path) -> None:
                 ),
                 code=GitCode("1f" * 20, dirty=i > 2, patch=b"--- a\n+++ b\n" if i == 4 else b""),
             )
-            commit(context, request)
+            commit(context.store, context.config, context.recent, request)
         repo.rollback("prod", reason="the error rate\ndoubled")
         repo.rollback("prod", to="HEAD~5")
         repo.deploy("HEAD", "edge", at=Ticking.now, reason="\udcff")

@@ -56,7 +56,7 @@ def relinked(root: Path) -> None:
         entry = Entry("deploy", START + 10**12, "prod", statements=(wrong,))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(publishing, "entry_before", lambda *_: 1)
-            publishing.publish(repo.context.store.snapshot, lambda: entry)
+            publishing.publish(repo.handle.store.snapshot, lambda: entry)
         repo.storage.repair()
         repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR), deploy="prod")
 

@@ -91,7 +91,7 @@ def test_more_comes_back_of_a_lost_entry_than_did_then(tmp_path: Path) -> None:
     assert expected("both-copies")["refused"] == ["damaged-data", DamagedData.exit_code]
     then = expected("one-copy")["commits"]
     with Repository.open(root) as repo:
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         with pytest.raises(DamagedData):
             list(view.entries())
         kept = [c for r in view.entries(lost=lambda gap: None) for c in r.entry.commits]
@@ -150,7 +150,7 @@ def test_a_frozen_repository_takes_further_commits(name: str, tmp_path: Path) ->
     state = {"w": np.arange(12, dtype=np.float32)}
     with Repository.open(root) as repo:
         made = repo.commit(state, message="today", deploy="prod", path="today.safetensors")
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     with Repository.open(root) as repo:
         assert repo.checkout(path="today.safetensors")["w"].tobytes() == state["w"].tobytes()
     now = describe(root)

@@ -125,4 +125,4 @@ def recover(root: str, id_: str, nbytes: int) -> None:
     """Asks for an object as every reader does; for ``bounded``."""
     with Repository.open(root) as repo:
         spec = TensorSpec("raw", (nbytes,))
-        repo.context.store.recovery.blob(bytes.fromhex(id_), spec)
+        repo.handle.store.recovery.blob(bytes.fromhex(id_), spec)

@@ -107,7 +107,7 @@ def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, keys: str) -> No
     with Repository.init(tmp_path) as repo:
         (tmp_path / "m").write_bytes(b"m")
         id_ = repo.commit([tmp_path / "m"]).id
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     index = index_file(tmp_path).parent
     for file in index.iterdir():
         file.unlink()
@@ -117,6 +117,6 @@ def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, keys: str) -> No
             txn.put(b"d" + bytes(6), bytes(1000))
     with Repository.open(tmp_path) as repo:
         assert [entry.id for entry in repo.log()] == [id_]
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     with Repository.open(tmp_path) as repo:
         assert repo.storage.fsck(full=True).problems == ()

@@ -189,7 +189,7 @@ def all_refused(root: str) -> None:
         for first in (10, 100, 200, 300):
             for i, text in enumerate(CODINGS):
                 try:
-                    repo.context.store.recovery.blob(name(first + i), spec)
+                    repo.handle.store.recovery.blob(name(first + i), spec)
                 except DamagedData as error:
                     assert error.message.isprintable()
                     continue
@@ -222,7 +222,7 @@ def manifest(root: str, id_: str) -> None:
     from mvc.api.repository import Repository
 
     with Repository.open(root) as repo:
-        repo.context.store.recovery.manifest(bytes.fromhex(id_))
+        repo.handle.store.recovery.manifest(bytes.fromhex(id_))
 
 
 # -- predictions -----------------------------------------------------------------------
@@ -331,6 +331,6 @@ def test_how_long_a_prediction_takes_that_leads_nowhere(
     root = forger.write()
     (root / ".mvc/format").write_bytes(format_line(frozenset({"optim"})))
     with Repository.open(root) as repo:
-        (step,) = repo.context.store.graph.codings(name(1))
+        (step,) = repo.handle.store.graph.codings(name(1))
         assert Rates().payload(step.header, step.member) > 0
         repo.storage.stats()

@@ -72,7 +72,7 @@ class World:
                 write_model(self.root / "model.safetensors", seed, layers=1)
                 repo.commit(self.root / "model.safetensors", deploy="production")
                 repo.checkout("HEAD")
-            repo.context.store.snapshot.index_tail(force=True)
+            repo.handle.store.snapshot.index_tail(force=True)
         write_model(self.root / "new.safetensors", 3, layers=1)
         for name in TARGETS:
             path = self.root / ".mvc" / name

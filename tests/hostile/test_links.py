@@ -165,10 +165,10 @@ class SwappingFS(WrappedFS):
 @pytest.mark.parametrize("op", ["open_write", "replace", "make_dir", "sync_dir", "stat"])
 def test_a_swap_between_check_and_use(place: Place, op: str) -> None:
     with Repository.open(place.tree) as repo:
-        repo.context.store.fs = SwappingFS(place, op)
+        repo.handle.store.fs = SwappingFS(place, op)
         with pytest.raises((IoFailed, WouldOverwrite)):
             repo.checkout(place.ids[0], force=True, to=repo.root)
-        assert repo.context.store.fs.swapped
+        assert repo.handle.store.fs.swapped
     assert place.untouched()
 
 
@@ -178,7 +178,7 @@ def test_a_swap_before_a_deletion(place: Place) -> None:
         gone = repo.commit([place.tree / "a/b/y", place.tree / "a/x"]).id
         repo.checkout(place.ids[1], force=True, to=repo.root)
         (place.outside / "x").write_bytes(b"two")
-        repo.context.store.fs = SwappingFS(place, "unlink")
+        repo.handle.store.fs = SwappingFS(place, "unlink")
         with pytest.raises(IoFailed, match="symbolic link"):
             repo.checkout(gone, to=repo.root)
     assert (place.outside / "x").read_bytes() == b"two"
@@ -187,7 +187,7 @@ def test_a_swap_before_a_deletion(place: Place) -> None:
 def test_the_swaps_would_be_noticed(place: Place) -> None:
     """Without the anchor of the calls the very same swap leads outside."""
     with Repository.open(place.tree) as repo:
-        repo.context.store.fs = SwappingFS(place, "open_write", guarded=False)
+        repo.handle.store.fs = SwappingFS(place, "open_write", guarded=False)
         repo.checkout(place.ids[0], force=True, to=repo.root)
     assert not place.untouched()
 
@@ -245,7 +245,7 @@ OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/current"]
 def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
     """LMDB would write its lock table into whatever file a link names."""
     with Repository.open(place.tree) as repo:
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     own = place.tree / ".mvc" / name
     moved = place.outside / "b" / own.name
     os.rename(own, moved)
@@ -261,14 +261,14 @@ def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
 def test_a_link_inside_the_index_is_replaced(place: Place, name: str) -> None:
     """Nothing is read from where it leads, nothing is written there."""
     with Repository.open(place.tree) as repo:
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     own = index_file(place.tree).parent / name
     moved = place.outside / "b" / "moved"
     os.rename(own, moved)
     own.symlink_to(moved)
     before = {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     with Repository.open(place.tree) as repo:
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
         assert repo.storage.fsck(full=True).problems == ()
     assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     assert not own.is_symlink()

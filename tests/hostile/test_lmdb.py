@@ -45,7 +45,7 @@ def test_the_map_grows_as_it_is_filled(
 ) -> None:
     monkeypatch.setattr("mvc.store.index.index.FIRST_MAP", 1 << 16)
     with history.open() as repo:
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         index = open_index(repo)
         assert index is not None
         before = environment(index).info()["map_size"]
@@ -66,7 +66,7 @@ from mvc.store.index import keys
 from tests.lent_index import environment, open_index
 repo = Repository.open(sys.argv[1])
 index = open_index(repo)
-meta = index.meta(repo.context.store.snapshot.identity)
+meta = index.meta(repo.handle.store.snapshot.identity)
 environment(index).set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
 index.extend(meta, fresh, meta.position)
@@ -91,9 +91,9 @@ def test_another_process_makes_the_map_larger(
         out, err = other.communicate(timeout=60)
         assert other.returncode == 0, out + err
         assert history.index_file.stat().st_size > 1 << 20
-        open_index(repo).meta(repo.context.store.snapshot.identity)
+        open_index(repo).meta(repo.handle.store.snapshot.identity)
         history.add(repo)
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
         assert history.wrong(repo) == []
     assert answers(history, fsck=False)
 
@@ -127,7 +127,7 @@ def test_killed_readers_pin_nothing(history: CheckedHistory) -> None:
         before = history.index_file.stat().st_size
         for _ in range(20):
             history.add(repo)
-            repo.context.store.snapshot.index_tail(force=True)
+            repo.handle.store.snapshot.index_tail(force=True)
         assert history.index_file.stat().st_size < before + (4 << 20)
     assert answers(history)
     count("LMDB, killed readers", readers=3, pinned=0)
@@ -148,7 +148,7 @@ def test_a_forked_child_has_an_environment_of_its_own(history: CheckedHistory) -
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert open_index(repo) is mine
         history.add(repo)
-        repo.context.store.snapshot.index_tail(force=True)
+        repo.handle.store.snapshot.index_tail(force=True)
     assert answers(history)
 
 
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written(history: CheckedHistory, lock: bool) ->
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
         with Repository.open(history.root, fs=ReadOnlyFS()) as repo:
-            assert not repo.context.store.snapshot.writable
+            assert not repo.handle.store.snapshot.writable
             assert [e.id for e in repo.log()] == history.ids[::-1]
             assert history.wrong(repo) == []
     finally:
@@ -222,15 +222,15 @@ def test_a_file_of_another_engine_is_made_anew(history: CheckedHistory, version:
         history.index_file.write_bytes(data)
     assert answers(history)
     with history.open() as repo:
-        repo.context.store.snapshot.index_tail(force=True)
-        assert open_index(repo).meta(repo.context.store.snapshot.identity).runs
+        repo.handle.store.snapshot.index_tail(force=True)
+        assert open_index(repo).meta(repo.handle.store.snapshot.identity).runs
 
 
 def test_two_handles_of_one_process_share_the_environment(history: CheckedHistory) -> None:
     with history.open() as one, history.open() as two:
         assert open_index(one) is open_index(two)
         history.add(one)
-        one.context.store.snapshot.index_tail(force=True)
+        one.handle.store.snapshot.index_tail(force=True)
         assert [e.id for e in two.log()] == history.ids[::-1]
 
 

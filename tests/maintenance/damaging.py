@@ -73,7 +73,7 @@ def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -
         fresh_process()
         entry = repo.manifest(rev).entries[0]
         content = next(entry.contents[t.content] for t in entry.tensors if t.key == key)
-        steps = repo.context.store.graph.codings(content.id)
+        steps = repo.handle.store.graph.codings(content.id)
         return next(s for s in steps if full is None or full == (not s.member.base))
 
 

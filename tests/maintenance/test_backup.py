@@ -33,7 +33,7 @@ from tests.repo.working import tensors_of, write_model
 
 def move_everything(root: Path) -> None:
     with Repository.open(root) as repo:
-        move_every_pack(repo.context)
+        move_every_pack(repo.handle)
 
 
 def start(root: Path, name: str, count: int) -> subprocess.Popen[str]:
@@ -212,7 +212,7 @@ SOME = pytest.mark.parametrize("most", [10, pytest.param(10_000, marks=pytest.ma
 
 def open_and_back_up(root: Path, place: Path, fs: FileSystem) -> None:
     with open_quietly(root, fs=fs) as repo:
-        backup(repo.context.store, place)
+        backup(repo.handle.store, place)
 
 
 @SOME
@@ -330,7 +330,7 @@ def test_a_pack_that_is_gone_there_is_copied_again(root: Path, place: Path) -> N
 
 def test_a_damaged_journal_is_not_backed_up(root: Path, place: Path) -> None:
     with Repository.open(root) as repo:
-        offset = [each.offset for each in repo.context.fresh().entries()][2]
+        offset = [each.offset for each in repo.handle.store.fresh().entries()][2]
     journal = root / ".mvc" / "journal"
     data = bytearray(journal.read_bytes())
     data[offset : offset + 40] = bytes(40)

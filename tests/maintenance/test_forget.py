@@ -92,7 +92,7 @@ def test_by_rule_everything_else_comes_back(
     history: CheckedHistory, places: list[int], resets: tuple[int, ...], pipeline: str
 ) -> None:
     ids = chain(history, 8, resets=resets, pipeline=pipeline)
-    store = history.repo.context.store
+    store = history.repo.handle.store
     marks = tuple(StateMark(ids[i], "forgotten") for i in places)
     store.publish(lambda: Entry("forget", store.clock.now_ns(), states=marks))
     history.gone |= {ids[i] for i in places}
@@ -128,11 +128,11 @@ def test_steps_stay_by_rule_but_not_by_name(history: CheckedHistory, list_goes: 
     _, middle, _ = around(history, more=30 * list_goes)
     assert history.forget(unused="prod") == {middle}
     done = history.repo.storage.gc(grace="0")
-    graph = read_records(history.repo.context.store.snapshot)
+    graph = read_records(history.repo.handle.store.snapshot)
     held = {id_ for id_ in history.lost() if graph.rows_of(id_)}
     assert done.phantoms == len(held) > 0
     # The list of files may be gone, so that nothing says whose the steps are.
-    assert (get(history.repo.context, middle).manifest in held) != list_goes
+    assert (get(history.repo.handle.store.snapshot, middle).manifest in held) != list_goes
     history.check()
     assert history.repo.storage.gc(grace="0").phantoms == len(held)
     assert history.forget(middle) == {middle}
@@ -168,7 +168,7 @@ def test_files_of_every_format(history: CheckedHistory) -> None:
 
 
 def test_tensors_of_several_pieces(history: CheckedHistory) -> None:
-    history.repo.context.config.values["python.keep_base"] = ("none", "flag")
+    history.repo.handle.config.values["python.keep_base"] = ("none", "flag")
     whole = np.zeros(34 << 20, np.uint8)
     ids = []
     for n in range(3):
@@ -198,8 +198,8 @@ def test_the_same_state_elsewhere_stays(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     again = history.commit(history.states[ids[0]])
     head = history.commit(history.states[ids[1]] | {"new": np.ones(3)})
-    chosen = forget.choose(history.repo.context, [ids[0]])
-    cost = preview(history.repo.context, chosen)
+    chosen = forget.choose(history.repo.handle.store, [ids[0]])
+    cost = preview(history.repo.handle.store, history.repo.handle.config, chosen)
     assert cost.same == {ids[0]: (again,)}
     assert (cost.tensors, cost.shared) == (0, 3)
     history.forget(ids[0])
@@ -232,7 +232,7 @@ def test_the_very_same_version_is_refused(history: CheckedHistory) -> None:
     history.commit({"w": np.zeros(5)})
     history.forget(first)
     # A branch without a version yet: the next commit there has no parent, as the first had none.
-    store = history.repo.context.store
+    store = history.repo.handle.store
     store.publish(lambda: Entry("switch", 1, refs=(RefChange("HEAD", "other", "empty"),)))
     with pytest.raises(StateForgotten, match="this very version"):
         history.commit({"w": np.ones(5)}, **options)
@@ -278,40 +278,45 @@ def test_refusals(history: CheckedHistory) -> None:
         ([], Retention(unused="nowhere"), UnknownTarget),
     ):
         with pytest.raises(error):
-            forget.choose(history.repo.context, revs, rules)
+            forget.choose(history.repo.handle.store, revs, rules)
     history.check()
 
 
 def test_twice_is_once(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[0])
-    chosen = forget.choose(history.repo.context, [ids[0], ids[1]])
+    chosen = forget.choose(history.repo.handle.store, [ids[0], ids[1]])
     assert ([c.id for c in chosen.commits], chosen.already) == ([ids[1]], (ids[0],))
-    stale = forget.choose(history.repo.context, [ids[1]])
-    recorded = forget.forget(history.repo.context, stale)
+    stale = forget.choose(history.repo.handle.store, [ids[1]])
+    recorded = forget.forget(history.repo.handle.store, history.repo.handle.config, stale)
     assert recorded is not None
     assert [stone.subject for stone in recorded.entry.of(Tombstone)] == [ids[1]]
-    assert forget.forget(history.repo.context, stale) is None
+    assert forget.forget(history.repo.handle.store, history.repo.handle.config, stale) is None
     assert (
-        forget.forget(history.repo.context, forget.choose(history.repo.context, [ids[1]])) is None
+        forget.forget(
+            history.repo.handle.store,
+            history.repo.handle.config,
+            forget.choose(history.repo.handle.store, [ids[1]]),
+        )
+        is None
     )
 
 
 def test_what_comes_to_be_needed_meanwhile_stays(history: CheckedHistory) -> None:
     ids = chain(history, 5)
-    chosen = forget.choose(history.repo.context, (), Retention(last=1))
+    chosen = forget.choose(history.repo.handle.store, (), Retention(last=1))
     assert [c.id for c in chosen.commits] == ids[3::-1]
     history.repo.tag("v1", str(ids[0]))
     history.repo.deploy(ids[1], "prod")
     other = mvc.Repository.open(history.repo.root)
     other.storage.forget(ids[2])
-    recorded = forget.forget(history.repo.context, chosen)
+    recorded = forget.forget(history.repo.handle.store, history.repo.handle.config, chosen)
     assert recorded is not None
     assert recorded.entry.forgets == {ids[3]}
-    named = forget.choose(history.repo.context, [ids[1]])
+    named = forget.choose(history.repo.handle.store, [ids[1]])
     other.checkout(ids[1], force=True, to=other.root)
     with pytest.raises(RefConflict):
-        forget.forget(history.repo.context, named)
+        forget.forget(history.repo.handle.store, history.repo.handle.config, named)
 
 
 def test_what_is_forgotten_while_gc_runs_goes_with_it(history: CheckedHistory) -> None:
@@ -333,7 +338,7 @@ def test_what_is_here_again_while_gc_runs_stays(history: CheckedHistory) -> None
     """A fetch that found all objects of a state still stored appends no record."""
     ids = chain(history, 6)
     history.repo.storage.forget(keep_last=2)
-    store, back = mvc.Repository.open(history.repo.root).context.store, ids[1]
+    store, back = mvc.Repository.open(history.repo.root).handle.store, ids[1]
     done_once: list[int] = []
 
     def meanwhile(done: int, total: int, what: str) -> None:
@@ -352,10 +357,12 @@ def test_undo_does_not_bring_it_back(history: CheckedHistory) -> None:
     ids = chain(history, 3)
     history.forget(ids[1])
     with pytest.raises(RefConflict, match="gave up states"):
-        undo(history.repo.context, 4)
+        undo(history.repo.handle.store, history.repo.handle.config, 4)
     with pytest.raises(RefConflict, match="was forgotten on"):
-        undo(history.repo.context, 3)  # the commit that came after it
-    assert refs.head(history.repo.context).commit == ids[2]
+        undo(
+            history.repo.handle.store, history.repo.handle.config, 3
+        )  # the commit that came after it
+    assert refs.head(history.repo.handle.store).commit == ids[2]
     history.repo.storage.gc(grace="0")
     history.check()
 
@@ -405,8 +412,8 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: Check
 
 def test_a_damaged_state_can_be_forgotten(history: CheckedHistory) -> None:
     ids = chain(history, 2)
-    (pack,) = (history.repo.context.store.folder / "packs").iterdir()
-    (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
+    (pack,) = (history.repo.handle.store.folder / "packs").iterdir()
+    (record,) = read_records(history.repo.handle.store.snapshot).records_of(1)
     history.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files
@@ -416,9 +423,9 @@ def test_a_damaged_state_can_be_forgotten(history: CheckedHistory) -> None:
         assert not repo.storage.fsck().sound
         with pytest.raises(DamagedData):
             repo.checkout(ids[0])
-        chosen = forget.choose(repo.context, [ids[0]])
-        assert preview(repo.context, chosen).tensors == 0
-        assert forget.forget(repo.context, chosen) is not None
+        chosen = forget.choose(repo.handle.store, [ids[0]])
+        assert preview(repo.handle.store, repo.handle.config, chosen).tensors == 0
+        assert forget.forget(repo.handle.store, repo.handle.config, chosen) is not None
         with pytest.raises(StateForgotten):
             repo.checkout(ids[0])
 

@@ -75,7 +75,7 @@ def test_a_damaged_payload_names_what_it_touches(repo: Repository) -> None:
         ids = [commit.id for commit in opened.log()]
         entry = opened.manifest("HEAD~2").by_path[NAME]
         content = next(entry.contents[t.content] for t in entry.tensors if t.key == "w")
-        (step,) = opened.context.store.graph.path(content.id).steps
+        (step,) = opened.handle.store.graph.path(content.id).steps
     body = step.offset + step.header.body_at + step.member.at
     flip(packs(repo)[step.pack - 1], body + 100)
     report = check(repo)
@@ -137,7 +137,7 @@ def test_one_copy_of_an_entry(repo: Repository) -> None:
 
 def test_both_copies_of_an_entry(repo: Repository) -> None:
     """What stands behind the break is still found by the index."""
-    view = repo.context.store.snapshot
+    view = repo.handle.store.snapshot
     second = list(view.entries())[1]
     view.index_tail(force=True)
     repo.close()
@@ -169,7 +169,7 @@ def test_leftovers_are_no_damage(repo: Repository) -> None:
 
 
 def test_references_to_nowhere(repo: Repository) -> None:
-    store = repo.context.store
+    store = repo.handle.store
     ghost = CommitId(b"g" * 32)
     publish(  # without the checks of Store.publish
         store.snapshot,
@@ -190,7 +190,7 @@ def test_references_to_nowhere(repo: Repository) -> None:
 
 
 def test_a_commit_whose_root_is_not_its_files(repo: Repository) -> None:
-    store = repo.context.store
+    store = repo.handle.store
     head = next(iter(repo.log()))
     wrong = Commit(head.commit.manifest, type(head.commit.root)(b"r" * 32), (head.id,), "me", 5, 0)
     store.publish(
@@ -224,7 +224,7 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
     """An index of the same journal that lost some keys, with sound checksums."""
     from mvc.store.index import keys
 
-    view = repo.context.store.snapshot
+    view = repo.handle.store.snapshot
     original = keys.entry_keys
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -235,13 +235,13 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
     assert (problem.kind, problem.object) == ("index", "index.lmdb")
     with Repository.open(repo.root) as fresh:
         fresh.storage.rebuild_index()
-        assert fsck(fresh.context).sound
+        assert fsck(fresh.handle.store).sound
         assert len(fresh.deployments("prod")) == 3
     assert check(repo).sound
 
 
 def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
-    view = repo.context.store.snapshot
+    view = repo.handle.store.snapshot
     view.index_tail(force=True)
     last = list(view.entries())[-1]
     repo.close()
@@ -256,7 +256,7 @@ def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
 
 
 def test_rebuilding_needs_a_writable_folder(repo: Repository) -> None:
-    repo.context.store.writable = False
+    repo.handle.store.writable = False
     with pytest.raises(ReadOnly):
         repo.storage.rebuild_index()
 

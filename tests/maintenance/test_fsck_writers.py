@@ -28,7 +28,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import publish
 
 with Repository.open(sys.argv[1]) as repo:
-    target, store = sys.argv[2], repo.context.store
+    target, store = sys.argv[2], repo.handle.store
     head = repo.find("HEAD")
 
     def make():
@@ -104,7 +104,7 @@ def test_the_index_moves_on_between_journal_and_index(root: Path) -> None:
         def deploy() -> None:
             for _ in range(5):
                 other.deploy("HEAD", "prod")
-            repo.context.store.snapshot.refresh()
+            repo.handle.store.snapshot.refresh()
 
         progress, calls = after(2, deploy)
         report = repo.storage.fsck(progress=progress)
@@ -115,7 +115,7 @@ def test_the_index_moves_on_between_journal_and_index(root: Path) -> None:
 def test_an_entry_that_its_writer_took_back_is_no_alarm(root: Path) -> None:
     """The last entry of the check vanishes while it runs, and another one takes its place."""
     with Repository.open(root) as repo, Repository.open(root) as other:
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         journal = root / ".mvc" / "journal"
         before = journal.read_bytes()
         head = repo.find("HEAD")
@@ -138,7 +138,7 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(root: Path) -> None:
 def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> None:
     """The first half of an entry is there while its writer holds the journal's lock."""
     with Repository.open(root) as repo:
-        store = repo.context.store
+        store = repo.handle.store
         journal = root / ".mvc" / "journal"
         written, _ = encode_entry(Entry("deploy", 7), store.snapshot.position)
         lock = store.fs.lock(journal)

@@ -42,11 +42,11 @@ def line(history: CheckedHistory, count: int, seed: int = 0) -> list[CommitId]:
 def leave(history: CheckedHistory, to: CommitId) -> None:
     """The versions after ``to`` come to be on no branch."""
     history.repo.switch("side", create=True, start=str(to), force=True)
-    refs.delete_branch(history.repo.context, "main", force=True)
+    refs.delete_branch(history.repo.handle.store, "main", force=True)
 
 
 def size(history: CheckedHistory) -> int:
-    folder = history.repo.context.store.folder
+    folder = history.repo.handle.store.folder
     packs = sum(p.stat().st_size for p in (folder / "packs").iterdir())
     return packs + (folder / "journal").stat().st_size
 
@@ -76,7 +76,7 @@ def test_space_comes_back(history: CheckedHistory, clock: FixedClock) -> None:
     assert set(done.commits) == set(plan.commits) == set(ids[4:])
     assert done.freed == before - size(history) > 0.5 * before
     assert abs(plan.freed - done.freed) < 0.05 * before
-    assert len(list((history.repo.context.store.folder / "packs").iterdir())) == 1
+    assert len(list((history.repo.handle.store.folder / "packs").iterdir())) == 1
     collected(history, ids[4:])
     history.check()
     again = history.repo.storage.gc(grace="0")
@@ -87,7 +87,7 @@ def test_space_comes_back(history: CheckedHistory, clock: FixedClock) -> None:
 
 def test_a_pack_that_a_repair_emptied_goes(history: CheckedHistory) -> None:
     line(history, 1)
-    pack = history.repo.context.store.folder / "packs" / "00000001.pack"
+    pack = history.repo.handle.store.folder / "packs" / "00000001.pack"
     data = bytearray(pack.read_bytes())
     data[len(data) // 2] ^= 1
     pack.write_bytes(data)
@@ -126,13 +126,17 @@ def test_deployments_hold_versions(history: CheckedHistory) -> None:
 
 def test_within_the_grace_undo_works(history: CheckedHistory, clock: FixedClock) -> None:
     ids = line(history, 4)
-    undo(history.repo.context)
+    undo(history.repo.handle.store, history.repo.handle.config)
     clock.advance(13 * DAY)
     history.repo.storage.gc()
     history.check()
-    undo(history.repo.context, next(o for o in oplog.oplog(history.repo.context)).number)
-    assert refs.head(history.repo.context).commit == ids[3]
-    undo(history.repo.context)
+    undo(
+        history.repo.handle.store,
+        history.repo.handle.config,
+        next(o for o in oplog.oplog(history.repo.handle.store)).number,
+    )
+    assert refs.head(history.repo.handle.store).commit == ids[3]
+    undo(history.repo.handle.store, history.repo.handle.config)
     clock.advance(15 * DAY)
     assert history.repo.storage.gc().commits == (ids[3],)
     collected(history, ids[3:])
@@ -141,7 +145,7 @@ def test_within_the_grace_undo_works(history: CheckedHistory, clock: FixedClock)
 def test_a_plan_changes_nothing(history: CheckedHistory) -> None:
     ids = line(history, 5)
     leave(history, ids[0])
-    files = {p: p.read_bytes() for p in history.repo.context.store.folder.rglob("*") if p.is_file()}
+    files = {p: p.read_bytes() for p in history.repo.handle.store.folder.rglob("*") if p.is_file()}
     plan = history.repo.storage.gc(grace="0", dry_run=True)
     assert set(plan.commits) == set(ids[1:])
     assert files == {p: p.read_bytes() for p in files}
@@ -154,8 +158,8 @@ def test_a_plan_changes_nothing(history: CheckedHistory) -> None:
 def test_damage_is_refused(history: CheckedHistory) -> None:
     ids = line(history, 3)
     leave(history, ids[0])
-    (record,) = read_records(history.repo.context.store.snapshot).records_of(1)
-    (pack,) = (history.repo.context.store.folder / "packs").iterdir()
+    (record,) = read_records(history.repo.handle.store.snapshot).records_of(1)
+    (pack,) = (history.repo.handle.store.folder / "packs").iterdir()
     history.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + 20] ^= 1
@@ -169,7 +173,7 @@ def test_damage_is_refused(history: CheckedHistory) -> None:
 
 def test_a_folder_that_cannot_be_written(history: CheckedHistory) -> None:
     line(history, 1)
-    history.repo.context.store.writable = False
+    history.repo.handle.store.writable = False
     with pytest.raises(ReadOnly):
         history.repo.storage.gc(grace="0")
     assert history.repo.storage.gc(grace="0", dry_run=True).freed == 0
@@ -178,7 +182,7 @@ def test_a_folder_that_cannot_be_written(history: CheckedHistory) -> None:
 def test_leftovers_are_swept(history: CheckedHistory) -> None:
     """A pack and a journal that an interrupted run left behind."""
     line(history, 1)
-    folder = history.repo.context.store.folder
+    folder = history.repo.handle.store.folder
     names = {p.name for p in (folder / "packs").iterdir()}
     (folder / "packs" / "00000099.pack").write_bytes(bytes(500))
     (folder / ".mvc-tmp-journal-1").write_bytes(bytes(10))
@@ -241,7 +245,7 @@ def test_a_commit_while_it_runs_keeps_its_bytes(history: CheckedHistory) -> None
     leave(history, history.commit({"big": big}))
     end = history.commit({"big": big, "n": np.arange(9)})
     history.repo.switch("other", create=True, start=str(ids[2]), force=True)
-    refs.delete_branch(history.repo.context, "side", force=True)
+    refs.delete_branch(history.repo.handle.store, "side", force=True)
     history.repo.tag("big", str(end) + "~")
     other = mvc.Repository.open(history.repo.root)
     made: list[tuple[CommitId, np.ndarray]] = []
@@ -266,7 +270,7 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
 ) -> None:
     """Between making a new pack and locking it; ``filled``: published and let go of as well."""
     line(history, 1)
-    store = history.repo.context.store
+    store = history.repo.handle.store
     lock = store.fs.lock
     other = mvc.Repository.open(history.root)
     taken: list[str] = []
@@ -293,16 +297,16 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
     [("0", 0), ("0s", 0), ("14d", 14 * 86_400), ("1h30m", 5400), (None, 864_000)],
 )
 def test_grace(history: CheckedHistory, text: str | None, seconds: float) -> None:
-    history.repo.context.config.values["gc.grace_days"] = (10.0, "flag")
-    assert grace_of(history.repo.context, text).total_seconds() == seconds
+    history.repo.handle.config.values["gc.grace_days"] = (10.0, "flag")
+    assert grace_of(history.repo.handle.config, text).total_seconds() == seconds
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1d", "99999999 weeks", "5"])
 def test_bad_grace(history: CheckedHistory, text: str) -> None:
     with pytest.raises(WrongUsage):
-        grace_of(history.repo.context, text)
+        grace_of(history.repo.handle.config, text)
     with pytest.raises(WrongUsage):
-        grace_of(history.repo.context, timedelta(days=-1))
+        grace_of(history.repo.handle.config, timedelta(days=-1))
 
 
 def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
@@ -322,7 +326,7 @@ def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
 def test_only_folders_of_replays_are_left_over(history: CheckedHistory, tmp_path: Path) -> None:
     """A link to elsewhere, and other names, are not touched: a repository may come from others."""
     line(history, 1)
-    folder = history.repo.context.store.folder / "retraining"
+    folder = history.repo.handle.store.folder / "retraining"
     victim = tmp_path / "victim"
     (victim / ("0" * 16)).mkdir(parents=True)
     (victim / "photos").mkdir()
@@ -335,7 +339,7 @@ def test_only_folders_of_replays_are_left_over(history: CheckedHistory, tmp_path
     for name in ("live", "0" * 16, "1" * 16):
         (folder / name).mkdir(parents=True)
     (folder / ".lock").write_text("")
-    with history.repo.context.store.fs.lock(folder / ("1" * 16 + ".lock")):
+    with history.repo.handle.store.fs.lock(folder / ("1" * 16 + ".lock")):
         history.repo.storage.gc(grace="0")
         assert {"live", "1" * 16} <= {p.name for p in folder.iterdir()}
         assert not (folder / ("0" * 16)).exists()

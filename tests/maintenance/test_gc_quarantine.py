@@ -28,7 +28,7 @@ class Quarantined(CheckedHistory):
         """Those that make a version's objects."""
         return [
             record
-            for record in read_records(self.repo.context.store.snapshot).all_records()
+            for record in read_records(self.repo.handle.store.snapshot).all_records()
             if any(member.id in self.objects[id_] for member in record.header.members)
         ]
 

@@ -203,7 +203,7 @@ def drawn(root: Path, seed: int) -> None:
 
 
 def goals(repo: mvc.Repository) -> Iterator[Goal]:
-    problem = RepackProblem(repo.context, Goal())
+    problem = RepackProblem(repo.handle.store, repo.handle.config, Goal())
     before, ids = problem.before, [version.commit for version in problem.survey.versions]
     yield Goal(layout=Layout(64, 4))
     yield Goal(interval=2)
@@ -223,7 +223,7 @@ def goals(repo: mvc.Repository) -> Iterator[Goal]:
 
 def of_old(repo: mvc.Repository, goal: Goal) -> RepackPlan | None:
     try:
-        return chosen(OldProblem(repo.context, goal))
+        return chosen(OldProblem(repo.handle, goal))
     except Unattainable:
         return None
 
@@ -232,7 +232,7 @@ def check(repo: mvc.Repository, goal: Goal) -> None:
     old = of_old(repo, goal)
     if old is None:
         return
-    new = planned(RepackProblem(repo.context, goal))
+    new = planned(RepackProblem(repo.handle.store, repo.handle.config, goal))
     a, b = old.after, new.after
     if goal.weight is not None:
         assert old.prices is not None
@@ -271,8 +271,11 @@ def test_what_is_frozen_is_not_stored_in_full_with_the_rest(tmp_path: Path, name
     HISTORIES[name](tmp_path / "repo")
     with mvc.Repository.open(tmp_path / "repo") as repo:
         least = min(point.worst_seconds for point in repo.storage.curve().points)
-        now = RepackProblem(repo.context, Goal()).before.worst_seconds
+        now = RepackProblem(repo.handle.store, repo.handle.config, Goal()).before.worst_seconds
         goal = Goal(max_recovery=least + 0.03 * (now - least))
-        old, new = of_old(repo, goal), planned(RepackProblem(repo.context, goal))
+        old, new = (
+            of_old(repo, goal),
+            planned(RepackProblem(repo.handle.store, repo.handle.config, goal)),
+        )
         assert old is not None
         assert new.after.bytes <= 0.85 * old.after.bytes

@@ -56,7 +56,7 @@ def coding(history: CheckedHistory, id_: CommitId, key: str) -> PathStep:
     """How a tensor of a version is stored."""
     entry = history.repo.manifest(id_).entries[0]
     content = next(entry.contents[t.content] for t in entry.tensors if t.key == key)
-    (step,) = history.repo.context.store.graph.codings(content.id)
+    (step,) = history.repo.handle.store.graph.codings(content.id)
     return step
 
 

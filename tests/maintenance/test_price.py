@@ -85,7 +85,7 @@ def problems(mixed: Mixed, weight: float) -> Priced:
     (path,) = mixed.repo.manifest().by_path
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
     goal = Goal(weight=weight, alternatives=proven)
-    costs = RepackProblem(mixed.repo.context, goal).costs
+    costs = RepackProblem(mixed.repo.handle.store, mixed.repo.handle.config, goal).costs
     attempt(costs, (o for id_ in costs.survey.first for o in costs.alone(id_)))
     attempt(costs, (o for _, made in history(costs).values() for o in made))
     return ContentPlan(costs, history(costs), weight, proven).solver.problem

@@ -80,7 +80,7 @@ def test_it_is_not_said_while_bytes_may_be_left(repo: Repository, clock: FixedCl
     """A process that writes to a pack keeps gc from deleting it."""
     repo.storage.forget("HEAD~2")
     (pack,) = (repo.root / ".mvc" / "packs").glob("*.pack")
-    lock = repo.context.store.fs.lock(pack)
+    lock = repo.handle.store.fs.lock(pack)
     assert lock is not None
     with lock:
         repo.storage.gc()

@@ -78,13 +78,16 @@ class Series:
     def from_both_sides(self) -> None:
         """A layout whose reset points lie in the middle of what they serve."""
         self.repack(interval=4)
-        worst = present_metrics(self.repo.context).worst_seconds
+        worst = present_metrics(self.repo.handle.store, self.repo.handle.config).worst_seconds
         done = self.repack(max_recovery=worst * 1.01)
         assert done.plan.deltas_added  # deltas that lead back in time
         assert 0 not in self.reset_points()
 
     def reset_points(self) -> list[int]:
-        return [self.ids.index(i) for i in present_metrics(self.repo.context).reset_points]
+        return [
+            self.ids.index(i)
+            for i in present_metrics(self.repo.handle.store, self.repo.handle.config).reset_points
+        ]
 
 
 @pytest.fixture
@@ -93,11 +96,11 @@ def series(tmp_path: Path) -> Series:
 
 
 def test_there_and_back(series: Series) -> None:
-    first = present_metrics(series.repo.context)
+    first = present_metrics(series.repo.handle.store, series.repo.handle.config)
     assert series.reset_points() == [0]
     series.repack(interval=5)
     assert series.reset_points() == [0, 5, 10]
-    middle = present_metrics(series.repo.context)
+    middle = present_metrics(series.repo.handle.store, series.repo.handle.config)
     done = series.repack(max_recovery=(middle.worst_seconds + first.worst_seconds) / 2)
     assert done.plan.after.worst_seconds <= done.plan.goal.max_recovery
     assert done.plan.after.bytes < middle.bytes
@@ -108,7 +111,7 @@ def test_there_and_back(series: Series) -> None:
     series.repack(add=[series.ids[i] for i in (5, 10)])
     series.repack(interval=28)
     assert series.reset_points() == [0]
-    last = present_metrics(series.repo.context)
+    last = present_metrics(series.repo.handle.store, series.repo.handle.config)
     assert last.bytes == pytest.approx(first.bytes, rel=0.01)
 
 
@@ -119,9 +122,9 @@ def test_ids_and_history_stay(series: Series) -> None:
     series.repack(interval=3)
     assert [entry.id for entry in series.repo.log()] == before == series.ids[::-1]
     assert series.repo.live("prod").commit == series.ids[3]
-    newest = next(iter(series.repo.context.store.snapshot.entries()))
+    newest = next(iter(series.repo.handle.store.snapshot.entries()))
     assert newest.sequence == 0
-    operations = [r.entry.operation for r in series.repo.context.store.snapshot.entries()]
+    operations = [r.entry.operation for r in series.repo.handle.store.snapshot.entries()]
     assert operations[-1] == "repack"
 
 
@@ -144,19 +147,19 @@ def test_nothing_to_do(series: Series) -> None:
 
 
 def test_without_a_wish_the_settings_count(series: Series) -> None:
-    context = series.repo.context
-    assert goal_of(context).interval == 28
+    context = series.repo.handle
+    assert goal_of(context.store, context.config).interval == 28
     set_value(context.store.fs, series.root / ".mvc" / "config.yaml", "store.max_recovery", "5")
     with mvc.Repository.open(series.root) as repo:
-        assert goal_of(repo.context).max_recovery == 5.0
+        assert goal_of(repo.handle.store, repo.handle.config).max_recovery == 5.0
 
 
 def test_the_layout_of_the_settings_is_laid_out(tmp_path: Path) -> None:
     """What a chain becomes is what commits with skip deltas would have made of it."""
     chain, skip = Series(tmp_path / "c", 20), Series(tmp_path / "s", 20, layout="skip:4")
-    wanted = present_metrics(skip.repo.context)
+    wanted = present_metrics(skip.repo.handle.store, skip.repo.handle.config)
     assert not skip.repack().plan, "it is laid out so already"
-    assert present_metrics(chain.repo.context).worst_deltas == 19
+    assert present_metrics(chain.repo.handle.store, chain.repo.handle.config).worst_deltas == 19
     set_value(FileSystem(), chain.root / ".mvc/config.yaml", "store.layout", "skip:4")
     with mvc.Repository.open(chain.root) as chain.repo:
         done = chain.repack()
@@ -174,7 +177,7 @@ def test_the_layout_of_the_settings_is_laid_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["skip:2", "skip:4"])
 def test_skips_are_never_made_worse(tmp_path: Path, layout: str) -> None:
     series = Series(tmp_path / "r", 18, layout=layout)
-    before = present_metrics(series.repo.context)
+    before = present_metrics(series.repo.handle.store, series.repo.handle.config)
     for goal in ({"max_recovery": before.worst_seconds * 1.01}, {"max_size": before.bytes}, {}):
         after = series.repack(**goal).plan.after
         assert after.bytes <= before.bytes * 1.01
@@ -193,7 +196,7 @@ def test_commits_go_on_after_every_layout(series: Series) -> None:
 
 
 def test_super_steps_shorten_the_walk(series: Series) -> None:
-    before = present_metrics(series.repo.context)
+    before = present_metrics(series.repo.handle.store, series.repo.handle.config)
     done = series.repack(super_step=4)
     assert before.worst_deltas == 11
     assert done.now is not None
@@ -203,7 +206,7 @@ def test_super_steps_shorten_the_walk(series: Series) -> None:
 
 def test_size_and_time_are_kept(series: Series) -> None:
     everything = series.repo.storage.repack(interval=1, dry_run=True).plan.after
-    least = draw_curve(series.repo.context).points[-1]
+    least = draw_curve(series.repo.handle.store, series.repo.handle.config).points[-1]
     size = (everything.bytes + least.bytes) // 2
     done = series.repack(max_size=size)
     assert done.plan.after.bytes <= size
@@ -226,7 +229,7 @@ def test_removing_what_was_added_leaves_the_bytes_of_before(tmp_path: Path) -> N
             model(batch).square().mean().backward()
             adam.step()
             recorder.step()
-    first = present_metrics(made.repo.context)
+    first = present_metrics(made.repo.handle.store, made.repo.handle.config)
     added = [
         id_ for id_ in ("HEAD~3", "HEAD~7") if made.repo.storage.repack(add=[id_]).plan.full_added
     ]
@@ -246,13 +249,15 @@ def test_what_cannot_be_removed(series: Series) -> None:
     with pytest.raises(Unattainable, match="no delta leads to it"):
         series.repo.storage.repack(remove=[series.ids[0]])
     series.repack(interval=6)
-    goal = goal_of(series.repo.context, remove=(series.ids[6],))
-    worst = make_plan(series.repo.context, goal).after.worst_seconds
+    goal = goal_of(series.repo.handle.store, series.repo.handle.config, remove=(series.ids[6],))
+    worst = make_plan(series.repo.handle.store, series.repo.handle.config, goal).after.worst_seconds
     strict = type(goal)(remove=goal.remove, bound=worst / 2)
     with pytest.raises(Unattainable, match=r"store\.max_recovery allows"):
-        make_plan(series.repo.context, strict)
+        make_plan(series.repo.handle.store, series.repo.handle.config, strict)
     loose = type(goal)(remove=goal.remove, bound=worst * 4)
-    assert make_plan(series.repo.context, loose).removed == (series.ids[6],)
+    assert make_plan(series.repo.handle.store, series.repo.handle.config, loose).removed == (
+        series.ids[6],
+    )
 
 
 def test_wishes_that_make_no_sense(series: Series) -> None:
@@ -272,7 +277,7 @@ def test_an_empty_repository(tmp_path: Path) -> None:
         assert not repo.storage.repack(interval=3).plan
         assert not repo.storage.repack(max_size=0).plan
         assert not repo.storage.repack(max_recovery=1.0).plan
-        assert draw_curve(repo.context).points == ()
+        assert draw_curve(repo.handle.store, repo.handle.config).points == ()
 
 
 def test_branches(series: Series) -> None:
@@ -284,7 +289,7 @@ def test_branches(series: Series) -> None:
         for _ in range(5):
             series.step()
     series.repack(interval=4)
-    now = present_metrics(repo.context)
+    now = present_metrics(repo.handle.store, repo.handle.config)
     series.repack(max_recovery=now.worst_seconds * 1.5)
     series.repack(max_size=round(now.bytes * 0.95))
     series.repack(interval=28)
@@ -310,7 +315,9 @@ def test_tensors_that_come_and_go_and_change_their_shape(tmp_path: Path) -> None
         series.step()
     series.repack(interval=4)
     series.repack(max_recovery=10.0)
-    series.repack(max_size=present_metrics(series.repo.context).bytes * 2)
+    series.repack(
+        max_size=present_metrics(series.repo.handle.store, series.repo.handle.config).bytes * 2
+    )
     series.repack(interval=28)
 
 
@@ -394,7 +401,7 @@ def test_a_damaged_repository_is_left_alone(series: Series) -> None:
 
 
 def test_a_folder_that_cannot_be_written(series: Series) -> None:
-    series.repo.context.store.writable = False
+    series.repo.handle.store.writable = False
     with pytest.raises(ReadOnly, match="nothing can be repacked") as caught:
         series.repo.storage.repack(interval=1)
     assert "permissions" in str(caught.value.hint)
@@ -426,7 +433,7 @@ def test_any_order_of_repacks(tmp_path_factory, order: list[int], seed: int) -> 
     random = np.random.default_rng(seed)
     series = Series(tmp_path_factory.mktemp("any") / "r", 7)
     for kind in order:
-        now = present_metrics(series.repo.context)
+        now = present_metrics(series.repo.handle.store, series.repo.handle.config)
         goal = [
             {"interval": int(random.integers(1, 6))},
             {"max_recovery": now.worst_seconds * float(random.uniform(0.5, 2))},

@@ -268,7 +268,7 @@ def test_a_file_of_the_working_folder_heals_unless_it_has_changed(
 def entry_spans(root: Path) -> list[tuple[int, int]]:
     """(offset, bytes of one copy) of every entry."""
     with Repository.open(root) as repo:
-        return [(r.offset, r.half) for r in repo.context.store.snapshot.entries()]
+        return [(r.offset, r.half) for r in repo.handle.store.snapshot.entries()]
 
 
 def test_a_copy_of_any_entry(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_the_format_file(tmp_path: Path, how: str, plain: bool) -> None:
     path = tmp_path / ".mvc" / "format"
     if not plain:
         with Repository.open(tmp_path) as repo:
-            store = repo.context.store
+            store = repo.handle.store
             gone = (StateMark(history.ids[0], "forgotten"),)
             store.publish(lambda: Entry("forget", store.clock.now_ns(), states=gone))
         smash_payload(tmp_path, step_of(tmp_path, "HEAD~3"))
@@ -363,7 +363,7 @@ def test_forgotten_states_are_no_damage(tmp_path: Path) -> None:
     smash_payload(tmp_path, step_of(tmp_path, "HEAD~3"))
     assert not mend(tmp_path).after.sound
     with Repository.open(tmp_path) as repo:
-        store = repo.context.store
+        store = repo.handle.store
         gone = tuple(StateMark(id_, "forgotten") for id_ in history.ids[2:])
         store.publish(lambda: Entry("forget", store.clock.now_ns(), states=gone))
         assert repo.storage.fsck(full=True).sound
@@ -376,7 +376,7 @@ def test_an_index_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     original = keys.entry_keys
     with Repository.open(tmp_path) as repo, monkeypatch.context() as patch:
         patch.setattr(keys, "entry_keys", lambda r: (k for k in original(r) if k[:1] != keys.MARK))
-        repo.context.store.snapshot.rebuild_index()
+        repo.handle.store.snapshot.rebuild_index()
     done = mend(tmp_path)
     assert [h.kind for h in done.healed] == ["index"] and done.after.sound
 
@@ -384,6 +384,6 @@ def test_an_index_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     make(tmp_path, count=1)
     with Repository.open(tmp_path) as repo:
-        repo.context.store.writable = False
+        repo.handle.store.writable = False
         with pytest.raises(ReadOnly):
             repo.storage.repair()

@@ -27,7 +27,7 @@ def weights(i: int) -> np.ndarray:
 
 def deployed(repo: Repository, target: str, previous: int | None) -> int:
     """Publishes a deployment with the given predecessor; its number."""
-    store = repo.context.store
+    store = repo.handle.store
     head = repo.find("HEAD")
     now = store.clock.now_ns()
     entry = Entry("deploy", now, target, statements=(
@@ -72,9 +72,9 @@ def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:
         assert done.after.sound
         assert [h.kind for h in done.healed] == ["statement"] * 2
         assert [d.sequence for d in repo.deployments("prod")] == numbers
-        assert live_at(repo.context, None, "prod").sequence == numbers[-1]
+        assert live_at(repo.handle.store, None, "prod").sequence == numbers[-1]
         assert repo.log()[0].deployments
-        entries = {r.sequence: r.entry for r in repo.context.store.snapshot.entries()}
+        entries = {r.sequence: r.entry for r in repo.handle.store.snapshot.entries()}
         assert [entries[number].previous for number in numbers[2:4]] == [
             (numbers[1],), (numbers[2],),
         ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_corrections_stay(wrong: tuple[Path, list[int]], after: str) -> None:
             repo.storage.gc(grace="0s")
             assert repo.storage.fsck().sound
         elif after == "index":
-            repo.context.store.snapshot.rebuild_index()
+            repo.handle.store.snapshot.rebuild_index()
     if after == "reopened":
         shutil.rmtree(root / ".mvc" / "index.lmdb")
     with Repository.open(root) as repo:
@@ -121,7 +121,7 @@ def test_what_the_journal_does_not_prove_stays_damage(tmp_path: Path) -> None:
         done = repo.storage.repair()
         assert not done.after.sound and done.healed == ()
         with pytest.raises(DamagedData):
-            list_deployments(repo.context, "prod")
+            list_deployments(repo.handle.store, "prod")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(PackEnds, "claimed", lambda ends, number: end)
         with pack.open("r+b") as file:
             file.truncate(end)
-        repo.context.store.close()
+        repo.handle.store.close()
     with Repository.open(root) as repo:
         repo.commit({"w": weights(2)}, options=CommitOptions(reset_point=True))
     monkeypatch.undo()

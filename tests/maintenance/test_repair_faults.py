@@ -154,7 +154,7 @@ def held(root: Path) -> Held:
     """The files of every version that comes back."""
     found: Held = {}
     with open_quietly(root) as repo:
-        for recorded in repo.context.store.snapshot.entries():
+        for recorded in repo.handle.store.snapshot.entries():
             for commit in recorded.entry.commits:
                 fresh_process()
                 with suppress(MvcError):

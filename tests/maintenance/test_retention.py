@@ -16,7 +16,7 @@ from mvc.maintenance import forget
 from mvc.maintenance.retention import Best, Retention, kept, select, too_few
 from mvc.model.commit import Commit
 from mvc.repo import refs
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.oplog.undo import undo
 from mvc.repo.statements import record
 from tests.repo.publishing import SECOND, START, advance, commit, repository, set_ref
@@ -162,11 +162,11 @@ def _local(time_ns: int) -> int:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
+def context(tmp_path: Path) -> Handle:
     return repository(tmp_path / "r")
 
 
-def line(context: Context, count: int, **options) -> list[CommitId]:
+def line(context: Handle, count: int, **options) -> list[CommitId]:
     made = []
     for _ in range(count):
         advance(context, 60)
@@ -174,37 +174,39 @@ def line(context: Context, count: int, **options) -> list[CommitId]:
     return made
 
 
-def gone(context: Context, **rules) -> list[CommitId]:
-    return [c.id for c in select(context, Retention(**rules))]
+def gone(context: Handle, **rules) -> list[CommitId]:
+    return [c.id for c in select(context.store, Retention(**rules))]
 
 
-def test_what_is_named_stays(context: Context) -> None:
+def test_what_is_named_stays(context: Handle) -> None:
     ids = line(context, 6)
-    refs.create_tag(context, "v1", ids[1].hex())
+    refs.create_tag(context.store, "v1", ids[1].hex())
     set_ref(context, "heads/side", ids[2])
     assert gone(context, last=1) == [ids[0], ids[3], ids[4]]
     set_ref(context, "HEAD", ids[3])
     assert gone(context, last=1) == [ids[0], ids[4]]
 
 
-def test_what_is_live_or_will_be_stays(context: Context) -> None:
+def test_what_is_live_or_will_be_stays(context: Handle) -> None:
     ids = line(context, 5)
-    record.deploy(context, ids[0], "prod")
+    record.deploy(context.store, context.config, ids[0], "prod")
     advance(context, 1)
-    record.deploy(context, ids[1], "prod")
-    record.deploy(context, ids[2], "edge", context.store.clock.now_ns() + HOUR)
+    record.deploy(context.store, context.config, ids[1], "prod")
+    record.deploy(
+        context.store, context.config, ids[2], "edge", context.store.clock.now_ns() + HOUR
+    )
     assert gone(context, last=1) == [ids[0], ids[3]]
-    record.retract(context, None, "edge")
+    record.retract(context.store, context.config, None, "edge")
     assert gone(context, last=1) == [ids[0], ids[2], ids[3]]
 
 
-def test_unused(context: Context) -> None:
+def test_unused(context: Handle) -> None:
     ids = line(context, 6)
     for n in (0, 1, 2):
-        record.deploy(context, ids[n], "prod")
+        record.deploy(context.store, context.config, ids[n], "prod")
         advance(context, 1)
-    record.deploy(context, ids[3], "edge")
-    record.retract(context, ids[1], "prod")
+    record.deploy(context.store, context.config, ids[3], "edge")
+    record.retract(context.store, context.config, ids[1], "prod")
     # What was live on another target is unused on this one, unless it is live there now.
     assert gone(context, unused="prod") == [ids[1], ids[4]]
     assert gone(context, unused="prod", last=2) == [ids[1]]
@@ -213,21 +215,21 @@ def test_unused(context: Context) -> None:
         gone(context, unused="nowhere")
 
 
-def test_what_nothing_leads_to_counts_for_nothing(context: Context) -> None:
+def test_what_nothing_leads_to_counts_for_nothing(context: Handle) -> None:
     ids = line(context, 4)
-    undo(context)
-    undo(context)
+    undo(context.store, context.config)
+    undo(context.store, context.config)
     assert gone(context, last=2) == []
     assert gone(context, last=1) == [ids[0]]
 
 
-def test_what_is_forgotten_counts_no_more(context: Context) -> None:
+def test_what_is_forgotten_counts_no_more(context: Handle) -> None:
     ids = line(context, 5)
-    forget.forget(context, forget.choose(context, [ids[3], ids[2]]))
+    forget.forget(context.store, context.config, forget.choose(context.store, [ids[3], ids[2]]))
     assert gone(context, last=2) == [ids[0]]
 
 
-def measured(context: Context, *values: dict[str, float]) -> list[CommitId]:
+def measured(context: Handle, *values: dict[str, float]) -> list[CommitId]:
     """Versions with these metrics, and one that HEAD is on without any."""
     made = []
     for metrics in (*values, {}):
@@ -236,7 +238,7 @@ def measured(context: Context, *values: dict[str, float]) -> list[CommitId]:
     return made
 
 
-def test_a_metric_that_no_version_has_is_refused(context: Context) -> None:
+def test_a_metric_that_no_version_has_is_refused(context: Handle) -> None:
     ids = measured(context, {"acc": 0.5}, {"acc": 0.9, "loss": 1.0}, {"nan": float("nan")})
     for text in ("typo:1", "-typo:1", "nan:2"):
         with pytest.raises(UnknownMetric) as caught:
@@ -247,12 +249,12 @@ def test_a_metric_that_no_version_has_is_refused(context: Context) -> None:
     assert caught.value.hint == "there is: acc"
     assert gone(context, best=(Best.parse("acc:1"),)) == [ids[0], ids[2]]
     # A metric of versions that are forgotten keeps nothing any more.
-    forget.forget(context, forget.choose(context, [ids[1]]))
+    forget.forget(context.store, context.config, forget.choose(context.store, [ids[1]]))
     with pytest.raises(UnknownMetric):
         gone(context, best=(Best.parse("loss:1"),))
 
 
-def test_without_any_metric(context: Context) -> None:
+def test_without_any_metric(context: Handle) -> None:
     assert gone(context, best=(Best.parse("acc:1"),)) == []
     line(context, 2)
     with pytest.raises(UnknownMetric) as caught:
@@ -260,13 +262,13 @@ def test_without_any_metric(context: Context) -> None:
     assert "mvc commit --metric" in str(caught.value.hint)
 
 
-def test_too_few_with_a_metric_are_told(context: Context) -> None:
+def test_too_few_with_a_metric_are_told(context: Handle) -> None:
     ids = measured(context, {"acc": 0.5}, {}, {"acc": 0.9}, {"loss": 1.0})
 
     def short(*texts: str) -> list[tuple[str, int, tuple[CommitId, ...]]]:
         rules = Retention(best=tuple(Best.parse(text) for text in texts))
-        chosen = forget.choose(context, rules=rules)
-        assert chosen.short == too_few(context, rules, chosen.commits)
+        chosen = forget.choose(context.store, rules=rules)
+        assert chosen.short == too_few(context.store, rules, chosen.commits)
         return [(s.best.text, s.have, s.without) for s in chosen.short]
 
     assert short("acc:2") == []  # two are kept, which is what was asked for

@@ -27,7 +27,7 @@ def in_packs(repo: mvc.Repository) -> list[Path]:
 @pytest.mark.parametrize("looks", [0, 1])
 def test_what_others_published_cannot_be_passed_over(repo: mvc.Repository, looks: int) -> None:
     repo.commit(weights(0))
-    packs, store = in_packs(repo), repo.context.store
+    packs, store = in_packs(repo), repo.handle.store
     with Rewrite(store.snapshot, store.pack_writer(fresh=True)) as work:
         for recorded in store.snapshot.entries():
             work.keep(recorded, recorded.entry)
@@ -46,8 +46,8 @@ def test_what_others_published_cannot_be_passed_over(repo: mvc.Repository, looks
 @pytest.mark.parametrize("allowed", [True, False])
 def test_what_others_published_is_taken_over(repo: mvc.Repository, allowed: bool) -> None:
     repo.commit(weights(0))
-    packs, store = in_packs(repo), repo.context.store
-    found, policy = read_records(store.snapshot), encoding_policy(repo.context.config)
+    packs, store = in_packs(repo), repo.handle.store
+    found, policy = read_records(store.snapshot), encoding_policy(repo.handle.config)
     commit_meanwhile(repo)
 
     def moved() -> None:

@@ -19,7 +19,7 @@ def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:
 
 def traces(history: CheckedHistory, ids: set[bytes], *, files: bool = True) -> list[str]:
     """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
-    store = history.repo.context.store
+    store = history.repo.handle.store
     found = read_records(store.snapshot)
     left = [f"stored {i.hex()[:10]}" for i in ids if found.rows_of(i)]
     heads = {i[:BASE_BYTES] for i in ids}

@@ -144,7 +144,7 @@ def test_an_interrupted_write_is_passed_over(tmp_path: Path):
         assert len(reader.Repository(folder).entries) == expected
         (folder / "witness").unlink(missing_ok=True)  # of what was acknowledged
         with Repository.open(tmp_path) as repo:
-            assert sum(1 for _ in repo.context.store.snapshot.entries()) == expected
+            assert sum(1 for _ in repo.handle.store.snapshot.entries()) == expected
 
 
 def test_a_frame_inside_a_message_does_not_pass_for_the_second_copy(tmp_path: Path):

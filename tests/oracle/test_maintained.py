@@ -30,11 +30,11 @@ def repo(tmp_path: Path, request: pytest.FixtureRequest) -> Repository:
 def test_an_undone_operation_and_a_forgotten_state(repo: Repository) -> None:
     repo.undo()
     last = repo.find("HEAD~2")
-    store = repo.context.store
+    store = repo.handle.store
     marks = (StateMark(last, "forgotten"),)
     store.publish(lambda: Entry("forget", store.clock.now_ns(), states=marks))
     oracle = held_against(repo.root)
-    assert oracle.entries[-2].author == repo.context.author
+    assert oracle.entries[-2].author == repo.handle.config.author
     assert [e.undoes for e in oracle.entries if e.undoes] == [8 + 1]
     assert oracle.entries[-1].states == [(last, "", 1)]
     assert oracle.refs["heads/main"] == repo.find("HEAD")
@@ -44,8 +44,8 @@ def test_a_collected_branch(repo: Repository) -> None:
     keep = [repo.find(f"HEAD~{i}") for i in range(8)]
     repo.branch("side", "HEAD~3")
     repo.switch("side", force=True)
-    refs.delete_branch(repo.context, "main", force=True)
-    gone = gc.collect(repo.context, grace=NOW)
+    refs.delete_branch(repo.handle.store, "main", force=True)
+    gone = gc.collect(repo.handle.store, repo.handle.config, grace=NOW)
     assert set(gone.commits) == set(keep[:3])
     oracle = held_against(repo.root)
     assert set(oracle.commits) == set(keep[3:])
@@ -63,10 +63,10 @@ def test_a_forgotten_state_in_the_middle_of_a_chain(repo: Repository) -> None:
         for e in repo.manifest(f"HEAD~{i}").entries
         for c in e.contents
     }
-    store = repo.context.store
+    store = repo.handle.store
     stone = Tombstone(subject=middle, root=repo.version(middle).root)
     store.publish(lambda: Entry("forget", store.clock.now_ns(), statements=(stone,)))
-    assert gc.collect(repo.context, grace=NOW).recoded > 0
+    assert gc.collect(repo.handle.store, repo.handle.config, grace=NOW).recoded > 0
     oracle = held_against(repo.root)
     stored = {piece[0] for piece in oracle.pieces}
     assert held - others and not stored & (held - others)
@@ -74,10 +74,10 @@ def test_a_forgotten_state_in_the_middle_of_a_chain(repo: Repository) -> None:
 
 def test_work_goes_on_behind_a_collection(repo: Repository) -> None:
     repo.undo()
-    gc.collect(repo.context, grace=NOW)
+    gc.collect(repo.handle.store, repo.handle.config, grace=NOW)
     for i, state in enumerate(series(3, (30, 50))):
         repo.commit(state, message=f"again {i}")
-        gc.collect(repo.context, grace=NOW)
+        gc.collect(repo.handle.store, repo.handle.config, grace=NOW)
     oracle = held_against(repo.root)
     assert len(oracle.commits) == 10
     for state, entry in zip(series(3, (30, 50))[::-1], ("HEAD", "HEAD~1", "HEAD~2"), strict=True):

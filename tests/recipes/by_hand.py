@@ -21,7 +21,7 @@ from mvc.model.statement import ReplayProof
 from mvc.names import RECIPE
 from mvc.recipes.recipe import BaseState, Data, Model, Recipe, Result, recipe_of
 from mvc.recipes.weights import alternative
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.state import StateFile
 from mvc.store.journal.entries import Entry, StateMark
 
@@ -68,7 +68,7 @@ def trained(
 
 
 def prove(
-    context: Context, version: CommitId, path: str, taken: int = 5, base: CommitId | None = None
+    context: Handle, version: CommitId, path: str, taken: int = 5, base: CommitId | None = None
 ) -> None:
     """A proof that no replay has made."""
     proof = ReplayProof(
@@ -77,7 +77,7 @@ def prove(
     context.store.publish(lambda: Entry("prove", 1, statements=(proof,)))
 
 
-def mark_dropped(context: Context, version: CommitId, path: str = "model.safetensors") -> None:
+def mark_dropped(context: Handle, version: CommitId, path: str = "model.safetensors") -> None:
     """Weights that are given up without a proof."""
     marks = (StateMark(version, "dropped", path),)
     context.store.publish(lambda: Entry("drop-weights", 1, states=marks))
@@ -88,7 +88,7 @@ def drop(repo: Repository, *versions: CommitId) -> None:
     for version in versions:
         recipe = recipe_of(repo, version)
         taken, base = round(recipe.seconds * 1000), recipe.base.version
-        prove(repo.context, version, recipe.makes.path, taken, base)
+        prove(repo.handle, version, recipe.makes.path, taken, base)
     repo.storage.drop_weights({version: alternative(repo, version) for version in versions})
 
 

@@ -28,7 +28,7 @@ from mvc.recipes.recipe import Data
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import attachments
 from mvc.repo.commit.request import Change, CommitRequest
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 
 
 @pytest.fixture
@@ -148,17 +148,19 @@ def test_hostile_references_are_refused(
     repo: mvc.Repository, tmp_path: Path, document: object
 ) -> None:
     (tmp_path / "reference.json").write_text(json.dumps(document))
-    forged(repo.context, tmp_path / "reference.json")
+    forged(repo.handle, tmp_path / "reference.json")
     with pytest.raises(DamagedData, match="no reference to a data set"):
         recipes.data_set(repo, "forged")
 
 
-def forged(context: Context, path: Path) -> None:
+def forged(context: Handle, path: Path) -> None:
     ((_, parsed),) = attachments({"x": path.read_bytes()})
     change = Change("reference.json", lambda: nullcontext(parsed))
     params = {"mvc.data": "reference"}
     commit(
-        context,
+        context.store,
+        context.config,
+        context.recent,
         CommitRequest([change], params=params, options=mvc.CommitOptions(tag="data/forged")),
     )
 
@@ -172,4 +174,9 @@ def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
     assert not recipes.data_sets(repo)
     ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
     with pytest.raises(WrongUsage, match="needs at most 1024 others"):
-        commit(repo.context, CommitRequest([], options=mvc.CommitOptions(needs=ids)))
+        commit(
+            repo.handle.store,
+            repo.handle.config,
+            repo.handle.recent,
+            CommitRequest([], options=mvc.CommitOptions(needs=ids)),
+        )

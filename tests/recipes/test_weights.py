@@ -32,9 +32,9 @@ from mvc.frameworks.dcp import MvcReader
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.availability import Dropped
+from mvc.store.store import Store
 from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.recipes.by_hand import drop, mark_dropped, prove
@@ -290,7 +290,7 @@ def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
 
 
 def weigh(repo: mvc.Repository, weight: float) -> None:
-    file = repo.context.root / ".mvc/config.yaml"
+    file = repo.handle.store.root / ".mvc/config.yaml"
     set_value(FileSystem(), file, "store.storage_weight", str(weight))
 
 
@@ -300,7 +300,7 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
     repo, (start, first, second) = chain.repo, chain.ids
     drop(repo, first, second)
     weigh(repo, 3.0)
-    with mvc.Repository.open(repo.context.root) as chain.repo:
+    with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         stored = {
             e.id: e.storage for e in chain.repo.log("HEAD", mvc.LogOptions(every=True, prices=True))
         }
@@ -317,10 +317,10 @@ def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) 
     repo, (_, first, second) = chain.repo, chain.ids
     drop(repo, first)
     for proven in (first, second):
-        prove(repo.context, proven, "model.safetensors")
+        prove(repo.handle, proven, "model.safetensors")
     repo.storage.gc(grace="0")
     weigh(repo, 1e12)
-    with mvc.Repository.open(repo.context.root) as chain.repo:
+    with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         done = chain.repo.storage.repack(alternatives=recipes.alternatives(chain.repo))
         assert done.plan.given_up == (second,)
         chain.repo.storage.gc(grace="0")  # what was kept as a step between the two goes, too
@@ -333,8 +333,8 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
     chain: Chain, collected: bool
 ) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    set_value(FileSystem(), repo.context.root / ".mvc/config.yaml", "store.layout", "chain")
-    chain.repo = repo = mvc.Repository.open(repo.context.root)
+    set_value(FileSystem(), repo.handle.store.root / ".mvc/config.yaml", "store.layout", "chain")
+    chain.repo = repo = mvc.Repository.open(repo.handle.store.root)
     moved = {
         name: value * (1 + 1e-6) if value.is_floating_point() else value
         for name, value in chain.states[2].items()
@@ -359,7 +359,7 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
     repo, (_, first, second) = chain.repo, chain.ids
     mvc.retrain(repo, first, trust=True)
     weigh(repo, 1e12)
-    with mvc.Repository.open(repo.context.root) as chain.repo:
+    with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         planned = chain.repo.storage.repack(
             alternatives=recipes.alternatives(chain.repo), dry_run=True
         ).plan
@@ -387,9 +387,9 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
 def test_no_weights_are_dropped_for_a_version_that_is_made_from_them(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     for each in (first, second):
-        prove(repo.context, each, "model.safetensors", 5, second if each == first else first)
+        prove(repo.handle, each, "model.safetensors", 5, second if each == first else first)
     weigh(repo, 1e12)
-    with mvc.Repository.open(repo.context.root) as chain.repo:
+    with mvc.Repository.open(repo.handle.store.root) as chain.repo:
         found = recipes.alternatives(chain.repo)
         found[first] = replace(found[first], base=second)
         assert chain.repo.storage.repack(alternatives=found, dry_run=True).plan.given_up == (
@@ -405,7 +405,7 @@ def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
 ) -> None:
     if weight is not None:
         weigh(repo, weight)
-    with mvc.Repository.open(repo.context.root) as opened:
+    with mvc.Repository.open(repo.handle.store.root) as opened:
         model = mvc.constructed(Conv, 4, dropout=0.5)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         opened.commit(model.state_dict())
@@ -420,8 +420,8 @@ def spoil(repo: mvc.Repository, version: CommitId, path: str) -> None:
     manifest = repo.manifest(version)
     entry = (manifest.by_path | manifest.attached_by_path)[path]
     content = max(entry.contents, key=lambda content: content.spec.nbytes)
-    *_, step = repo.context.store.graph.path(content.id, 0).steps
-    pack = repo.context.store.folder / "packs" / f"{step.pack:08d}.pack"
+    *_, step = repo.handle.store.graph.path(content.id, 0).steps
+    pack = repo.handle.store.folder / "packs" / f"{step.pack:08d}.pack"
     data = bytearray(pack.read_bytes())
     data[step.offset + step.header.body_at + step.member.at + step.member.stored // 2] ^= 4
     pack.write_bytes(data)
@@ -453,8 +453,8 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
     drop(repo, second)
     is_stored, collected = availability.is_stored, list[bool]()
 
-    def racing(context: Context, entry: object) -> bool:
-        found = is_stored(context, entry)  # type: ignore[arg-type]
+    def racing(store: Store, entry: object) -> bool:
+        found = is_stored(store, entry)  # type: ignore[arg-type]
         if found and not collected:
             collected.append(True)
             with mvc.Repository.open(repo.root) as other:
@@ -477,7 +477,7 @@ def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     old = repo.storage.gc(grace="0").commits
     assert {first, second} <= set(old)
     # As a gc before left it: the mark is there, and the version is not.
-    mark_dropped(repo.context, second)
+    mark_dropped(repo.handle, second)
     repo.commit({"x": torch.ones(3)}, path="x.safetensors")
     gone = repo.commit({"x": torch.zeros(3)}, path="x.safetensors").id
     repo.commit({"x": torch.ones(4)}, path="x.safetensors")
@@ -515,7 +515,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
 def test_forged_marks_are_damage(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     for version, path in ((first, "no\x1b.safetensors"), (start, "model.safetensors")):
-        mark_dropped(repo.context, version, path)
+        mark_dropped(repo.handle, version, path)
     with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
         recipes.store_weights(repo, first, trust=True)
     report = repo.storage.fsck()
@@ -527,7 +527,7 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
 
 def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
     """As versions of mvc did that took a word for a proof."""
-    mark_dropped(repo.context, version)
+    mark_dropped(repo.handle, version)
 
 
 def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from tests.remote.kit.mixed import mixed
 from tests.repo.publishing import repository
 
@@ -28,6 +28,6 @@ def mixed_history(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
+def context(tmp_path: Path) -> Handle:
     """An empty repository whose clock stands, and which flushes nothing."""
     return repository(tmp_path / "r")

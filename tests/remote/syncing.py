@@ -7,29 +7,29 @@ from pathlib import Path
 
 from mvc.ids import CommitId
 from mvc.remote.statements import admit, told
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.store.journal.entries import Entry
 from mvc.testing import FixedClock, UnsyncedFS
-from tests.repo.working import open_context
+from tests.repo.working import open_handle
 
 
-def duplicate(context: Context, root: Path, time_ns: int) -> Context:
+def duplicate(context: Handle, root: Path, time_ns: int) -> Handle:
     """A copy of a repository's folder, with a clock of its own."""
-    shutil.copytree(context.root, root)
-    return open_context(root, FixedClock(time_ns), UnsyncedFS())
+    shutil.copytree(context.store.root, root)
+    return open_handle(root, FixedClock(time_ns), UnsyncedFS())
 
 
-def sync(source: Context, to: Context) -> list[CommitId]:
+def sync(source: Handle, to: Handle) -> list[CommitId]:
     """Takes over what is new; an entry for each. Returns tombstones that something stands on."""
-    snapshot, store = source.fresh(), to.store
-    to.fresh()
+    snapshot, store = source.store.fresh(), to.store
+    to.store.fresh()
     held = list[CommitId]()
     for recorded in list(snapshot.entries()):
         commits = tuple(c for c in recorded.entry.commits if not store.has_commit(c.id))
         statements = told(snapshot, recorded)
 
         def make(statements=statements, commits=commits) -> Entry:
-            admitted = admit(to, statements, {commit.id for commit in commits})
+            admitted = admit(to.store, statements, {commit.id for commit in commits})
             held.extend(admitted.held)
             if not (commits or admitted.statements):
                 raise _NothingNew

@@ -57,7 +57,7 @@ def test_a_clock_two_days_ahead(tmp_path: Path, server: Path) -> None:
         fine = repo.commit(state(2)).id
     with Repository.open(server) as there:
         assert there.refs() == []
-        assert there.context.store.snapshot.position.sequence == 1
+        assert there.handle.store.snapshot.position.sequence == 1
     assert fine
 
 
@@ -65,7 +65,7 @@ def test_a_remote_of_a_later_version(ada: Repository, server: Path, tmp_path: Pa
     ada.push()
     before = (server / ".mvc" / "format").read_bytes()
     with Repository.open(server) as there:
-        write_features(there.context.store.fs, server / ".mvc", frozenset({"later"}))
+        write_features(there.handle.store.fs, server / ".mvc", frozenset({"later"}))
     for act in (ada.push, ada.fetch, lambda: mvc.clone(server, tmp_path / "copy")):
         with pytest.raises(UnsupportedFormat) as caught:
             act()
@@ -97,14 +97,14 @@ def test_a_full_disk_there(ada: Repository, server: Path, monkeypatch: pytest.Mo
     full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True)
     from mvc.remote.transports import folder
 
-    real = folder.open_context
+    real = folder.open_handle
 
     def opened(*args: object, **more: object) -> object:
         context = real(*args, **more, fs=full)
         full.fail_at = full.calls + 1
         return context
 
-    monkeypatch.setattr(folder, "open_context", opened)
+    monkeypatch.setattr(folder, "open_handle", opened)
     with pytest.raises(StorageFull) as caught:
         ada.push()
     one_line(caught.value)

@@ -65,8 +65,8 @@ class World:
         fresh_process()
         self.source = open_quietly(folder / "a", clock=clock)
         self.receiver = open_quietly(folder / "b", clock=clock)
-        self.sends = FolderTransport("a", self.source.context)
-        self.takes = FolderTransport("b", self.receiver.context)
+        self.sends = FolderTransport("a", self.source.handle.store, self.source.handle.config)
+        self.takes = FolderTransport("b", self.receiver.handle.store, self.receiver.handle.config)
         self.ids: list[CommitId] = []
         self.grow(2)
         for given in self.sends.send(Wanted()):
@@ -102,8 +102,8 @@ class World:
         """All that can be seen of the receiver."""
         fresh_process()
         repo, ids = self.receiver, known(self.receiver)
-        entries = [r.entry.operation for r in repo.context.fresh().entries()]
-        refs = dict(repo.context.store.snapshot.refs_under(""))
+        entries = [r.entry.operation for r in repo.handle.store.fresh().entries()]
+        refs = dict(repo.handle.store.snapshot.refs_under(""))
         return refs_of(repo), states(repo, ids), answers(repo), entries, sorted(refs)
 
     def close(self) -> None:
@@ -551,7 +551,9 @@ def test_a_state_that_was_forgotten_by_name_does_not_come_back(world: World) -> 
     world.receiver.storage.gc(grace="0")
     from mvc.maintenance.graph import read_records
 
-    held = {each.member.id for each in read_records(world.receiver.context.fresh()).all_codings()}
+    held = {
+        each.member.id for each in read_records(world.receiver.handle.store.fresh()).all_codings()
+    }
     assert not held & (contents - others)
     assert_clean(world.receiver)
 
@@ -572,7 +574,9 @@ def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     """A state that HEAD stands on is forgotten once HEAD moves on, if its owner said so."""
     tip = world.ids[-1]
     tomb = _tombstone(world, -1)
-    low = FolderTransport("a", world.source.context, scopes=("push:heads/side",))
+    low = FolderTransport(
+        "a", world.source.handle.store, world.source.handle.config, scopes=("push:heads/side",)
+    )
     with pytest.raises(RemoteRefused, match="admin"):
         low.receive(Slice(*_only([tomb])))
     world.grow(1)
@@ -599,7 +603,12 @@ def test_records_for_which_there_is_no_room_are_not_begun(world: World) -> None:
     for local, whose in ((False, "the remote's disk"), (True, "the disk")):
         head = encode_entries([Sent(size=1 << 49)])
         with pytest.raises(StorageFull, match=f"^{whose} is nearly full: 563 TB do not fit"):
-            receive(world.receiver.context, Slice(head, 1 << 49, never()), local=local)
+            receive(
+                world.receiver.handle.store,
+                world.receiver.handle.config,
+                Slice(head, 1 << 49, never()),
+                local=local,
+            )
     assert world.seen() == world.before
 
 

@@ -111,7 +111,7 @@ def receiver(place: Path, fs: FileSystem | None = None) -> Repository:
 def take(repo: Repository, said: Sequence[Sequence[Statement]], *, is_own: bool = False) -> None:
     """Receives some operations with what they say."""
     head = encode_entries([sent_with(each, is_own=is_own) for each in said])
-    receive(repo.context, Slice(head, 0, ()))
+    receive(repo.handle.store, repo.handle.config, Slice(head, 0, ()))
 
 
 def operations(repo: Repository, kind: Kind, count: int) -> list[tuple[Statement]]:
@@ -125,10 +125,10 @@ def test_statements_on_one_thing_are_linear_work(kind: Kind, tmp_path: Path) -> 
         with receiver(tmp_path / str(count)) as repo:
             said = operations(repo, kind, count)
             lines = lines_run(lambda: take(repo, said))
-            entries = sum(1 for _ in repo.context.fresh().entries())
+            entries = sum(1 for _ in repo.handle.store.fresh().entries())
             assert entries >= count
             lines += lines_run(lambda: take(repo, said))  # all of it is here by now
-            assert sum(1 for _ in repo.context.fresh().entries()) == entries
+            assert sum(1 for _ in repo.handle.store.fresh().entries()) == entries
             return lines
 
     assert_linear(work)
@@ -155,15 +155,15 @@ def test_an_entry_that_says_much_is_merged_in_parts(what: Any, tmp_path: Path) -
             every = [replace(deployment(version.id), target=f"t{i}") for i in range(count)]
         else:
             every = [what(repo, version.id, i) for i in range(count)]
-        before = [*repo.context.fresh().entries()]
+        before = [*repo.handle.store.fresh().entries()]
         fs.entries.clear()
         take(repo, [every])
         assert max(fs.entries) <= 4
-        new = [each.entry for each in repo.context.fresh().entries()][len(before) :]
+        new = [each.entry for each in repo.handle.store.fresh().entries()][len(before) :]
         sizes = [len(entry.statements) for entry in new]
         assert max(sizes) <= 50 and sum(sizes) == count
         take(repo, [every])
-        assert len([*repo.context.fresh().entries()]) == len(before) + len(new)
+        assert len([*repo.handle.store.fresh().entries()]) == len(before) + len(new)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -203,9 +203,9 @@ def chained(place: Path, count: int, order: str) -> Slice:
     state = {f"k{i:04}": np.arange(i, i + 16, dtype=np.int32) for i in range(count)}
     with Repository.init(place) as repo:
         manifest = repo.version(repo.commit(state).id).manifest
-        (given,) = FolderTransport("a", repo.context).send(Wanted())
+        (given,) = FolderTransport("a", repo.handle.store, repo.handle.config).send(Wanted())
         forged = taken_apart(given)
-        recovery = repo.context.store.recovery
+        recovery = repo.handle.store.recovery
         encoded = recovery.manifest(manifest)
         others = [full(manifest, encoded, MANIFEST)]
         for id_, spec in objects(Manifest.decode(encoded)).items():
@@ -236,8 +236,8 @@ def test_a_chain_of_contents_is_linear_work(order: str, tmp_path: Path) -> None:
     def work(count: int) -> int:
         given = chained(tmp_path / f"a{count}", count, order)
         with Repository.init(tmp_path / f"b{count}", bare=True) as repo:
-            lines = lines_run(lambda: receive(repo.context, given))
-            assert repo.context.fresh().position.sequence == 2
+            lines = lines_run(lambda: receive(repo.handle.store, repo.handle.config, given))
+            assert repo.handle.store.fresh().position.sequence == 2
             return lines
 
     assert_linear(work)

@@ -415,8 +415,8 @@ class TruthMachine(RuleBasedStateMachine):
     @invariant()
     def one_truth(self) -> None:
         type(self).steps += 1
-        self.server.context.fresh()
-        assert self.there == {*filter(self.server.context.store.has_commit, self.behind)}
+        self.server.handle.store.fresh()
+        assert self.there == {*filter(self.server.handle.store.has_commit, self.behind)}
         for target in TARGETS if self.clones else ():
             live = self.record.live(target)
             assert now(self.server, target) == (None if live is None else live.id)

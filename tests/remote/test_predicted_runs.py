@@ -135,7 +135,7 @@ def test_after_one_was_forgotten_in_the_middle(
     repo = opened(mvc.clone(url, tmp_path / "c"))
     assert is_as(repo, run)
     lost = run.lost([gone])
-    assert not any(repo.context.store.graph.holds(id_) for id_ in lost)
+    assert not any(repo.handle.store.graph.holds(id_) for id_ in lost)
 
 
 def test_a_false_input_is_not_taken(run: CheckedHistory, tmp_path: Path, opened: Keep) -> None:
@@ -143,7 +143,7 @@ def test_a_false_input_is_not_taken(run: CheckedHistory, tmp_path: Path, opened:
     entry = run.repo.manifest(run.ids[5]).entries[0]
     key = "optimizer.state.0.exp_avg_sq"
     content = next(entry.contents[t.content] for t in entry.tensors if t.key == key)
-    (step,) = run.repo.context.store.graph.codings(content.id)
+    (step,) = run.repo.handle.store.graph.codings(content.id)
     run.close()
     smash_payload(run.root, step)
     with pytest.raises(DamagedData):

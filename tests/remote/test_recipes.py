@@ -91,8 +91,8 @@ def story(tmp_path: Path) -> Iterator[Story]:
 
 
 def dropped(repo: Repository, id_: CommitId) -> Dropped | None:
-    repo.context.fresh()
-    return availability.dropped(repo.context, id_)
+    repo.handle.store.fresh()
+    return availability.dropped(repo.handle.store, id_)
 
 
 def sound(repo: Repository) -> bool:
@@ -164,7 +164,7 @@ def test_weights_that_another_one_has_are_fetched(story: Story) -> None:
     assert dropped(story.author, story.trained) is None
     assert story.is_right(story.author.checkout(story.trained))
     drop(story.author, story.trained)
-    story.server.context.fresh()
+    story.server.handle.store.fresh()
     drop(story.server, story.trained)
     for repo in (story.author, story.server):
         repo.storage.gc(grace="0")
@@ -254,12 +254,14 @@ def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
 def test_a_receiver_refuses_weights_that_nothing_makes_again(story: Story, lacking: str) -> None:
     drop(story.author, story.trained)
     home = {getattr(story, lacking)}
-    story.author.context.fresh()
+    story.author.handle.store.fresh()
     wanted = Wanted(versions=(story.trained,))
     with pytest.raises(WeightsDropped, match=getattr(story, lacking).short):
-        for each in send(story.author.context, wanted, without=home):
-            receive(story.server.context, each)
-    assert not story.server.context.fresh().state_marks(weights=True)
+        for each in send(
+            story.author.handle.store, story.author.handle.config, wanted, without=home
+        ):
+            receive(story.server.handle.store, story.server.handle.config, each)
+    assert not story.server.handle.store.fresh().state_marks(weights=True)
 
 
 def test_a_base_that_did_not_come_along(story: Story) -> None:

@@ -58,13 +58,13 @@ def test_what_is_recorded_during_a_fetch_is_pushed(
         team.bob.fetch()
     team.bob.pull()
     team.bob.push()
-    team.server.context.fresh()
+    team.server.handle.store.fresh()
     if said == "deployment":
         assert team.server.live("prod").commit == team.ids[0]
     elif said == "annotation":
         assert team.server.annotations(team.ids[0])
     else:
-        assert forgotten(team.server.context, team.ids[0]) is not None
+        assert forgotten(team.server.handle.store, team.ids[0]) is not None
     assert not team.bob.push().is_news
 
 
@@ -93,7 +93,7 @@ def answers(repo: Repository) -> dict[str, object]:
     """What is live, forgotten and there, by targets and versions."""
     found: dict[str, object] = {t: repo.live(t).commit for t in ("prod", "ada", "bob")}
     for entry in repo.log("HEAD", mvc.LogOptions(every=True)):
-        found[entry.id.hex()] = forgotten(repo.context, entry.id) is not None
+        found[entry.id.hex()] = forgotten(repo.handle.store, entry.id) is not None
     return found
 
 
@@ -128,7 +128,7 @@ def test_a_server_put_back_to_each_of_ten_backups(tmp_path: Path, reversed_order
     for number, _ in enumerate(history(first)):
         shutil.copytree(first.url, tmp_path / f"backup{number}")
     before = answers(first.server)
-    length = first.server.context.fresh().position.sequence
+    length = first.server.handle.store.fresh().position.sequence
     first.close()
     for number in range(10):
         for name in ("server", "ada", "bob"):
@@ -140,11 +140,11 @@ def test_a_server_put_back_to_each_of_ten_backups(tmp_path: Path, reversed_order
         server = shutil.copytree(tmp_path / f"backup{number}", tmp_path / str(number) / "server")
         with mvc.clone(str(server), tmp_path / str(number) / "carol") as carol:
             carol.switch("carols", create=True)
-            while carol.context.fresh().position.sequence < length + 5:
-                carol.commit(state(1000 + carol.context.fresh().position.sequence))
+            while carol.handle.store.fresh().position.sequence < length + 5:
+                carol.commit(state(1000 + carol.handle.store.fresh().position.sequence))
             carol.push()
         with Repository.open(server, discover=False) as repo:
-            assert repo.context.fresh().position.sequence > length or number == 9
+            assert repo.handle.store.fresh().position.sequence > length or number == 9
         for name in sorted(("ada", "bob"), reverse=reversed_order):
             with Repository.open(tmp_path / str(number) / name, discover=False) as clone:
                 clone.push()

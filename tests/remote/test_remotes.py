@@ -85,23 +85,23 @@ def test_a_bad_url_is_refused_without_its_secret(url: str, told: str) -> None:
 
 
 def test_remotes_are_added_changed_and_removed(repo: Repository) -> None:
-    context = repo.context
-    assert remotes(context) == {}
-    add_remote(context, Remote("/srv/m", "origin"))
-    add_remote(context, Remote("ssh://gpu/m", "backup", lazy=True, states="last:3"))
-    assert [(r.name, r.url, r.lazy) for r in remotes(context).values()] == [
+    context = repo.handle
+    assert remotes(context.store) == {}
+    add_remote(context.store, Remote("/srv/m", "origin"))
+    add_remote(context.store, Remote("ssh://gpu/m", "backup", lazy=True, states="last:3"))
+    assert [(r.name, r.url, r.lazy) for r in remotes(context.store).values()] == [
         ("origin", "/srv/m", False),
         ("backup", "ssh://gpu/m", True),
     ]
     with pytest.raises(RefConflict, match="/srv/m"):
-        add_remote(context, Remote("/srv/other", "origin"))
-    add_remote(context, Remote("/srv/other", "origin"), force=True)
-    assert find_remote(context).url == "/srv/other"
-    origin = find_remote(context).folder(context)
+        add_remote(context.store, Remote("/srv/other", "origin"))
+    add_remote(context.store, Remote("/srv/other", "origin"), force=True)
+    assert find_remote(context.store).url == "/srv/other"
+    origin = find_remote(context.store).folder(context.store)
     (origin / "place").write_bytes(b"")
-    assert remove_remote(context, "origin").url == "/srv/other"
+    assert remove_remote(context.store, "origin").url == "/srv/other"
     assert not origin.exists()
-    assert find_remote(context).name == "backup"
+    assert find_remote(context.store).name == "backup"
     text = (repo.root / ".mvc" / "remotes.yaml").read_text()
     assert text == "backup:\n  url: ssh://gpu/m\n  lazy: true\n  states: last:3\n"
 
@@ -117,25 +117,25 @@ def test_files_that_options_name_hold_from_any_folder(
 
 
 def test_which_remote_is_meant(repo: Repository) -> None:
-    context = repo.context
+    context = repo.handle
     with pytest.raises(UnknownRevision, match="no remote yet") as caught:
-        find_remote(context)
+        find_remote(context.store)
     assert "mvc remote add" in str(caught.value.hint)
     for name in ("a", "b"):
-        add_remote(context, Remote(f"/srv/{name}", name))
+        add_remote(context.store, Remote(f"/srv/{name}", name))
     with pytest.raises(WrongUsage, match="a, b"):
-        find_remote(context)
+        find_remote(context.store)
     with pytest.raises(UnknownRevision, match="no remote c"):
-        find_remote(context, "c")
-    assert find_remote(context, "ssh://gpu/m") == Remote("ssh://gpu/m")
-    add_remote(context, Remote("/srv/o", "origin"))
-    assert find_remote(context).name == "origin"
+        find_remote(context.store, "c")
+    assert find_remote(context.store, "ssh://gpu/m") == Remote("ssh://gpu/m")
+    add_remote(context.store, Remote("/srv/o", "origin"))
+    assert find_remote(context.store).name == "origin"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-a", "x" * 33, "HEAD", "a b", "..", "ä"])
 def test_bad_names_of_remotes(repo: Repository, name: str) -> None:
     with pytest.raises(InvalidName):
-        add_remote(repo.context, Remote("/srv/m", name))
+        add_remote(repo.handle.store, Remote("/srv/m", name))
 
 
 @pytest.mark.parametrize(
@@ -151,16 +151,16 @@ def test_bad_names_of_remotes(repo: Repository, name: str) -> None:
 def test_a_bad_file_is_refused_by_name(repo: Repository, text: str) -> None:
     (repo.root / ".mvc" / "remotes.yaml").write_text(text)
     with pytest.raises(InvalidConfig, match=r"remotes\.yaml"):
-        remotes(repo.context)
+        remotes(repo.handle.store)
 
 
 def test_a_folder_that_leads_elsewhere_is_not_used(repo: Repository, tmp_path: Path) -> None:
-    add_remote(repo.context, Remote("/srv/m", "origin"))
+    add_remote(repo.handle.store, Remote("/srv/m", "origin"))
     (tmp_path / "else").mkdir()
     place = repo.root / ".mvc" / "remotes"
     place.symlink_to(tmp_path / "else")
     with pytest.raises(IoFailed, match="symbolic link"):
-        find_remote(repo.context).folder(repo.context)
+        find_remote(repo.handle.store).folder(repo.handle.store)
     assert not list((tmp_path / "else").iterdir())
 
 

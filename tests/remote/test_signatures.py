@@ -33,14 +33,14 @@ def signed(repo: Repository) -> CommitId:
 
 def rows(repo: Repository, id_: CommitId) -> list[Signature]:
     """Those of a version, and of its deployments."""
-    snapshot = repo.context.fresh()
+    snapshot = repo.handle.store.fresh()
     every = [id_, *(each.id for each in repo.deployments(rev=id_))]
     return [row for subject in every for _, row in snapshot.about(Signature, subject)]
 
 
 def told(repo: Repository, scopes: tuple[str, ...], *signatures: Signature) -> None:
     given = Slice(encode_entries([sent_with(signatures)]), 0, ())
-    receive(repo.context, given, scopes=scopes)
+    receive(repo.handle.store, repo.handle.config, given, scopes=scopes)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_who_may_bring_which(
 
 
 def test_what_is_there_is_passed_over(repo: Repository, signed: CommitId) -> None:
-    before = repo.context.fresh().position
+    before = repo.handle.store.fresh().position
     told(repo, ("read",), *rows(repo, signed))
     elsewhere = replace(rows(repo, signed)[0], subject=b"e" * 32)
     told(repo, ("read",), elsewhere)
-    assert repo.context.fresh().position == before
+    assert repo.handle.store.fresh().position == before
 
 
 def test_what_does_not_fit_is_refused(repo: Repository, signed: CommitId) -> None:
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused(repo: Repository, signed: CommitId) -> Non
     for data in (b"\xff" * 50, b"\x01", b"\x01\x03" + bytes(80)):
         sent = Sent(statements=(data,))
         with pytest.raises(DamagedData, match="a statement that was sent"):
-            receive(repo.context, Slice(encode_entries([sent]), 0, ()))
+            receive(repo.handle.store, repo.handle.config, Slice(encode_entries([sent]), 0, ()))
     with pytest.raises(DamagedData):
         told(repo, (), replace(row, blob=bytes((16 << 10) + 1)))
     with pytest.raises(DamagedData):
@@ -115,7 +115,7 @@ def test_a_visit_sees_them(repo: Repository, signed: CommitId) -> None:
 def test_many_signatures_of_one_version_are_taken_in_once(repo: Repository) -> None:
     """What is known is looked up once for a version, and not once for each of them."""
     id_ = repo.commit({"w": np.zeros(4, np.float32)}, options=mvc.CommitOptions(sign=False)).id
-    now = repo.context.store.now_ns()
+    now = repo.handle.store.now_ns()
     first, second = (
         [
             Signature(

@@ -73,9 +73,9 @@ def test_a_state_is_fetched_later_and_is_here_again(line: Team) -> None:
     done = repo.fetch("origin", [line.ids[3], str(line.ids[1]), "main"])
     assert (done.versions, kept(repo, line)) == (2, [1, 2, 3, 6])
     assert all(is_right(repo, line, number) for number in (1, 2, 3, 6))
-    before = repo.context.fresh().position
+    before = repo.handle.store.fresh().position
     assert not repo.fetch("origin", [line.ids[3]]).is_news
-    assert repo.context.fresh().position == before
+    assert repo.handle.store.fresh().position == before
     assert repo.storage.fsck(full=True).sound
     repo.storage.gc(grace="0")
     assert is_right(repo, line, 3) and repo.storage.fsck(full=True).sound
@@ -188,10 +188,10 @@ def test_states_are_pushed_to_who_lacks_them(line: Team) -> None:
         assert kept(server, line) == [0, 2, 5, 6]
         assert all(is_right(server, line, number) for number in (0, 2, 5, 6))
         assert server.storage.fsck(full=True).sound
-        before = server.context.fresh().position
+        before = server.handle.store.fresh().position
         again = repo.push(states=[line.ids[5], line.ids[0]])
         assert (again.is_news, again.versions, again.bytes) == (False, 0, 0)
-        assert server.context.fresh().position == before
+        assert server.handle.store.fresh().position == before
         mine = repo.commit(state(8)).id
         with pytest.raises(UnknownRevision, match=mine.short):
             repo.push(states=[mine])

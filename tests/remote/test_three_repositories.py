@@ -356,7 +356,7 @@ class RemoteMachine(RuleBasedStateMachine):
     @staticmethod
     def _store_again(repo: Repository) -> None:
         for id_ in known(repo):
-            if dropped(repo.context, id_) is not None:
+            if dropped(repo.handle.store, id_) is not None:
                 by_hand.store_again(repo, id_, again)
 
     def _sync(self) -> None:

@@ -49,7 +49,7 @@ def assert_arrived(source: Repository, target: Repository, ids: Sequence[CommitI
 
 def stored_bytes(repo: Repository, ids: Sequence[CommitId]) -> int:
     """Bytes of the records of the entries that published these versions."""
-    snapshot = repo.context.store.snapshot
+    snapshot = repo.handle.store.snapshot
     entries = [recorded for id_ in ids for recorded in snapshot.publishing(id_)]
     return sum(region.length for each in entries for region in each.entry.regions)
 
@@ -81,7 +81,7 @@ def test_it_passes_on_from_repository_to_repository(
         ids = known(repo)
         wanted = Wanted(versions=tuple(ref.commit for ref in repo.refs()))
         assert carry(target, third, wanted).tries == 1
-        there = [id_ for id_ in ids if third.context.store.has_commit(id_)]
+        there = [id_ for id_ in ids if third.handle.store.has_commit(id_)]
         assert len(there) > 30
         assert_arrived(repo, third, there)
 
@@ -109,7 +109,7 @@ def test_the_next_commits_cost_the_same(history: CheckedHistory, tmp_path: Path)
 def _next_twenty(repo: Repository) -> tuple[int, int]:
     """Bytes of the next twenty versions, and the deltas to all of them together."""
     ids = [repo.commit(weights(step)).id for step in range(37, 57)]
-    graph = repo.context.store.graph
+    graph = repo.handle.store.graph
     contents = [each.id for id_ in ids for each in repo.manifest(id_).entries[0].contents]
     return stored_bytes(repo, ids), sum(graph.path(id_).depth for id_ in contents)
 
@@ -166,7 +166,7 @@ def test_a_state_forgotten_by_name_goes_nowhere(
     objects = history.objects[history.ids[2]]
     only = objects - set().union(*(history.objects[id_] for id_ in history.there))
     assert only
-    assert not [id_ for id_ in only if target.context.store.graph.holds(id_)]
+    assert not [id_ for id_ in only if target.handle.store.graph.holds(id_)]
 
 
 def test_a_state_that_the_receiver_forgot_by_name_stays_away(
@@ -178,14 +178,14 @@ def test_a_state_that_the_receiver_forgot_by_name_stays_away(
     made = history.ids[1]
     target.storage.forget([made])
     target.storage.gc(grace="0")
-    assert by_name(target.context.fresh()) == {made}
+    assert by_name(target.handle.store.fresh()) == {made}
     more = [history.commit() for _ in range(3)]
     carry(history.repo, target, Wanted(after=place, have=frozenset(history.ids[2:3])))
     carry(history.repo, target)
     objects = history.objects[made]
     only = objects - set().union(*(history.objects[id_] for id_ in history.ids if id_ != made))
     assert only
-    assert not [id_ for id_ in only if target.context.store.graph.holds(id_)]
+    assert not [id_ for id_ in only if target.handle.store.graph.holds(id_)]
     assert states(target, more) == states(history.repo, more)
     assert_clean(target)
 
@@ -197,7 +197,7 @@ def test_an_undone_version_travels_once_it_is_back(
         history.commit()
     history.repo.undo()
     place = carry(history.repo, target).place
-    assert not target.context.store.has_commit(history.ids[2])
+    assert not target.handle.store.has_commit(history.ids[2])
     history.repo.undo()
     carry(history.repo, target, Wanted(after=place, have=frozenset(history.ids[:2])))
     assert_arrived(history.repo, target)
@@ -277,7 +277,7 @@ def carry_size(history: CheckedHistory) -> int:
     """How many slices of one version the history has."""
     from mvc.remote.sending.sender import send
 
-    return len(list(send(history.repo.context, Wanted(), most=1)))
+    return len(list(send(history.repo.handle.store, history.repo.handle.config, Wanted(), most=1)))
 
 
 def test_tensors_of_several_pieces(history: CheckedHistory, target: Repository) -> None:
@@ -318,4 +318,4 @@ def test_what_it_builds_on_is_collected_meanwhile(
         assert_clean(target)
         lost = set().union(*(history.objects[id_] for id_ in gone))
         lost -= history.objects[made] | history.objects[history.ids[0]]
-        assert not [id_ for id_ in lost if target.context.store.graph.holds(id_)]
+        assert not [id_ for id_ in lost if target.handle.store.graph.holds(id_)]

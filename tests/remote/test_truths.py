@@ -111,7 +111,7 @@ def test_the_longest_name_of_a_branch_is_followed(pair: Team) -> None:
     assert pair.ada.find(f"{remote}/{name}") == pair.ids[3]
     assert reader.Repository(pair.root / "ada/.mvc").refs[f"remotes/{remote}/{name}"]
     assert pair.ada.storage.fsck().sound
-    store, head = pair.ada.context.store, pair.ids[3]
+    store, head = pair.ada.handle.store, pair.ids[3]
     change = RefChange("tags/" + "t" * 200, None, head)
     with pytest.raises(WrongUsage, match="longer than 200 bytes"):
         store.publish(lambda: Entry("tag", store.now_ns(), refs=(change,)))
@@ -137,7 +137,7 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     first, root = pair.ids[0], pair.ada.version(pair.ids[0]).root
     pair.ada.storage.forget(keep_last=1, reason="space")
     assert not can_read(pair.ada, first)
-    store = pair.ada.context.store
+    store = pair.ada.handle.store
     again = (StateMark(first, "stored"),)
     store.publish(lambda: Entry("fetch", store.now_ns(), states=again))
     assert can_read(pair.ada, first)
@@ -193,7 +193,7 @@ def test_a_tombstone_for_the_present_version_waits(pair: Team) -> None:
     assert can_read(bob, "HEAD")
     (receipt,) = bob.storage.receipts()
     assert (bob.head().commit, receipt.states[0].gone_ns) == (pair.ids[3], None)
-    bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).context.root))
+    bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).handle.store.root))
     bob.push("other")
     assert not can_read(pair.clone("other-clone", of="other"), pair.ids[3]), "nobody gets it"
     bob.storage.gc(grace="0")
@@ -202,7 +202,7 @@ def test_a_tombstone_for_the_present_version_waits(pair: Team) -> None:
     bob.storage.gc(grace="0")
     assert not can_read(bob, pair.ids[3])
     (receipt,) = bob.storage.receipts()
-    assert (receipt.reason, receipt.author) == ("asked for", pair.ada.context.author)
+    assert (receipt.reason, receipt.author) == ("asked for", pair.ada.handle.config.author)
     assert receipt.states[0].gone_ns is not None
     assert bob.storage.fsck(full=True).sound
 

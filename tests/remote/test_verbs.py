@@ -67,7 +67,7 @@ def test_nothing_new_is_one_trip(team: Team, monkeypatch: pytest.MonkeyPatch) ->
     from mvc.remote.transports.folder import FolderTransport
 
     team.bob.fetch()
-    before = team.bob.context.fresh().position
+    before = team.bob.handle.store.fresh().position
     calls = list[str]()
     for name in ("head", "send", "receive"):
         real = getattr(FolderTransport, name)
@@ -81,7 +81,7 @@ def test_nothing_new_is_one_trip(team: Team, monkeypatch: pytest.MonkeyPatch) ->
     assert (fetched.is_news, calls) == (False, ["head"])
     pushed = team.bob.push()
     assert (pushed.is_news, calls) == (False, ["head", "head"])
-    assert team.bob.context.fresh().position == before
+    assert team.bob.handle.store.fresh().position == before
     team.bob.commit(state(3))
     calls.clear()
     team.bob.push()
@@ -210,10 +210,10 @@ def test_a_recorded_branch_neither_pulls_nor_is_pushed_to(team: Team) -> None:
     from mvc.repo.recording import announce
 
     team.ada.commit(state(2))
-    with announce(team.server.context, "main"), pytest.raises(RefConflict, match="recording"):
+    with announce(team.server.handle.store, "main"), pytest.raises(RefConflict, match="recording"):
         team.ada.push()
     team.ada.push()
-    with announce(team.bob.context, "main"), pytest.raises(RefConflict, match="recording"):
+    with announce(team.bob.handle.store, "main"), pytest.raises(RefConflict, match="recording"):
         team.bob.pull()
     assert team.bob.pull().restored is not None
 
@@ -307,7 +307,7 @@ def test_clones_of_other_kinds(team: Team, tmp_path: Path) -> None:
     with mvc.clone(team.url, tmp_path / "bare", bare=True) as bare:
         assert set(tips(bare)) == {"main", "side"}
         assert [t.name for t in bare.refs("tag")] == ["v1"]
-        assert bare.context.bare
+        assert bare.handle.store.bare
     with mvc.clone(team.url, tmp_path / "side", branch="side") as side:
         assert side.head().branch == "side"
         assert set(tips(side)) == {"side"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.statements.live import check_deployment
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.testing import FixedClock, UnsyncedFS
@@ -19,19 +19,19 @@ SECOND = 1_000_000_000
 START = 1_750_000_000 * SECOND
 
 
-def repository(root: Path) -> Context:
+def repository(root: Path) -> Handle:
     """An empty repository whose clock stands at ``START``."""
     return new_context(root, FixedClock(START), UnsyncedFS())
 
 
-def advance(context: Context, seconds: float) -> None:
+def advance(context: Handle, seconds: float) -> None:
     clock = context.store.clock
     assert isinstance(clock, FixedClock)
     clock.advance(int(seconds * SECOND))
 
 
 def commit(
-    context: Context,
+    context: Handle,
     *parents: CommitId,
     branch: str = "main",
     time_ns: int | None = None,
@@ -65,7 +65,7 @@ def commit(
     return made[0].id
 
 
-def set_ref(context: Context, name: str, value: CommitId | str | None) -> None:
+def set_ref(context: Handle, name: str, value: CommitId | str | None) -> None:
     store = context.store
 
     def make() -> Entry:

@@ -129,7 +129,7 @@ def test_gc_keeps_annotations_as_long_as_their_versions(history: CheckedHistory)
         assert notes(repo, str(history.ids[1])) == ["forgotten, and still evidence"]
         with pytest.raises(UnknownRevision):
             repo.find(aside)
-        entries = [recorded.entry for recorded in repo.context.fresh().entries()]
+        entries = [recorded.entry for recorded in repo.handle.store.fresh().entries()]
         kept = [each.commit for entry in entries for each in entry.of(AnnotationStatement)]
         assert kept == [first, history.ids[1]]
         repo.storage.repack(interval=1)
@@ -153,14 +153,18 @@ def test_gc_does_not_bring_back_what_was_undone(tmp_path: Path, undos: int, aged
         wanted = ["here"] if undos % 2 == 0 else []
         assert notes(repo) == wanted
         for _ in range(2):
-            gc.collect(repo.context, grace=timedelta(hours=max(0, undos + 1 - aged)))
+            gc.collect(
+                repo.handle.store,
+                repo.handle.config,
+                grace=timedelta(hours=max(0, undos + 1 - aged)),
+            )
             assert notes(repo) == wanted
             repo.commit(weights(7))
             repo.undo()
         clock.advance(100 * HOUR)
         repo.commit(weights(8))
         repo.annotate("HEAD", note="other")
-        gc.collect(repo.context, grace=timedelta(0))
+        gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
         assert notes(repo, "HEAD~1") == wanted
         assert repo.storage.fsck(full=True).sound
 
@@ -185,7 +189,7 @@ def test_gc_sees_what_is_annotated_while_it_runs(history: CheckedHistory, what: 
                     other.annotate(aside.id if goes else history.ids[1], note="meanwhile")
             rounds.append(what)
 
-        gc.collect(repo.context, grace=timedelta(0), progress=meanwhile)
+        gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0), progress=meanwhile)
         assert rounds
         assert notes(repo, str(history.ids[0])) == (["undone"] if what == "redo" else [])
         if what == "annotate what stays":
@@ -197,7 +201,7 @@ def test_gc_sees_what_is_annotated_while_it_runs(history: CheckedHistory, what: 
 
 def test_what_is_no_annotation(history: CheckedHistory) -> None:
     with history.open() as repo:
-        before = repo.context.fresh().position
+        before = repo.handle.store.fresh().position
         with pytest.raises(WrongUsage, match="this annotation says nothing"):
             repo.annotate("HEAD")
         with pytest.raises(WrongUsage, match="metric 'auc' is not a number: 'high'"):
@@ -212,12 +216,12 @@ def test_what_is_no_annotation(history: CheckedHistory) -> None:
             repo.annotate("HEAD", note="é" * (1 << 20))
         with pytest.raises(UnknownRevision):
             repo.annotate("nothing", note="x")
-        assert repo.context.fresh().position == before
+        assert repo.handle.store.fresh().position == before
 
 
 def test_fsck_names_an_annotation_of_no_version(history: CheckedHistory) -> None:
     with history.open() as repo:
-        store = repo.context.store
+        store = repo.handle.store
         statements = (AnnotationStatement(subject=CommitId(b"x" * 32), note="of nothing"),)
         with pytest.raises(UnknownRevision, match="was collected in the meantime"):
             store.publish(lambda: Entry("annotate", store.now_ns(), statements=statements))

@@ -244,7 +244,7 @@ def test_an_empty_pipeline_is_none(repo: Any) -> None:
 
 def test_a_name_that_no_file_can_have(repo: Any) -> None:
     with pytest.raises(IoFailed, match="no name holds a lone surrogate"):
-        repo.context.store.fs.stat(repo.root / LONE)
+        repo.handle.store.fs.stat(repo.root / LONE)
 
 
 # -- the command line ----------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     (pack,) = (tmp_path / ".mvc" / "packs").iterdir()
     data = bytearray(pack.read_bytes())
     with mvc.Repository.open(tmp_path) as repo:
-        (step,) = repo.context.store.graph.codings(
+        (step,) = repo.handle.store.graph.codings(
             repo.manifest().attached_by_path[".mvc/code/net.py"].contents[0].id
         )
         data[step.offset + step.header.body_at + step.member.at] ^= 1

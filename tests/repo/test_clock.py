@@ -163,7 +163,7 @@ def test_a_repository_in_which_such_a_time_stands_can_be_used(made: Path, tmp_pa
     shutil.copytree(made, root)
     with Repository.open(root, clock=FixedClock()) as repo:
         tip: CommitId = repo.find()
-        end = repo.context.store.snapshot.position
+        end = repo.handle.store.snapshot.position
     late = Entry("tag", 430 * YEAR, "late", refs=(RefChange("tags/late", None, tip),))
     with (root / ".mvc/journal").open("r+b") as journal:
         journal.truncate(end.offset)

@@ -29,7 +29,7 @@ def weights(seed: int) -> dict[str, np.ndarray]:
 
 def only_step(repo: mvc.Repository, rev: str = "HEAD") -> PathStep:
     content = repo.manifest(rev).entries[0].contents[0]
-    return next(iter(repo.context.store.graph.codings(content.id)))
+    return next(iter(repo.handle.store.graph.codings(content.id)))
 
 
 def test_a_damaged_full_record_is_walked_around(tmp_path):
@@ -61,7 +61,7 @@ def test_force_leaves_a_head_whose_manifest_is_damaged(tmp_path):
     with mvc.Repository.init(tmp_path) as repo:
         good = repo.commit(weights(1)).id
         bad = repo.commit(weights(2))
-        step = next(iter(repo.context.store.graph.codings(bad.commit.manifest)))
+        step = next(iter(repo.handle.store.graph.codings(bad.commit.manifest)))
     spoil(tmp_path, step)
     fresh_process()
     with mvc.Repository.open(tmp_path) as repo:

@@ -18,7 +18,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.statement import Deployment
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.statements.live import RECENT, list_deployments, live_at, of_commit, targets
 from mvc.repo.statements.record import deploy, retract
 from mvc.store.journal.entries import Entry
@@ -28,66 +28,66 @@ from mvc.testing import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
 
-def test_what_is_recorded(context: Context) -> None:
+def test_what_is_recorded(context: Handle) -> None:
     id_ = commit(context)
     advance(context, 5)
-    made = deploy(context, "HEAD", "prod", START + 1)
+    made = deploy(context.store, context.config, "HEAD", "prod", START + 1)
     assert (made.target, made.commit, made.time_ns) == ("prod", id_, START + 1)
     assert made.recorded_ns == START + 5 * SECOND and made.sequence == 2
     assert not made.retracted and made.retracted_ns is None and not made.clock_back
-    now = deploy(context, id_, "prod")
+    now = deploy(context.store, context.config, id_, "prod")
     assert now.time_ns == now.recorded_ns == START + 5 * SECOND
-    assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
+    assert list_deployments(context.store) == list_deployments(context.store, "prod") == [made, now]
     assert of_commit(context.store.snapshot, id_) == (made, now)
 
 
-def test_the_one_live_at_a_moment(context: Context) -> None:
+def test_the_one_live_at_a_moment(context: Handle) -> None:
     ids = [commit(context, deploy="prod", deploy_time=START + 10 * i) for i in range(4)]
     for i in range(4):
         for after in (0, 1, 9):
-            assert live_at(context, START + 10 * i + after, "prod").commit == ids[i]
-    assert live_at(context, START + 10**15).commit == ids[3]
+            assert live_at(context.store, START + 10 * i + after, "prod").commit == ids[i]
+    assert live_at(context.store, START + 10**15).commit == ids[3]
     with pytest.raises(NoDeployment) as caught:
-        live_at(context, START - 1, "prod")
+        live_at(context.store, START - 1, "prod")
     assert ids[0].short in caught.value.message and "2025-06-15" in caught.value.message
 
 
-def test_recorded_out_of_order(context: Context) -> None:
+def test_recorded_out_of_order(context: Handle) -> None:
     """Time decides, then sequence; what is recorded late takes nothing over."""
     advance(context, 60)
     late = commit(context, deploy="prod", deploy_time=START + 100)
     early = commit(context, deploy="prod", deploy_time=START + 50)
-    assert live_at(context, START + 99).commit == early
-    assert live_at(context, START + 100).commit == late
-    assert live_at(context).commit == late
-    assert [d.commit for d in list_deployments(context)] == [early, late]
+    assert live_at(context.store, START + 99).commit == early
+    assert live_at(context.store, START + 100).commit == late
+    assert live_at(context.store).commit == late
+    assert [d.commit for d in list_deployments(context.store)] == [early, late]
     again = commit(context, deploy="prod", deploy_time=START + 100)
-    assert live_at(context, START + 100).commit == live_at(context).commit == again
+    assert live_at(context.store, START + 100).commit == live_at(context.store).commit == again
 
 
-def test_a_record_of_the_past_takes_nothing_over(context: Context) -> None:
+def test_a_record_of_the_past_takes_nothing_over(context: Handle) -> None:
     advance(context, 60)
     live = commit(context, deploy="prod")
     commit(context, deploy="prod", deploy_time=START)
-    assert live_at(context).commit == live
+    assert live_at(context.store).commit == live
     advance(context, 60)
     dated = commit(context, deploy="prod", deploy_time=START + 90 * SECOND)
-    assert live_at(context).commit == dated
+    assert live_at(context.store).commit == dated
     again = commit(context, deploy="prod")
-    assert live_at(context).commit == again
+    assert live_at(context.store).commit == again
 
 
-def test_one_of_a_time_to_come_counts_from_then_on(context: Context) -> None:
+def test_one_of_a_time_to_come_counts_from_then_on(context: Handle) -> None:
     soon = commit(context, deploy="prod", deploy_time=START + 60 * SECOND)
     with pytest.raises(NoDeployment, match=soon.short):
-        live_at(context)
+        live_at(context.store)
     live = commit(context, deploy="prod")
     advance(context, 59)
-    assert live_at(context).commit == live
+    assert live_at(context.store).commit == live
     advance(context, 1)
-    assert live_at(context).commit == soon
-    retract(context, soon, "prod")
-    assert live_at(context).commit == live
+    assert live_at(context.store).commit == soon
+    retract(context.store, context.config, soon, "prod")
+    assert live_at(context.store).commit == live
 
 
 def test_an_entry_and_its_deployment_have_one_time(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_an_entry_and_its_deployment_have_one_time(tmp_path: Path) -> None:
         assert repo.deploy("HEAD", "prod", at="2025-01-01").dated
 
 
-def test_behind_an_imported_history(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_an_imported_history(context: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     """More dated ones than are looked through: each counts by its time, all the same."""
     before = commit(context, deploy="prod")
     for i in range(RECENT + 5):
@@ -111,134 +111,141 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
         return entry(snapshot, offset)
 
     monkeypatch.setattr(Snapshot, "entry", counted)
-    assert live_at(context).commit == before
+    assert live_at(context.store).commit == before
     assert len(read) <= RECENT + 2
     advance(context, 60)
     last = commit(context, deploy="prod", deploy_time=START + 1)
-    assert live_at(context).commit == last
+    assert live_at(context.store).commit == last
     now = commit(context, deploy="prod")
-    assert live_at(context).commit == now
-    retract(context, now, "prod")
-    assert live_at(context).commit == last
-    retract(context, last, "prod")
-    assert live_at(context).commit == before
+    assert live_at(context.store).commit == now
+    retract(context.store, context.config, now, "prod")
+    assert live_at(context.store).commit == last
+    retract(context.store, context.config, last, "prod")
+    assert live_at(context.store).commit == before
 
 
-def test_a_clock_set_back_is_told_and_does_no_harm(context: Context) -> None:
+def test_a_clock_set_back_is_told_and_does_no_harm(context: Handle) -> None:
     commit(context, deploy="prod")
     advance(context, -3600)
     newer = commit(context)
-    made = deploy(context, "HEAD", "prod")
+    made = deploy(context.store, context.config, "HEAD", "prod")
     assert made.clock_back and made.time_ns < START
-    assert live_at(context).commit == newer
+    assert live_at(context.store).commit == newer
     dated = commit(context, deploy="prod", deploy_time=made.time_ns - 1)
-    assert live_at(context).commit == newer
+    assert live_at(context.store).commit == newer
     advance(context, 7200)
-    assert live_at(context).commit == newer
-    assert live_at(context, START + SECOND).commit not in (newer, dated)
-    assert not deploy(context, "HEAD", "prod").clock_back
+    assert live_at(context.store).commit == newer
+    assert live_at(context.store, START + SECOND).commit not in (newer, dated)
+    assert not deploy(context.store, context.config, "HEAD", "prod").clock_back
 
 
-def test_targets_are_apart(context: Context) -> None:
+def test_targets_are_apart(context: Handle) -> None:
     with pytest.raises(NoDeployment, match="nothing was deployed"):
-        live_at(context)
+        live_at(context.store)
     a = commit(context, deploy="prod")
-    assert live_at(context).commit == a
+    assert live_at(context.store).commit == a
     b = commit(context, deploy="prod/eu")
     c = commit(context, deploy="pro")
-    assert targets(context) == ["pro", "prod", "prod/eu"]
-    assert [live_at(context, None, t).commit for t in targets(context)] == [c, a, b]
-    assert [d.commit for d in list_deployments(context, "prod")] == [a]
+    assert targets(context.store) == ["pro", "prod", "prod/eu"]
+    assert [live_at(context.store, None, t).commit for t in targets(context.store)] == [c, a, b]
+    assert [d.commit for d in list_deployments(context.store, "prod")] == [a]
     with pytest.raises(UnknownTarget, match="pro, prod, prod/eu"):
-        live_at(context)
+        live_at(context.store)
     with pytest.raises(UnknownTarget) as caught:
-        live_at(context, None, "prd")
+        live_at(context.store, None, "prd")
     assert "prod" in (caught.value.hint or "")
     with pytest.raises(UnknownTarget):
-        list_deployments(context, "test")
+        list_deployments(context.store, "test")
 
 
-def test_people_are_shown_seconds_and_may_name_them(context: Context) -> None:
+def test_people_are_shown_seconds_and_may_name_them(context: Handle) -> None:
     id_ = commit(context)
     for moment in (START, START + 7, START + SECOND + 9):
-        deploy(context, id_, "prod", moment)
-    assert retract(context, None, "prod", START + SECOND).time_ns == START + SECOND + 9
-    assert retract(context, id_, "prod", START).time_ns == START  # this very moment comes first
+        deploy(context.store, context.config, id_, "prod", moment)
+    assert (
+        retract(context.store, context.config, None, "prod", START + SECOND).time_ns
+        == START + SECOND + 9
+    )
+    assert (
+        retract(context.store, context.config, id_, "prod", START).time_ns == START
+    )  # this very moment comes first
     with pytest.raises(NoDeployment, match="retracted already"):
-        retract(context, id_, "prod", START)
+        retract(context.store, context.config, id_, "prod", START)
     with pytest.raises(NoDeployment, match="there is no record"):
-        retract(context, id_, "prod", START + 3)
+        retract(context.store, context.config, id_, "prod", START + 3)
 
 
-def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> None:
+def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> None:
     first = commit(context, deploy="prod", deploy_time=START + 10)
     commit(context, deploy="prod", deploy_time=START + 20)
     advance(context, 60)
     immediate = commit(context, deploy="prod")
-    assert live_at(context).commit == immediate
-    assert retract(context, None, "prod").commit == immediate
-    done = retract(context, None, "prod")
+    assert live_at(context.store).commit == immediate
+    assert retract(context.store, context.config, None, "prod").commit == immediate
+    done = retract(context.store, context.config, None, "prod")
     assert done.retracted and done.retracted_ns == START + 60 * SECOND
     assert done.time_ns == START + 20
-    assert live_at(context).commit == live_at(context, START + 25).commit == first
-    assert [d.retracted for d in list_deployments(context)] == [False, True, True]
-    again = deploy(context, "HEAD", "prod", START + 20)
-    assert live_at(context, START + 20) == again
-    retract(context, None, "prod")
-    retract(context, first, "prod")
+    assert live_at(context.store).commit == live_at(context.store, START + 25).commit == first
+    assert [d.retracted for d in list_deployments(context.store)] == [False, True, True]
+    again = deploy(context.store, context.config, "HEAD", "prod", START + 20)
+    assert live_at(context.store, START + 20) == again
+    retract(context.store, context.config, None, "prod")
+    retract(context.store, context.config, first, "prod")
     for moment in (None, START + 25):
         with pytest.raises(NoDeployment, match="every deployment was retracted"):
-            live_at(context, moment, "prod")
-    assert len(list_deployments(context)) == 4
+            live_at(context.store, moment, "prod")
+    assert len(list_deployments(context.store)) == 4
     with pytest.raises(NoDeployment, match="retracted already"):
-        retract(context, None, "prod")
+        retract(context.store, context.config, None, "prod")
 
 
-def test_which_deployment_is_retracted(context: Context) -> None:
+def test_which_deployment_is_retracted(context: Handle) -> None:
     first, second = commit(context), commit(context)
     for moment, id_ in ((10, first), (20, second), (30, first), (40, second)):
-        deploy(context, id_, "prod", moment)
-    deploy(context, first, "test", 35)
-    assert retract(context, first.hex(), "prod").time_ns == 30
-    assert retract(context, second, "prod", 20).time_ns == 20
-    assert retract(context, None, "prod", 10).commit == first
+        deploy(context.store, context.config, id_, "prod", moment)
+    deploy(context.store, context.config, first, "test", 35)
+    assert retract(context.store, context.config, first.hex(), "prod").time_ns == 30
+    assert retract(context.store, context.config, second, "prod", 20).time_ns == 20
+    assert retract(context.store, context.config, None, "prod", 10).commit == first
     with pytest.raises(NoDeployment, match=second.short):
-        retract(context, second, "prod", 41)
+        retract(context.store, context.config, second, "prod", 41)
     with pytest.raises(NoDeployment, match="retracted already"):
-        retract(context, first, "prod")
+        retract(context.store, context.config, first, "prod")
     with pytest.raises(UnknownTarget):
-        retract(context, None, "other")
-    assert live_at(context, None, "test").time_ns == 35
-    assert [d.time_ns for d in list_deployments(context, "prod") if not d.retracted] == [40]
+        retract(context.store, context.config, None, "other")
+    assert live_at(context.store, None, "test").time_ns == 35
+    assert [d.time_ns for d in list_deployments(context.store, "prod") if not d.retracted] == [40]
 
 
-def test_what_is_refused(context: Context) -> None:
+def test_what_is_refused(context: Handle) -> None:
     commit(context)
     for name in ("", "a b", "-x", "HEAD", "x\n"):
         with pytest.raises(InvalidName):
-            deploy(context, "HEAD", name)
+            deploy(context.store, context.config, "HEAD", name)
     for moment in (1 << 63, -(1 << 63) - 1):
         with pytest.raises(InvalidTime):
-            deploy(context, "HEAD", "prod", moment)
+            deploy(context.store, context.config, "HEAD", "prod", moment)
     with pytest.raises(UnknownRevision):
-        deploy(context, "nothing", "prod")
+        deploy(context.store, context.config, "nothing", "prod")
     with pytest.raises(UnknownRevision):
-        deploy(context, CommitId(bytes(32)), "prod")
-    assert targets(context) == []
-    deploy(context, "HEAD", "prod", -(1 << 63))
-    deploy(context, "HEAD", "prod", (1 << 63) - 1)
-    assert live_at(context, -(1 << 63)).sequence < live_at(context, (1 << 63) - 1).sequence
+        deploy(context.store, context.config, CommitId(bytes(32)), "prod")
+    assert targets(context.store) == []
+    deploy(context.store, context.config, "HEAD", "prod", -(1 << 63))
+    deploy(context.store, context.config, "HEAD", "prod", (1 << 63) - 1)
+    assert (
+        live_at(context.store, -(1 << 63)).sequence < live_at(context.store, (1 << 63) - 1).sequence
+    )
     with pytest.raises(InvalidTime):
-        live_at(context, 1 << 63)
+        live_at(context.store, 1 << 63)
 
 
-def test_a_missing_predecessor_is_seen(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_predecessor_is_seen(context: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a look-up had passed one over."""
     id_ = commit(context, deploy="prod")
     made = Deployment(subject=id_, node=bytes(16), hybrid_ns=1, target="prod", time_ns=START)
     monkeypatch.setattr("mvc.store.publishing.publish.entry_before", lambda *_: None)
     context.store.publish(lambda: Entry("deploy", START, statements=(made,)))
-    for ask in (lambda: live_at(context), lambda: list_deployments(context)):
+    for ask in (lambda: live_at(context.store), lambda: list_deployments(context.store)):
         with pytest.raises(DamagedData, match="deployments of prod"):
             ask()
 
@@ -270,10 +277,16 @@ def test_like_a_plain_list(
         now += passed
         advance(context, passed / SECOND)
         if kind != "retract":
-            made = deploy(context, "HEAD", target, START + moment if kind == "deploy" else None)
+            made = deploy(
+                context.store,
+                context.config,
+                "HEAD",
+                target,
+                START + moment if kind == "deploy" else None,
+            )
             model.setdefault(target, []).append([made.time_ns, made.sequence, 0, now])
         elif any(not r[2] for r in model.get(target, [])):
-            retract(context, None, target)
+            retract(context.store, context.config, None, target)
             max((r for r in model[target] if not r[2]), key=lambda r: r[1])[2] = 1
     for target, rows in model.items():
         for moment in (None, *(START + m for m in asked)):
@@ -285,12 +298,12 @@ def test_like_a_plain_list(
                 dated = [r for r in standing if r[0] != r[3] and r[0] <= now]
                 right = max([newest, *dated])
             try:
-                assert live_at(context, moment, target).sequence == (right or [0, 0])[1]
+                assert live_at(context.store, moment, target).sequence == (right or [0, 0])[1]
             except NoDeployment:
                 assert right is None
         listed = [
             [d.time_ns, d.sequence, int(d.retracted), d.recorded_ns]
-            for d in list_deployments(context, target)
+            for d in list_deployments(context.store, target)
         ]
         assert listed == sorted(rows)
     context.store.close()

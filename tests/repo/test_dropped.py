@@ -36,7 +36,7 @@ def train(repo: Repository, number: int, base: CommitId) -> CommitId:
 
 def before_publishing(repo: Repository, act: Callable[[], object]) -> None:
     """Another process does something just before the next operation takes the journal's lock."""
-    store = repo.context.store
+    store = repo.handle.store
     publish = store.publish
 
     def late(*args: Any, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def test_given_up_weights_are_not_counted_as_those_of_another_version(repo: mvc.
     same = repo.commit(step(1), message="the same again").id
     repo.commit({"w": step(2)["w"]})
     recipes.drop(repo, made)
-    cost = preview(repo.context, repo.storage.forget(same, dry_run=True))
+    cost = preview(repo.handle.store, repo.handle.config, repo.storage.forget(same, dry_run=True))
     assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
 
 

@@ -26,8 +26,10 @@ BYTES = 4000  # a version, with five objects, in memory (2,900 as measured; 10,0
 
 VERBS: dict[str, Callable[[mvc.Repository], object]] = {
     "stats": lambda repo: repo.storage.stats(),
-    "gc -n": lambda repo: plan_collection(repo.context),
-    "gc -n --grace 36000d": lambda repo: plan_collection(repo.context, grace=EVER),
+    "gc -n": lambda repo: plan_collection(repo.handle.store, repo.handle.config),
+    "gc -n --grace 36000d": lambda repo: plan_collection(
+        repo.handle.store, repo.handle.config, grace=EVER
+    ),
 }
 
 
@@ -37,7 +39,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     few, many = (build(folder / str(n), n) for n in (FEW, MANY))
     for root in (few, many):
         with mvc.Repository.open(root) as repo:
-            repo.context.store.index_anew()
+            repo.handle.store.index_anew()
     return few, many
 
 
@@ -101,8 +103,8 @@ def test_memory_for_a_version(roots: tuple[Path, Path], verb: str) -> None:
 
 def test_what_the_plan_would_collect(roots: tuple[Path, Path]) -> None:
     with mvc.Repository.open(roots[1]) as repo:
-        assert plan_collection(repo.context, grace=EVER).commits == ()
-        plan = plan_collection(repo.context)
+        assert plan_collection(repo.handle.store, repo.handle.config, grace=EVER).commits == ()
+        plan = plan_collection(repo.handle.store, repo.handle.config)
         assert len(plan.commits) == plan.operations == MANY // 100
         found = repo.storage.stats()
     assert (found.versions, found.tensors) == (MANY, 4 * MANY)

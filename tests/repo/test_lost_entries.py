@@ -64,7 +64,7 @@ def make(root: Path, *, indexed: bool, last: bool = False) -> Story:
         ]
         if not last:
             repo.tag("after", str(ids[5]))
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         view.index_tail(force=True)
         entries = list(view.entries())
     if not indexed:
@@ -123,7 +123,10 @@ def test_log_says_that_history_is_incomplete(story: Story, mvc: Mvc) -> None:
         incomplete: list[DamagedData] = []
         found = list(
             history_log.log(
-                repo.context, str(story.ids[6]), history_log.LogOptions(), incomplete=incomplete
+                repo.handle.store,
+                str(story.ids[6]),
+                history_log.LogOptions(),
+                incomplete=incomplete,
             )
         )
         assert [e.id for e in found] == [story.ids[i] for i in (6, 5, 4)]
@@ -170,7 +173,7 @@ def test_what_a_lost_entry_may_have_forgotten_leaves_for_nowhere(tmp_path: Path)
             for i in range(3)
         ]
         repo.storage.forget([ids[1]])
-        forgetting = list(repo.context.store.snapshot.entries())[-1]
+        forgetting = list(repo.handle.store.snapshot.entries())[-1]
         repo.tag("after", str(ids[2]))
         root = repo.root
     shutil.rmtree(root / ".mvc" / "index.lmdb")
@@ -254,7 +257,7 @@ def test_two_entries_in_a_row_and_a_second_copy(tmp_path: Path) -> None:
     with Repository.open(story.root) as repo:
         for i in (0, 1, 2, 5, 6):
             assert repo.checkout(str(story.ids[i]))["w"].tobytes() == weights(i).tobytes()
-        offsets = [r.offset for r in repo.context.store.snapshot.entries(lost=lambda gap: None)]
+        offsets = [r.offset for r in repo.handle.store.snapshot.entries(lost=lambda gap: None)]
         lost = {story.entries[1 + i].offset for i in (3, 4, 7)}
         assert offsets == [r.offset for r in story.entries if r.offset not in lost]
 

@@ -165,7 +165,7 @@ def test_the_preset_is_what_the_commit_says(repo: mvc.Repository) -> None:
     repo.commit({"w": np.ones(40, np.float32)}, pipeline="vsol-0-fast")
     made = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="vsol-0-fast")
     assert made.commit.pipeline == "vsol-0-fast"
-    codings = repo.context.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
+    codings = repo.handle.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
     assert all("lsb" not in step.member.coding.text for step in codings)
     own = {"w": made.state["w"] + 1}
     produced = repo.commit(own, pipeline="vsol", options=CommitOptions(produced_by="vsol-0-slow"))

@@ -130,7 +130,11 @@ def test_what_a_client_sends_all_the_same_is_refused(tmp_path: Path, source: Rep
     protect(shared)
     with Repository.open(shared) as repo:
         with pytest.raises(RemoteRefused, match="prod is protected there"):
-            move(source, FolderTransport("there", repo.context), "heads/main")
+            move(
+                source,
+                FolderTransport("there", repo.handle.store, repo.handle.config),
+                "heads/main",
+            )
         assert not repo.refs() and not repo.targets()
 
 

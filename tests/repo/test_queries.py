@@ -143,7 +143,7 @@ def test_a_repository_that_cannot_be_written_to_is_left_alone(tmp_path):
     (tmp_path / ".mvc").chmod(0o555)
     try:
         with mvc.Repository.open(tmp_path) as repo:
-            if repo.context.store.writable:
+            if repo.handle.store.writable:
                 pytest.skip("nothing is forbidden to this user")
             repo.checkout(only)
     finally:
@@ -167,7 +167,7 @@ def test_forget_what_was_never_asked_for(repo: mvc.Repository):
     repo.checkout(ids[2])  # asked for after it was chosen
     from mvc.maintenance import forget
 
-    forget.forget(repo.context, chosen)
+    forget.forget(repo.handle.store, repo.handle.config, chosen)
     assert [isinstance(repo.availability(id_), Gone) for id_ in ids] == [
         *(False, True, False, False, True, False)
     ]

@@ -4,141 +4,141 @@ import pytest
 
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.repo import refs
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.refs import Head, Ref
 from tests.repo.publishing import commit, set_ref
 
 
-def test_head_before_and_after_the_first_commit(context: Context) -> None:
-    assert refs.head(context) == Head("main", None)
+def test_head_before_and_after_the_first_commit(context: Handle) -> None:
+    assert refs.head(context.store) == Head("main", None)
     id_ = commit(context)
-    assert refs.head(context) == Head("main", id_)
+    assert refs.head(context.store) == Head("main", id_)
     set_ref(context, "HEAD", id_)
-    assert refs.head(context) == Head(None, id_)
+    assert refs.head(context.store) == Head(None, id_)
 
 
-def test_branches_and_tags_are_listed_by_name(context: Context) -> None:
+def test_branches_and_tags_are_listed_by_name(context: Handle) -> None:
     first = commit(context)
     second = commit(context)
     for name in ("zoo", "a/b", "a", "mainline"):
-        refs.create_branch(context, name, first.hex())
-    refs.create_tag(context, "v1", "HEAD~1")
-    assert refs.branches(context) == [
+        refs.create_branch(context.store, name, first.hex())
+    refs.create_tag(context.store, "v1", "HEAD~1")
+    assert refs.branches(context.store) == [
         Ref("a", first), Ref("a/b", first), Ref("main", second), Ref("mainline", first),
         Ref("zoo", first),
     ]  # fmt: skip
-    assert refs.tags(context) == [Ref("v1", first)]
+    assert refs.tags(context.store) == [Ref("v1", first)]
 
 
-def test_a_branch_is_moved_only_by_force(context: Context) -> None:
+def test_a_branch_is_moved_only_by_force(context: Handle) -> None:
     first, second = commit(context), commit(context)
-    assert refs.create_branch(context, "side", "HEAD~1") == Ref("side", first)
+    assert refs.create_branch(context.store, "side", "HEAD~1") == Ref("side", first)
     with pytest.raises(RefConflict, match="side"):
-        refs.create_branch(context, "side")
-    assert refs.create_branch(context, "side", force=True) == Ref("side", second)
+        refs.create_branch(context.store, "side")
+    assert refs.create_branch(context.store, "side", force=True) == Ref("side", second)
     with pytest.raises(RefConflict, match="current branch"):
-        refs.create_branch(context, "main", "HEAD~1", force=True)
+        refs.create_branch(context.store, "main", "HEAD~1", force=True)
 
 
 @pytest.mark.parametrize("name", ["", "HEAD", "-x", "a..b", "a b", "a/", "f" * 40, "x.lock", "a~1"])
-def test_bad_names_are_refused(context: Context, name: str) -> None:
+def test_bad_names_are_refused(context: Handle, name: str) -> None:
     commit(context)
     with pytest.raises(InvalidName):
-        refs.create_branch(context, name)
+        refs.create_branch(context.store, name)
     with pytest.raises(InvalidName):
-        refs.create_tag(context, name)
+        refs.create_tag(context.store, name)
     with pytest.raises(InvalidName):
-        refs.rename_branch(context, "main", name)
+        refs.rename_branch(context.store, "main", name)
 
 
-def test_a_branch_needs_a_version(context: Context) -> None:
+def test_a_branch_needs_a_version(context: Handle) -> None:
     with pytest.raises(UnknownRevision, match="nothing was committed on main"):
-        refs.create_branch(context, "side")
+        refs.create_branch(context.store, "side")
 
 
-def test_deleting_a_branch(context: Context) -> None:
+def test_deleting_a_branch(context: Handle) -> None:
     commit(context)
-    kept = refs.create_branch(context, "side")
-    assert refs.delete_branch(context, "side") == kept
-    assert [b.name for b in refs.branches(context)] == ["main"]
+    kept = refs.create_branch(context.store, "side")
+    assert refs.delete_branch(context.store, "side") == kept
+    assert [b.name for b in refs.branches(context.store)] == ["main"]
     with pytest.raises(UnknownRevision, match="no branch side") as caught:
-        refs.delete_branch(context, "side")
+        refs.delete_branch(context.store, "side")
     assert "main" in (caught.value.hint or "")
     with pytest.raises(RefConflict, match="current branch"):
-        refs.delete_branch(context, "main", force=True)
+        refs.delete_branch(context.store, "main", force=True)
 
 
-def test_a_branch_that_alone_leads_to_its_versions_is_kept(context: Context) -> None:
+def test_a_branch_that_alone_leads_to_its_versions_is_kept(context: Handle) -> None:
     commit(context)
-    refs.create_branch(context, "side")
+    refs.create_branch(context.store, "side")
     alone = commit(context, branch="side")
     with pytest.raises(RefConflict, match=alone.short):
-        refs.delete_branch(context, "side")
-    refs.create_tag(context, "kept", "side")
-    refs.delete_branch(context, "side")
-    refs.create_branch(context, "side", "kept")
-    refs.delete_tag(context, "kept")
+        refs.delete_branch(context.store, "side")
+    refs.create_tag(context.store, "kept", "side")
+    refs.delete_branch(context.store, "side")
+    refs.create_branch(context.store, "side", "kept")
+    refs.delete_tag(context.store, "kept")
     set_ref(context, "HEAD", alone)
-    refs.delete_branch(context, "side")  # the detached HEAD leads to it
-    refs.create_branch(context, "side")
+    refs.delete_branch(context.store, "side")  # the detached HEAD leads to it
+    refs.create_branch(context.store, "side")
     set_ref(context, "HEAD", "main")
     with pytest.raises(RefConflict):
-        refs.delete_branch(context, "side")
-    refs.delete_branch(context, "side", force=True)
-    assert resolve(context, alone.hex()) == alone
+        refs.delete_branch(context.store, "side")
+    refs.delete_branch(context.store, "side", force=True)
+    assert resolve(context.store, alone.hex()) == alone
 
 
-def test_renaming_takes_head_along(context: Context) -> None:
+def test_renaming_takes_head_along(context: Handle) -> None:
     id_ = commit(context)
-    refs.create_branch(context, "side")
-    refs.rename_branch(context, "main", "trunk")
-    assert refs.head(context) == Head("trunk", id_)
-    assert [b.name for b in refs.branches(context)] == ["side", "trunk"]
+    refs.create_branch(context.store, "side")
+    refs.rename_branch(context.store, "main", "trunk")
+    assert refs.head(context.store) == Head("trunk", id_)
+    assert [b.name for b in refs.branches(context.store)] == ["side", "trunk"]
     with pytest.raises(RefConflict):
-        refs.rename_branch(context, "trunk", "side")
+        refs.rename_branch(context.store, "trunk", "side")
     with pytest.raises(RefConflict):
-        refs.rename_branch(context, "side", "trunk", force=True)
-    refs.rename_branch(context, "trunk", "side", force=True)
-    assert refs.head(context) == Head("side", id_)
+        refs.rename_branch(context.store, "side", "trunk", force=True)
+    refs.rename_branch(context.store, "trunk", "side", force=True)
+    assert refs.head(context.store) == Head("side", id_)
     with pytest.raises(UnknownRevision):
-        refs.rename_branch(context, "nothing", "more")
+        refs.rename_branch(context.store, "nothing", "more")
 
 
-def test_renaming_a_branch_without_versions(context: Context) -> None:
-    refs.rename_branch(context, "main", "trunk")
-    assert refs.head(context) == Head("trunk", None)
+def test_renaming_a_branch_without_versions(context: Handle) -> None:
+    refs.rename_branch(context.store, "main", "trunk")
+    assert refs.head(context.store) == Head("trunk", None)
     id_ = commit(context, branch="trunk")
-    assert refs.head(context) == Head("trunk", id_)
+    assert refs.head(context.store) == Head("trunk", id_)
 
 
-def test_tags(context: Context) -> None:
+def test_tags(context: Handle) -> None:
     first, second = commit(context), commit(context)
-    assert refs.create_tag(context, "v1", "HEAD^") == Ref("v1", first)
+    assert refs.create_tag(context.store, "v1", "HEAD^") == Ref("v1", first)
     with pytest.raises(RefConflict):
-        refs.create_tag(context, "v1")
-    assert refs.create_tag(context, "v1", force=True) == Ref("v1", second)
-    assert refs.delete_tag(context, "v1") == Ref("v1", second)
+        refs.create_tag(context.store, "v1")
+    assert refs.create_tag(context.store, "v1", force=True) == Ref("v1", second)
+    assert refs.delete_tag(context.store, "v1") == Ref("v1", second)
     with pytest.raises(UnknownRevision, match="no tag v1"):
-        refs.delete_tag(context, "v1")
+        refs.delete_tag(context.store, "v1")
 
 
-def test_a_branch_and_a_tag_do_not_share_a_name(context: Context) -> None:
+def test_a_branch_and_a_tag_do_not_share_a_name(context: Handle) -> None:
     commit(context)
-    refs.create_tag(context, "x")
+    refs.create_tag(context.store, "x")
     with pytest.raises(RefConflict, match="a tag x"):
-        refs.create_branch(context, "x")
+        refs.create_branch(context.store, "x")
     with pytest.raises(RefConflict, match="a tag x"):
-        refs.rename_branch(context, "main", "x")
+        refs.rename_branch(context.store, "main", "x")
     with pytest.raises(RefConflict, match="a branch main"):
-        refs.create_tag(context, "main")
+        refs.create_tag(context.store, "main")
 
 
-def test_each_change_is_one_operation_with_old_and_new(context: Context) -> None:
+def test_each_change_is_one_operation_with_old_and_new(context: Handle) -> None:
     id_ = commit(context)
-    refs.create_branch(context, "side")
-    refs.rename_branch(context, "side", "other")
-    refs.delete_branch(context, "other")
+    refs.create_branch(context.store, "side")
+    refs.rename_branch(context.store, "side", "other")
+    refs.delete_branch(context.store, "other")
     entries = [r.entry for r in context.store.snapshot.entries()][2:]
     assert [e.operation for e in entries] == ["branch", "rename-branch", "delete-branch"]
     changes = [[(c.name, c.old, c.new) for c in e.refs] for e in entries]

@@ -15,7 +15,7 @@ import mvc.store.journal.reader as journal_reader
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import refs
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.repo.history.log import log as logged
 from mvc.repo.lookup import commits
@@ -27,7 +27,7 @@ from mvc.testing import FixedClock
 from mvc.times import format_time
 from tests.index_files import index_file
 from tests.repo.publishing import SECOND, START, UnsyncedFS, advance, commit, repository
-from tests.repo.working import open_context
+from tests.repo.working import open_handle
 
 VERSIONS = 3000
 
@@ -42,13 +42,13 @@ class Long:
         for _ in range(VERSIONS):
             self.ids.append(commit(context, deploy="prod"))
             advance(context, 60)
-        refs.create_tag(context, "old", self.ids[10].hex())
+        refs.create_tag(context.store, "old", self.ids[10].hex())
         self.end = START + VERSIONS * 60 * SECOND
-        retract(context, self.ids[-1], "prod")
+        retract(context.store, context.config, self.ids[-1], "prod")
         context.store.close()
 
-    def open(self) -> Context:
-        return open_context(self.root, FixedClock(self.end), UnsyncedFS())
+    def open(self) -> Handle:
+        return open_handle(self.root, FixedClock(self.end), UnsyncedFS())
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Long:
 
 
 @pytest.fixture
-def context(long: Long) -> Iterator[Context]:
+def context(long: Long) -> Iterator[Handle]:
     found = long.open()
     yield found
     found.store.close()
@@ -83,61 +83,69 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]
 
 
 def log(
-    context: Context, rev: CommitId | str = "HEAD", *, limit: int | None = None, **options: Any
+    context: Handle, rev: CommitId | str = "HEAD", *, limit: int | None = None, **options: Any
 ) -> Iterator[LogEntry]:
-    return logged(context, rev, LogOptions(**options), limit=limit)
+    return logged(context.store, rev, LogOptions(**options), limit=limit)
 
 
 def minute(i: int) -> int:
     return START + i * 60 * SECOND
 
 
-def test_answers(long: Long, context: Context) -> None:
+def test_answers(long: Long, context: Handle) -> None:
     assert [e.id for e in log(context, limit=20)] == long.ids[:-21:-1]
-    assert resolve(context, "HEAD~2990") == long.ids[9]
-    assert resolve(context, long.ids[5].hex()[:16]) == long.ids[5]
-    assert live_at(context).commit == long.ids[-2]
+    assert resolve(context.store, "HEAD~2990") == long.ids[9]
+    assert resolve(context.store, long.ids[5].hex()[:16]) == long.ids[5]
+    assert live_at(context.store).commit == long.ids[-2]
     for i in (0, 1, 1500, 2998):
-        assert live_at(context, minute(i) + SECOND).commit == long.ids[i]
-        assert resolve(context, f"main@{{{format_time(minute(i), 0)}}}") == long.ids[i]
+        assert live_at(context.store, minute(i) + SECOND).commit == long.ids[i]
+        assert resolve(context.store, f"main@{{{format_time(minute(i), 0)}}}") == long.ids[i]
     with pytest.raises(NoDeployment, match=long.ids[0].short):
-        live_at(context, START - 1)
-    assert len(list_deployments(context)) == VERSIONS
+        live_at(context.store, START - 1)
+    assert len(list_deployments(context.store)) == VERSIONS
 
 
 def test_a_question_reads_few_entries(
-    long: Long, context: Context, reads: Callable[[Callable[[], Any]], int]
+    long: Long, context: Handle, reads: Callable[[Callable[[], Any]], int]
 ) -> None:
     old = long.ids[100]
     assert reads(lambda: list(log(context, limit=20))) <= 30
     assert reads(lambda: list(log(context, old, limit=20))) <= 30
-    assert reads(lambda: resolve(context, "HEAD~20")) <= 30
-    assert reads(lambda: resolve(context, "old~3")) <= 6
-    assert reads(lambda: commits.get(context, long.ids[40])) <= 1
-    assert reads(lambda: resolve(context, long.ids[50].hex()[:16])) <= 1
-    assert reads(lambda: live_at(context)) <= 4
-    assert reads(lambda: live_at(context, minute(700) + 1, "prod")) <= 3
-    assert reads(lambda: resolve(context, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
-    assert reads(lambda: refs.branches(context)) <= 2
+    assert reads(lambda: resolve(context.store, "HEAD~20")) <= 30
+    assert reads(lambda: resolve(context.store, "old~3")) <= 6
+    assert reads(lambda: commits.get(context.store.snapshot, long.ids[40])) <= 1
+    assert reads(lambda: resolve(context.store, long.ids[50].hex()[:16])) <= 1
+    assert reads(lambda: live_at(context.store)) <= 4
+    assert reads(lambda: live_at(context.store, minute(700) + 1, "prod")) <= 3
+    assert reads(lambda: resolve(context.store, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
+    assert reads(lambda: refs.branches(context.store)) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
-    assert reads(lambda: long.ids[300] in Ancestors(context.fresh(), [long.ids[310]])) <= 15
+    assert reads(lambda: long.ids[300] in Ancestors(context.store.fresh(), [long.ids[310]])) <= 15
 
 
-def answers(context: Context, ids: list[CommitId]) -> list[Any]:
+def answers(context: Handle, ids: list[CommitId]) -> list[Any]:
     picked = ids[::150]
     return [
         [(e.id, e.refs, e.deployments) for e in log(context, limit=50)],
         [e.id for e in log(context, target="prod", until=minute(400), limit=30)],
         [commits.placed(context.store.snapshot, id_)[0].sequence for id_ in picked],
-        [live_at(context, minute(i)) for i in range(0, VERSIONS, 97)],
-        [resolve(context, id_.hex()[:14]) for id_ in picked],
-        [resolve(context, f"main@{{{format_time(minute(i), 0)}}}") for i in range(0, VERSIONS, 97)],
-        [refs.head(context), refs.branches(context), refs.tags(context), live_at(context)],
-        list_deployments(context),
+        [live_at(context.store, minute(i)) for i in range(0, VERSIONS, 97)],
+        [resolve(context.store, id_.hex()[:14]) for id_ in picked],
+        [
+            resolve(context.store, f"main@{{{format_time(minute(i), 0)}}}")
+            for i in range(0, VERSIONS, 97)
+        ],
+        [
+            refs.head(context.store),
+            refs.branches(context.store),
+            refs.tags(context.store),
+            live_at(context.store),
+        ],
+        list_deployments(context.store),
     ]
 
 
-def test_a_new_index_gives_the_same_answers(long: Long, context: Context) -> None:
+def test_a_new_index_gives_the_same_answers(long: Long, context: Handle) -> None:
     before = answers(context, long.ids)
     context.store.close()
     index = index_file(long.root)
@@ -149,7 +157,7 @@ def test_a_new_index_gives_the_same_answers(long: Long, context: Context) -> Non
 
 
 def test_no_index_at_all_gives_the_same_answers(
-    long: Long, context: Context, monkeypatch: pytest.MonkeyPatch
+    long: Long, context: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that cannot be written, and never had an index."""
     before = answers(context, long.ids)
@@ -169,13 +177,13 @@ import sys
 from pathlib import Path
 from mvc.io.clock import Clock
 from tests.repo.publishing import commit
-from tests.repo.working import open_context
+from tests.repo.working import open_handle
 from mvc.repo import refs
 from mvc.repo.lookup.revisions import resolve
-context = open_context(Path(sys.argv[1]))
-seen = resolve(context, "HEAD")
+context = open_handle(Path(sys.argv[1]))
+seen = resolve(context.store, "HEAD")
 new = commit(context, deploy="prod")
-refs.create_tag(context, "theirs")
+refs.create_tag(context.store, "theirs")
 print(seen.hex(), new.hex())
 """
 
@@ -189,23 +197,23 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
     )  # fmt: skip
     seen, new = (CommitId.parse(word) for word in done.stdout.split())
     assert seen == ours
-    assert resolve(context, "HEAD") == resolve(context, "theirs") == new
-    assert refs.head(context).commit == new
+    assert resolve(context.store, "HEAD") == resolve(context.store, "theirs") == new
+    assert refs.head(context.store).commit == new
     assert [e.id for e in log(context)] == [new, ours]
-    assert live_at(context).commit == new
+    assert live_at(context.store).commit == new
     after = commit(context)
-    assert commits.get(context, after).parents == (new,)
+    assert commits.get(context.store.snapshot, after).parents == (new,)
 
 
 def test_an_open_repository_sees_what_another_one_publishes(tmp_path: Path) -> None:
     """More entries than the index leaves in memory, so that runs are added and merged."""
     context = repository(tmp_path / "r")
-    other = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
+    other = open_handle(tmp_path / "r", FixedClock(START), UnsyncedFS())
     for _ in range(4):
         for _ in range(600):
             newest = commit(other)
-        assert resolve(context, "HEAD") == newest
+        assert resolve(context.store, "HEAD") == newest
         mine = commit(context)
-        assert commits.get(context, mine).parents == (newest,)
-        assert resolve(other, "HEAD~1") == newest
+        assert commits.get(context.store.snapshot, mine).parents == (newest,)
+        assert resolve(other.store, "HEAD~1") == newest
     assert sum(1 for _ in log(context)) == 4 * 601

@@ -49,7 +49,7 @@ def live(root: Path, rounds: int = 2) -> None:
             repo.commit({"w": np.arange(2000) + step}, deploy="prod")
         repo.checkout("HEAD")
         repo.storage.rebuild_index()
-        move_every_pack(repo.context)
+        move_every_pack(repo.handle)
         repo.storage.gc(grace="0")
         repo.branch("side", force=True)
 

@@ -259,10 +259,10 @@ def opened(repo: Repository) -> Repository:
 def refused(repo: Repository) -> MvcError:
     """Why a signed commit is refused; nothing of it stays."""
     with opened(repo) as again:
-        before = again.context.store.snapshot.position
+        before = again.handle.store.snapshot.position
         with pytest.raises(MvcError) as caught:
             commit(again, 7, deploy="prod")
-        assert again.context.fresh().position == before
+        assert again.handle.store.fresh().position == before
         assert "\n" not in caught.value.message
     return caught.value
 
@@ -381,7 +381,7 @@ def test_maintenance_keeps_them(repo: Repository, three: list[CommitId]) -> None
     with Repository.open(repo.root) as again:
         assert vouchers(again) == before
         assert again.storage.fsck(full=True).sound
-        entries = [recorded.entry for recorded in again.context.store.snapshot.entries()]
+        entries = [recorded.entry for recorded in again.handle.store.snapshot.entries()]
         signed = {s.commit for entry in entries for s in entry.of(Signature)}
         assert signed == {*three, None}
 
@@ -496,11 +496,11 @@ def test_what_is_no_signature(repo: Repository, blob: bytes) -> None:
     id_ = commit(repo, 0, options=CommitOptions(sign=False))
 
     def make() -> Entry:
-        now = repo.context.store.now_ns()
+        now = repo.handle.store.now_ns()
         signature = Signature(subject=id_, of_statement=False, signed_ns=now, blob=blob)
         return Entry("sign", now, statements=(signature,))
 
-    repo.context.store.publish(make)
+    repo.handle.store.publish(make)
     assert repo.verify(id_).trust == "bad"
     assert repo.storage.fsck(full=True).sound
 
@@ -545,15 +545,15 @@ def test_since_names_what_is_dated_later_than_it_was_recorded(
 
 def test_a_signature_of_another_kind_counts_for_nothing(repo: Repository, people: People) -> None:
     id_ = commit(repo, 0, options=CommitOptions(sign=False))
-    now = repo.context.store.now_ns()
+    now = repo.handle.store.now_ns()
     blob = sign(people.key("ada"), "git", bytes(32))
     wrong = Signature(subject=id_, of_statement=False, signed_ns=now, blob=blob)
-    repo.context.store.publish(lambda: Entry("sign", now, statements=(wrong,)))
+    repo.handle.store.publish(lambda: Entry("sign", now, statements=(wrong,)))
     assert repo.verify(id_).trust == "bad"
     good = commit(repo, 1)
-    ((_, row),) = repo.context.store.snapshot.about(Signature, good)
+    ((_, row),) = repo.handle.store.snapshot.about(Signature, good)
     taken = Entry("sign", now, statements=(replace(row, subject=id_),))
-    repo.context.store.publish(lambda: taken)
+    repo.handle.store.publish(lambda: taken)
     assert repo.verify(id_) == Checked("bad", key=repo.verify(good).key)
 
 
@@ -561,5 +561,5 @@ def test_grace_counts_for_signatures_too(repo: Repository) -> None:
     gone = commit(repo, 0)
     repo.undo()
     repo.storage.gc(grace=timedelta(0))
-    entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
+    entries = [recorded.entry for recorded in repo.handle.store.snapshot.entries()]
     assert all(s.commit != gone for entry in entries for s in entry.of(Signature))

@@ -10,21 +10,21 @@ from safetensors.numpy import load_file, save_file
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.repo.config import load_config
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.store.store import Store, create
 
 
-def new_context(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Context:
+def new_context(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Handle:
     fs, clock = fs or FileSystem(), clock or Clock()
     root.mkdir(exist_ok=True)
     create(fs, clock, root, "main", b"")
-    return open_context(root, clock, fs)
+    return open_handle(root, clock, fs)
 
 
-def open_context(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Context:
+def open_handle(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Handle:
     fs = fs or FileSystem()
     store = Store(fs, clock or Clock(), root / ".mvc")
-    return Context(store, root, load_config(fs, root / ".mvc" / "config.yaml", None, {}, {}))
+    return Handle(store, load_config(fs, root / ".mvc" / "config.yaml", None, {}, {}))
 
 
 def write_model(path: Path, seed: int = 0, layers: int = 3, **replaced: np.ndarray) -> None:

@@ -71,11 +71,14 @@ class _Local:
     """The transport of a repository that fetches for itself."""
 
     def __init__(self, repo: Repository) -> None:
-        self._repo, self._transport = repo, FolderTransport("here", repo.context)
+        self._repo, self._transport = (
+            repo,
+            FolderTransport("here", repo.handle.store, repo.handle.config),
+        )
         self.head, self.send = self._transport.head, self._transport.send
 
     def receive(self, given: Slice) -> Received:
-        return receive(self._repo.context, given, local=True)
+        return receive(self._repo.handle.store, self._repo.handle.config, given, local=True)
 
 
 def move(

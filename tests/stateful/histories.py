@@ -437,7 +437,7 @@ class History:
         self.counts[name] += 1
 
     def join(self) -> None:
-        join(self.repo.context, self.rng.randint(2, 4))
+        join(self.repo.handle.store, self.repo.handle.config, self.rng.randint(2, 4))
 
     def forget(self) -> None:
         known = sorted(self.model.versions)

@@ -140,7 +140,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(BRANCHES))
     def delete_branch(self, name: str) -> None:
         assume(f"heads/{name}" in self.model.refs and self.model.refs["HEAD"] != name)
-        refs.delete_branch(self.repo.context, name, force=True)
+        refs.delete_branch(self.repo.handle.store, name, force=True)
         del self.model.refs[f"heads/{name}"]
 
     @rule(name=st.sampled_from(BRANCHES))
@@ -160,7 +160,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(("v1", "v2")))
     def delete_tag(self, name: str) -> None:
         assume(f"tags/{name}" in self.model.refs)
-        refs.delete_tag(self.repo.context, name)
+        refs.delete_tag(self.repo.handle.store, name)
         del self.model.refs[f"tags/{name}"]
 
     @rule()
@@ -181,13 +181,13 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule()
     def gc(self) -> None:
-        maintenance.collect(self.repo.context)
+        maintenance.collect(self.repo.handle)
         kept = self.model.lead_to()
         self.model.commits = {c: v for c, v in self.model.commits.items() if c in kept}
 
     @rule(interval=st.integers(1, 4))
     def repack(self, interval: int) -> None:
-        maintenance.repack(self.repo.context, interval)
+        maintenance.repack(self.repo.handle, interval)
 
     @precondition(lambda self: self.model.commits)
     @rule(data=st.data())
@@ -195,9 +195,9 @@ class RepositoryMachine(RuleBasedStateMachine):
         commit = data.draw(st.sampled_from(self._commits()))
         if commit == self.model.head:
             with pytest.raises(RefConflict):
-                maintenance.forget_named(self.repo.context, commit)
+                maintenance.forget_named(self.repo.handle, commit)
             return
-        maintenance.forget_named(self.repo.context, commit)
+        maintenance.forget_named(self.repo.handle, commit)
         self.model.forgotten.add(commit)
 
     # -- opening, index
@@ -230,11 +230,11 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule()
     def extend_index(self) -> None:
-        self.repo.context.fresh().index_tail(force=True)
+        self.repo.handle.store.fresh().index_tail(force=True)
 
     @rule(data=st.data())
     def damage_index(self, data: st.DataObject) -> None:
-        self.repo.context.fresh().index_tail(force=True)
+        self.repo.handle.store.fresh().index_tail(force=True)
         self.repo.close()
         for file in treatments.data_files(self.root / treatments.INDEX):
             content = bytearray(file.read_bytes())
@@ -248,12 +248,12 @@ class RepositoryMachine(RuleBasedStateMachine):
     @invariant()
     def equal(self) -> None:
         RepositoryMachine.steps += 1
-        now = state_of(self.repo.context)
+        now = state_of(self.repo.handle)
         assert dict(now.refs) == self.model.refs
         assert sorted(now.commits) == self._commits()
         assert set(now.forgotten) == self.model.forgotten
         assert sorted((t, c) for t, _, c, _ in now.deployments) == sorted(self.model.deployed)
-        assert reachable(self.repo.context, now) == self.model.lead_to()
+        assert reachable(self.repo.handle, now) == self.model.lead_to()
         checked: Checked = {}
         for commit in now.commits:
             _, recipe = self.model.commits[commit]

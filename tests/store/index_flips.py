@@ -23,7 +23,7 @@ def main(root: Path, count: int) -> None:
     history.index()
     sound = history.index_file.read_bytes()
     with history.open() as repo:
-        expected = state_of(repo.context)
+        expected = state_of(repo.handle)
     outcomes = {"right": 0, "refused": 0}
     rng = random.Random(11)
     for _ in range(count):
@@ -44,7 +44,7 @@ def _ask(history: CheckedHistory, expected: object) -> int:
     """0: every answer is right; 1: an mvc error; 2: a wrong answer."""
     try:
         with history.open() as repo:
-            if state_of(repo.context) != expected or history.wrong(repo):
+            if state_of(repo.handle) != expected or history.wrong(repo):
                 return 2
             if repo.live("prod").commit != history.ids[-1]:
                 return 2

@@ -51,4 +51,4 @@ class CheckedHistory(testing.CheckedHistory):
 
 
 def view_of(repo: Repository) -> Snapshot:
-    return repo.context.store.snapshot
+    return repo.handle.store.snapshot

@@ -52,7 +52,7 @@ class CheckedHistory:
 
     def depths(self, repo: Repository) -> list[int]:
         """Deltas to each version's matrix."""
-        return [repo.context.store.graph.path(id_).depth for id_ in self.blobs(repo)]
+        return [repo.handle.store.graph.path(id_).depth for id_ in self.blobs(repo)]
 
     def check(self, repo: Repository, left: set[int] | None = None) -> None:
         for i, id_ in enumerate(self.ids):

@@ -31,7 +31,7 @@ def test_each_record_damaged_in_turn(tmp_path: Path, layout: str, closed: int, t
     with history.open() as repo:
         for _ in range(2 * INTERVAL + 8):
             history.commit(repo)
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         blobs = history.blobs(repo)
         radius = [lost(graph, blobs, id_) for id_ in blobs]
     assert max(radius[: 2 * INTERVAL]) == closed

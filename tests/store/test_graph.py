@@ -40,7 +40,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory):
 
 
 def full(repo: Repository, id_: bytes) -> bool:
-    return any(not step.member.base for step in repo.context.store.graph.codings(id_))
+    return any(not step.member.base for step in repo.handle.store.graph.codings(id_))
 
 
 def test_every_version_is_reached_from_the_nearer_reset_point(chain) -> None:
@@ -50,7 +50,7 @@ def test_every_version_is_reached_from_the_nearer_reset_point(chain) -> None:
     assert 40 in sources
     assert max(b - a for a, b in pairwise(sources)) <= 28
     for i, id_ in enumerate(blobs):
-        path = repo.context.store.graph.path(id_)
+        path = repo.handle.store.graph.path(id_)
         assert path.depth == min(abs(i - source) for source in sources)
         assert not path.steps[0].member.base
         assert not path.steps[0].reverse
@@ -59,7 +59,7 @@ def test_every_version_is_reached_from_the_nearer_reset_point(chain) -> None:
 
 def test_paths_lead_backwards_too(chain) -> None:
     repo, blobs, ids = chain
-    steps = repo.context.store.graph.path(blobs[38]).steps
+    steps = repo.handle.store.graph.path(blobs[38]).steps
     assert [step.reverse for step in steps] == [False, True, True]
     assert repo.checkout(ids[38])["w"].tobytes() == (NOISE + np.float32(1e-4 * 38)).tobytes()
 
@@ -85,9 +85,9 @@ def test_costs_decide(chain) -> None:
 
 def test_index_and_tail_plan_alike(chain) -> None:
     repo, blobs, _ = chain
-    before = [repo.context.store.graph.path(id_) for id_ in blobs]
+    before = [repo.handle.store.graph.path(id_) for id_ in blobs]
     view_of(repo).index_tail(force=True)
-    after = [repo.context.store.graph.path(id_) for id_ in blobs]
+    after = [repo.handle.store.graph.path(id_) for id_ in blobs]
     assert [p.cost for p in before] == [p.cost for p in after]
 
 
@@ -109,10 +109,10 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
             blobs = [weight(repo, rev, "t.txt") for rev in (one, two)]
         else:
             one = repo.commit(first).id
-            repo.context.caches.clear()
+            repo.handle.recent.caches.clear()
             two = repo.commit(second).id
             blobs = [weight(repo, rev) for rev in (one, two)]
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         steps = graph.path(blobs[1]).steps
         assert steps[-1].member.coding.transform.partition(":")[0] == change
         assert graph.path(blobs[0]).depth == 0
@@ -124,7 +124,7 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     history = CheckedHistory(tmp_path / "repo", 2)
     with history.open() as repo:
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         absent = bytes(range(32))
         assert not graph.holds(absent)
         assert not graph.nameable(absent)
@@ -140,7 +140,7 @@ def test_what_its_first_bytes_do_not_name_is_no_base(
     """A base is named by the first bytes of its id: the second of that name is no base."""
     history = CheckedHistory(tmp_path / "repo", 3)
     with history.open() as repo:
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         taken = weight(repo, history.ids[0])
         twin = taken[:8] + bytes(24)
         assert not graph.nameable(twin)
@@ -171,6 +171,6 @@ def test_a_shared_payload_counts_by_share(tmp_path: Path) -> None:
             repo.commit(state, pipeline="vsol")
         (entry,) = repo.manifest("HEAD").entries
         small = min(entry.contents, key=lambda c: c.spec.nbytes)
-        path = repo.context.store.graph.path(small.id)
+        path = repo.handle.store.graph.path(small.id)
         assert path.depth == 4  # 4 and 3 after the full record
         assert path.stored < 8 * small.spec.nbytes

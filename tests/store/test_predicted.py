@@ -55,7 +55,7 @@ def test_every_member_of_a_run_comes_back_with_each_payload_read_once(
         for version in range(len(run.versions)):
             wanted = requests(run, version, members)
             reads.clear()
-            repo.context.store.recovery.fill(wanted)
+            repo.handle.store.recovery.fill(wanted)
             for member, each in zip(members, wanted, strict=True):
                 assert bytes(each.out) == run.versions[version][member]
             assert version == 0 or set(reads.values()) == {1}
@@ -70,11 +70,11 @@ def test_pieces_of_large_objects(
     run = Run(tmp_path / "repo", count=5001)
     with Repository.open(run.write()) as repo:
         wanted = requests(run, 6)
-        repo.context.store.recovery.fill(wanted)
+        repo.handle.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [run.versions[6][m] for m in "wmv"]
         assert set(reads.values()) == {1}
         assert (
-            bytes(repo.context.store.recovery.blob(run.id(5, "w"), wanted[0].spec))
+            bytes(repo.handle.store.recovery.blob(run.id(5, "w"), wanted[0].spec))
             == (run.versions[5]["w"])
         )
 
@@ -88,13 +88,13 @@ def test_version_after_version_costs_one_payload_an_object(
         for version in range(len(run.versions)):
             wanted = requests(run, version)
             reads.clear()
-            assert repo.context.store.recovery.fill_from(held, wanted)
+            assert repo.handle.store.recovery.fill_from(held, wanted)
             assert [bytes(each.out) for each in wanted] == [run.versions[version][m] for m in "wmv"]
             assert sum(reads.values()) == 3
             held = {each.id: each.out for each in wanted}
         for each in wanted:
             each.out[:] = bytes(len(each.out))
-        assert not repo.context.store.recovery.fill_from(held, wanted)
+        assert not repo.handle.store.recovery.fill_from(held, wanted)
 
 
 def test_moments_made_for_the_weights_are_given_out_to_who_wants_the_version_part_by_part(
@@ -102,7 +102,7 @@ def test_moments_made_for_the_weights_are_given_out_to_who_wants_the_version_par
 ) -> None:
     run = Run(tmp_path / "repo")
     with Repository.open(run.write()) as repo:
-        recovery = repo.context.store.recovery
+        recovery = repo.handle.store.recovery
         parts = [requests(run, 6, members) for members in ("w", "v", "m")]
         with recovery.by_products.keeping():
             for part in parts:
@@ -121,7 +121,7 @@ def test_a_moment_that_was_made_of_damaged_bytes_is_found_elsewhere(tmp_path: Pa
         run.forger.publish(run.forger.record(piece))
     run.finish()
     with Repository.open(run.root) as repo:
-        recovery = repo.context.store.recovery
+        recovery = repo.handle.store.recovery
         with recovery.by_products.keeping():
             recovery.by_products.add(0, {run.id(6, "m"): memoryview(bytes(20000))}, checked=False)
             wanted = requests(run, 6, "m")
@@ -132,7 +132,7 @@ def test_a_moment_that_was_made_of_damaged_bytes_is_found_elsewhere(tmp_path: Pa
 def ruin(run: Run, version: int, member: str, *, delta: bool) -> None:
     """Makes every byte of a payload another one."""
     with Repository.open(run.root) as repo:
-        steps = repo.context.store.graph.codings(run.id(version, member))
+        steps = repo.handle.store.graph.codings(run.id(version, member))
         (step,) = [step for step in steps if bool(step.member.base) is delta]
     file = run.root / ".mvc/packs/00000001.pack"
     data = bytearray(file.read_bytes())
@@ -152,15 +152,15 @@ def test_a_damaged_input_is_gone_around(tmp_path: Path) -> None:
     ruin(run, 3, "m", delta=True)
     with Repository.open(run.root) as repo:
         wanted = requests(run, 6)
-        repo.context.store.recovery.fill(wanted)
+        repo.handle.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [run.versions[6][m] for m in "wmv"]
     ruin(run, 3, "m", delta=False)
     with Repository.open(run.root) as repo:
         for version in range(3):
-            repo.context.store.recovery.fill(requests(run, version))
+            repo.handle.store.recovery.fill(requests(run, version))
         for member in "wmv":
             with pytest.raises(DamagedData):
-                repo.context.store.recovery.fill(requests(run, 6, member))
+                repo.handle.store.recovery.fill(requests(run, 6, member))
 
 
 def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Path) -> None:
@@ -172,15 +172,15 @@ def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Pat
     with Repository.open(run.finish()) as repo:
         for member in "mvw":
             with pytest.raises(DamagedData, match="predicted from itself"):
-                repo.context.store.recovery.fill(requests(run, 1, member))
-            assert not recovers(repo.context.store.graph, run.id(1, member), 4 * run.count)
+                repo.handle.store.recovery.fill(requests(run, 1, member))
+            assert not recovers(repo.handle.store.graph, run.id(1, member), 4 * run.count)
     other = Run(tmp_path / "other", steps=2)
     other.forger.publish(other.forger.record(other.full(0)))
     other.forger.publish(other.forger.record([first, second, third]))
     other.forger.publish(other.forger.record([other.full(1)[1]]))
     with Repository.open(other.finish()) as repo:
         wanted = requests(other, 1)
-        repo.context.store.recovery.fill(wanted)
+        repo.handle.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [other.versions[1][m] for m in "wmv"]
 
 
@@ -189,7 +189,7 @@ def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
 ) -> None:
     run = Run(tmp_path / "repo", count=100_000)
     with Repository.open(run.write()) as repo:
-        rates, graph = Rates(), repo.context.store.graph
+        rates, graph = Rates(), repo.handle.store.graph
         spec = TensorSpec("raw", (400_000,))
 
         def seconds(members: str, version: int = 6) -> float:
@@ -213,7 +213,7 @@ def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) ->
     run.forger.publish(run.forger.record([*run.step(1)[:2], third]))
     with Repository.open(run.finish()) as repo:
         wanted = requests(run, 1)
-        repo.context.store.recovery.fill(wanted)
+        repo.handle.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
     oracle = reader.Repository(run.root / ".mvc")
     assert oracle.pieces[run.id(1, "w"), 0] == new["w"]
@@ -235,7 +235,7 @@ def test_moments_that_are_stored_backwards_take_no_more_memory(
     with Repository.open(run.finish()) as repo:
         for members in ("wmv", "w"):
             wanted = requests(run, 9, members)
-            repo.context.store.recovery.fill(wanted)
+            repo.handle.store.recovery.fill(wanted)
             assert [bytes(each.out) for each in wanted] == [run.versions[9][m] for m in members]
 
 
@@ -253,8 +253,8 @@ def test_what_is_converted_from_predicted_weights(tmp_path: Path, cast: bool) ->
     run.forger.publish(run.forger.record([other]))
     with Repository.open(run.finish()) as repo:
         wanted = [request(new, raw_id(new)), *requests(run, 3)]
-        repo.context.store.recovery.fill(wanted)
+        repo.handle.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [new, *(run.versions[3][m] for m in "wmv")]
         alone = request(new, raw_id(new))
-        repo.context.store.recovery.fill([alone])
+        repo.handle.store.recovery.fill([alone])
         assert bytes(alone.out) == new

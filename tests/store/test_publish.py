@@ -17,7 +17,7 @@ from mvc.limits import MAX_COMMIT, MAX_ENTRY
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
 from mvc.testing import FailingFS, RecordingFS
-from tests.repo.working import new_context, open_context
+from tests.repo.working import new_context, open_handle
 
 
 def note(text: str) -> Entry:
@@ -30,11 +30,11 @@ def root(tmp_path: Path) -> Path:
     for text in ("first", "second"):
         context.store.publish(lambda text=text: note(text))
     context.store.close()
-    return context.root
+    return context.store.root
 
 
 def notes(root: Path) -> list[str]:
-    context = open_context(root)
+    context = open_handle(root)
     found = [recorded.entry for recorded in context.store.snapshot.entries()]
     context.store.close()
     return [entry.note for entry in found if entry.operation == "note"]
@@ -46,7 +46,7 @@ def test_an_interrupted_write_is_removed(root: Path) -> None:
     for rest in (b"x", b"mvJ1" + bytes(600), os.urandom(3000)):
         journal.write_bytes(sound + rest)
         (root / ".mvc/witness").unlink(missing_ok=True)  # it knows of the rounds before
-        context = open_context(root)
+        context = open_handle(root)
         context.store.publish(lambda: note("next"))
         assert notes(root) == ["first", "second", "next"]
         next_entry = context.store.snapshot.tip
@@ -58,7 +58,7 @@ def test_an_interrupted_write_is_removed(root: Path) -> None:
 def test_a_copy_that_was_cut_off_or_torn_is_completed(root: Path) -> None:
     journal = root / ".mvc/journal"
     sound = journal.read_bytes()
-    context = open_context(root)
+    context = open_handle(root)
     tip = context.store.snapshot.tip
     context.store.close()
     assert tip is not None
@@ -70,7 +70,7 @@ def test_a_copy_that_was_cut_off_or_torn_is_completed(root: Path) -> None:
             data[tip.offset + begin + 5 : tip.offset + end - 5] = bytes(tip.half - 10)
             journal.write_bytes(data[: tip.offset + begin + 40] if cut else data)
             (root / ".mvc/witness").unlink(missing_ok=True)
-            context = open_context(root)
+            context = open_handle(root)
             assert notes(root) == ["first", "second"]
             context.store.snapshot.refresh()
             context.store.publish(lambda: note("next"))
@@ -81,7 +81,7 @@ def test_a_copy_that_was_cut_off_or_torn_is_completed(root: Path) -> None:
 
 def test_what_refuses_leaves_the_journal_as_it_was(root: Path) -> None:
     before = (root / ".mvc/journal").read_bytes()
-    context = open_context(root)
+    context = open_handle(root)
 
     def refuse() -> Entry:
         raise RefConflict("no")
@@ -96,7 +96,7 @@ def test_what_refuses_leaves_the_journal_as_it_was(root: Path) -> None:
 def test_what_could_not_be_read_again_is_not_written(root: Path) -> None:
     """A limit that readers have holds for every writer."""
     before, kept = ((root / f".mvc/{name}").read_bytes() for name in ("journal", "format"))
-    context = open_context(root)
+    context = open_handle(root)
     parent = CommitId(bytes(32))
     many = Commit(
         ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0, needs=(parent, parent)
@@ -118,7 +118,7 @@ def test_a_full_disk_takes_back_what_it_wrote(root: Path) -> None:
     before = (root / ".mvc/journal").read_bytes()
     for n in range(1, 20):
         fs = FailingFS(fail_at=n, error=errno.ENOSPC)
-        context = open_context(root, fs=fs)
+        context = open_handle(root, fs=fs)
         try:
             context.store.publish(lambda: note("next"))
         except MvcError as error:
@@ -137,13 +137,13 @@ def test_a_full_disk_takes_back_what_it_wrote(root: Path) -> None:
 def test_one_flush_a_commit_for_a_lone_writer(root: Path) -> None:
     """The first one flushes what it found; after that each entry is flushed once."""
     fs = RecordingFS()
-    context = open_context(root, fs=fs)
+    context = open_handle(root, fs=fs)
     context.store.publish(lambda: note("a"))
     fs.calls.clear()
     for text in "bcd":
         context.store.publish(lambda text=text: note(text))
     assert [call.op for call in fs.calls if call.path.name == "journal"].count("sync") == 3
-    other = open_context(root, fs=RecordingFS())
+    other = open_handle(root, fs=RecordingFS())
     other.store.publish(lambda: note("e"))
     fs.calls.clear()
     context.store.publish(lambda: note("f"))  # behind an entry of somebody else
@@ -152,7 +152,7 @@ def test_one_flush_a_commit_for_a_lone_writer(root: Path) -> None:
 
 
 def test_threads_publish_one_after_the_other(root: Path) -> None:
-    contexts = [open_context(root) for _ in range(3)]
+    contexts = [open_handle(root) for _ in range(3)]
 
     def work(i: int) -> None:
         for j in range(10):
@@ -171,7 +171,7 @@ def test_threads_publish_one_after_the_other(root: Path) -> None:
 
 def test_a_lock_that_is_held_too_long_is_busy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LOCK_SECONDS", 0.05)
-    context = open_context(root)
+    context = open_handle(root)
     with (
         context.store.fs.lock(root / ".mvc/journal"),
         pytest.raises(Busy, match=r"this process .* holds .*journal"),

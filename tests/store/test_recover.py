@@ -81,7 +81,7 @@ def test_a_sector_that_is_another_one_is_found(history: CheckedHistory) -> None:
 
 def test_many_requests_at_once_and_the_first_error_is_raised(history: CheckedHistory) -> None:
     with history.open() as repo:
-        recovery = repo.context.store.recovery
+        recovery = repo.handle.store.recovery
         contents = repo.manifest("HEAD").entries[0].contents
         outs = [(c, bytearray(c.spec.nbytes)) for _ in range(100) for c in contents]
         recovery.fill(Request(c.id, c.spec, memoryview(out)) for c, out in outs)
@@ -93,7 +93,7 @@ def test_many_requests_at_once_and_the_first_error_is_raised(history: CheckedHis
 
 def test_a_wrong_length_is_refused(history: CheckedHistory) -> None:
     with history.open() as repo:
-        recovery = repo.context.store.recovery
+        recovery = repo.handle.store.recovery
         for content in repo.manifest("HEAD").entries[0].contents:
             for nbytes in (content.spec.nbytes + 1, max(content.spec.nbytes - 1, 0)):
                 with pytest.raises(DamagedData):
@@ -106,7 +106,7 @@ def test_an_object_under_another_type_is_refused(history: CheckedHistory) -> Non
         content = max(repo.manifest("HEAD").entries[0].contents, key=lambda c: c.spec.nbytes)
         spec = TensorSpec("int32", content.spec.shape)
         with pytest.raises(DamagedData, match="does not match its hash"):
-            repo.context.store.recovery.blob(content.id, spec)
+            repo.handle.store.recovery.blob(content.id, spec)
 
 
 def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Repository.init(tmp_path / "repo") as repo:
         ids = [repo.commit(state).id for state in states]
         content = max(repo.manifest("HEAD").entries[0].contents, key=lambda c: c.spec.nbytes)
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         assert {graph.path(content.id, at).depth for at in range(0, 120_004, 8192)} == {1}
     with Repository.open(tmp_path / "repo") as repo:
         for id_, state in zip(ids, states, strict=True):

@@ -42,7 +42,7 @@ def _collect(root: Path, fails: bool) -> None:
         repo.undo()
     meanwhile = Meanwhile(root, fails)
     with Repository.open(root, fs=HookedFS(meanwhile)) as repo:
-        gc.collect(repo.context, grace=timedelta(0))
+        gc.collect(repo.handle.store, repo.handle.config, grace=timedelta(0))
     assert meanwhile.size != 0
     fresh_process()
 

@@ -79,8 +79,8 @@ def test_the_estimate_counts_each_group_of_a_version_once_and_whole(
     last, _ = uneven(tmp_path)
     monkeypatch.setattr(Rates, "payload", a_second_per_byte)
     with mvc.Repository.open(tmp_path) as repo:
-        store = repo.context.store
-        contents = manifests.of_commit(repo.context, last).all_entries[0].contents
+        store = repo.handle.store
+        contents = manifests.of_commit(repo.handle.store, last).all_entries[0].contents
         walks = [(c.spec.nbytes, c.spec, store.graph.path(c.id).steps) for c in contents]
         groups = {(s.pack, s.offset): s.header for _, _, steps in walks for s in steps}
         works = Rates().works(walks)

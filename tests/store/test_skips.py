@@ -36,7 +36,7 @@ def test_versions_and_their_manifests_skip(tmp_path: Path, step: int, anew: bool
             shutil.rmtree(history.root / ".mvc/index.lmdb")
             repo = history.open()
         history.commit(repo, deploy="prod")
-    graph = repo.context.store.graph
+    graph = repo.handle.store.graph
     for i, id_ in enumerate(history.blobs(repo)):
         for each in (id_, history.manifest(repo, i).id):
             deltas = [s for s in graph.codings(each) if s.member.base]
@@ -61,7 +61,7 @@ def test_files_skip_and_each_copy_is_the_same(tmp_path: Path) -> None:
             kept.append((repo.commit(paths).id, [p.read_bytes() for p in paths]))
     with history.open() as repo:
         depth = {
-            repo.context.store.graph.path(c.id).depth
+            repo.handle.store.graph.path(c.id).depth
             for c in repo.manifest("HEAD").by_path["m.safetensors"].contents
         }
         assert max(depth) == digits(13, 3)
@@ -115,7 +115,7 @@ def test_the_layout_goes_on_after_gc_and_forget(tmp_path: Path) -> None:
             history.commit(repo)
         left |= set(range(22, 42))
         history.check(repo, left)
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         for i in sorted(left):
             assert graph.path(history.manifest(repo, i).entries[0].contents[0].id).depth <= 9
 

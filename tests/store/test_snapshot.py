@@ -77,7 +77,7 @@ def test_many_small_batches_merge_and_stay_right(history: CheckedHistory) -> Non
 
 def test_two_views_index_in_turn(history: CheckedHistory) -> None:
     with history.open() as one:
-        other = Snapshot(one.context.store.fs, history.root / ".mvc", writable=True)
+        other = Snapshot(one.handle.store.fs, history.root / ".mvc", writable=True)
         for _ in range(12):
             history.add(one)
             other.refresh()
@@ -151,7 +151,7 @@ def test_a_journal_shorter_than_the_index_is_missing_history(history: CheckedHis
         history.open()
     (history.journal.parent / "witness").unlink()
     with history.open() as repo:
-        assert state_of(repo.context).commits == tuple(history.ids[:-1])
+        assert state_of(repo.handle).commits == tuple(history.ids[:-1])
 
 
 def test_an_acknowledged_entry_that_vanishes_while_open_is_noticed(history: CheckedHistory) -> None:
@@ -170,13 +170,13 @@ def test_an_entry_taken_back_by_its_writer_is_forgotten(history: CheckedHistory)
             phantom = writer.commit(state(77)).id
         half = (history.journal.stat().st_size - size) // 2
         os.truncate(history.journal, size + half)
-        assert state_of(reader.context).commits[-1] == phantom
+        assert state_of(reader.handle).commits[-1] == phantom
         os.truncate(history.journal, size)
         (history.journal.parent / "witness").unlink()  # a writer that fails leaves none
-        assert state_of(reader.context).commits == tuple(history.ids)
+        assert state_of(reader.handle).commits == tuple(history.ids)
         with history.open() as writer:
             history.add(writer)
-        assert state_of(reader.context).commits == tuple(history.ids)
+        assert state_of(reader.handle).commits == tuple(history.ids)
         history.add(reader)
         assert history.wrong(reader) == []
         assert reader.storage.fsck(full=True).problems == ()
@@ -197,7 +197,7 @@ def test_a_forked_child_reads_and_commits(history: CheckedHistory) -> None:
                 os._exit(0)
         os.waitpid(child, 0)
         id_ = os.read(read, 100)
-        assert state_of(repo.context).commits == (*history.ids, id_)
+        assert state_of(repo.handle).commits == (*history.ids, id_)
         assert repo.checkout("HEAD")["step"] == 50
         repo.commit(state(51))
         assert history.wrong(repo) == []
@@ -231,10 +231,10 @@ def test_a_read_only_view_works_with_any_index(history: CheckedHistory, index: s
     before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
     history.options["fs"] = _ReadOnly()
     with history.open() as repo:
-        assert not repo.context.store.writable
+        assert not repo.handle.store.writable
         assert history.wrong(repo) == []
         assert repo.live("prod").commit == history.ids[-1]
-        assert len(state_of(repo.context).commits) == len(history.ids)
+        assert len(state_of(repo.handle).commits) == len(history.ids)
     after = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
     assert {p: d for p, d in after.items() if p.name != "lock.mdb"} == {
         p: d for p, d in before.items() if p.name != "lock.mdb"
@@ -290,7 +290,7 @@ def test_environments_are_shared_and_closed_with_the_last_user(history: CheckedH
 
 def test_an_empty_operation_is_an_entry(history: CheckedHistory) -> None:
     with history.open() as repo:
-        recorded = repo.context.store.publish(lambda: Entry("note", 1, "hello"))
+        recorded = repo.handle.store.publish(lambda: Entry("note", 1, "hello"))
         assert view_of(repo).entry(recorded.offset).entry.note == "hello"
 
 
@@ -303,7 +303,7 @@ def test_a_journal_cut_between_entries_is_missed(tmp_path):
     with mvc.Repository.init(tmp_path) as repo:
         for i in range(5):
             repo.commit({"w": np.full(4, i, np.float32)})
-        entries = list(repo.context.store.snapshot.entries())
+        entries = list(repo.handle.store.snapshot.entries())
     journal = tmp_path / ".mvc" / "journal"
     whole = journal.read_bytes()
     journal.write_bytes(whole[: entries[3].offset])

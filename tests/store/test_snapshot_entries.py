@@ -13,7 +13,7 @@ from mvc.maintenance.graph import read_records
 def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:
     with Repository.init(tmp_path) as repo, Repository.open(tmp_path) as other:
         repo.commit({"a": np.arange(10)})
-        view = repo.context.store.snapshot
+        view = repo.handle.store.snapshot
         known = [recorded.sequence for recorded in view.entries()]
         going = view.entries()
         other.commit({"a": np.arange(11)})

@@ -38,7 +38,7 @@ def test_a_tensor_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -
     for i, length in enumerate(LENGTHS):
         state = {"w": values[:length] + np.float32(i % 2) * (values[:length] != 0)}
         commits.append((repo.commit(state).id, state["w"].tobytes()))
-        repo.context.caches.clear()  # the base comes from disk
+        repo.handle.recent.caches.clear()  # the base comes from disk
     for id_, data in commits:
         assert recovered(repo, id_)["w"].tobytes() == data
 
@@ -72,7 +72,7 @@ def test_precision_changes_back_and_forth(repo: Repository) -> None:
     commits = []
     for state in states:
         commits.append(repo.commit(state).id)
-        repo.context.caches.clear()
+        repo.handle.recent.caches.clear()
     for id_, state in zip(commits, states, strict=True):
         found = recovered(repo, id_)["w"]
         assert found.dtype == state["w"].dtype

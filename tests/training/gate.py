@@ -14,10 +14,10 @@ class Gate:
         self.begun = threading.Semaphore(0)
         self._may = threading.Semaphore(0)
         self._open = threading.Event()
-        self._lock = repo.context.caches.lock
+        self._lock = repo.handle.recent.caches.lock
         self._failures = failures or {}
         self._count = 0
-        repo.context.caches.lock = self  # type: ignore[assignment]
+        repo.handle.recent.caches.lock = self  # type: ignore[assignment]
 
     def __enter__(self) -> None:
         self.begun.release()

@@ -119,7 +119,7 @@ def test_both_directions_are_walked(tmp_path: Path) -> None:
             t for t in repo.manifest(entry.id).by_path["model.safetensors"].tensors
             if t.key == "first.weight"
         )  # fmt: skip
-        path = repo.context.store.graph.path(tensor.id)
+        path = repo.handle.store.graph.path(tensor.id)
         directions |= {step.reverse for step in path.steps[1:]}
     assert directions == {True, False}
     repo.close()

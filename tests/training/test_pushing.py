@@ -136,7 +136,7 @@ def test_closing_tries_once_more_and_says_what_is_left(repo: mvc.Repository) -> 
 def test_a_push_that_hangs_holds_up_neither_steps_nor_the_end(
     repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_value(repo.context.store.fs, repo.root / ".mvc/config.yaml", "recorder.push_timeout", "0.2")
+    set_value(repo.handle.store.fs, repo.root / ".mvc/config.yaml", "recorder.push_timeout", "0.2")
     hung, released = threading.Event(), threading.Event()
 
     def push(*_: Any, **__: Any) -> None:

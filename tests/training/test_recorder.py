@@ -151,7 +151,7 @@ def test_numbers_are_those_of_the_call(tmp_path: Path) -> None:
 def test_deployed_as_of_the_call(tmp_path: Path) -> None:
     model = small()
     with mvc.Repository.init(tmp_path) as repo:
-        clock = repo.context.store.clock
+        clock = repo.handle.store.clock
         gate = Gate(repo)
         around = []
         with mvc.Recorder(repo, model, deploy="prod") as recorder:

@@ -24,7 +24,6 @@ from mvc.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.maintenance.report import FsckReport, Problem
 from mvc.model.commit import Commit
 from mvc.names import attached_path, printable
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -42,7 +41,7 @@ __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_i
 _NOTED = 10  # versions without weights that are named
 
 
-def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
+def fsck(store: Store, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository and changes nothing.
 
     Entries that others append after the start are left out. ``full``: every object is
@@ -51,17 +50,17 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
     last entry takes it back after a failure, the check is repeated. Memory grows with the number
     of objects; ``full`` holds up to 1 GiB of the last versions as well.
     """
-    return check(context, full=full, progress=progress)[0]
+    return check(store, full=full, progress=progress)[0]
 
 
 def check(
-    context: Context, *, full: bool = False, progress: Progress | None = None
+    store: Store, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[FsckReport, JournalCheck]:
     """As ``fsck``; also returns the check of the journal."""
     while True:
-        generation = context.fresh().generation
-        report, journal = _look(context, full, progress)
-        if report.sound or (context.fresh().generation == generation and _stands(journal)):
+        generation = store.fresh().generation
+        report, journal = _look(store, full, progress)
+        if report.sound or (store.fresh().generation == generation and _stands(journal)):
             return report, journal
 
 
@@ -86,10 +85,8 @@ class _Checked(Struct):
             self.progress(self.done, max(self.done, self.total), what)
 
 
-def _look(
-    context: Context, full: bool, progress: Progress | None
-) -> tuple[FsckReport, JournalCheck]:
-    snapshot, store = context.fresh(), context.store
+def _look(store: Store, full: bool, progress: Progress | None) -> tuple[FsckReport, JournalCheck]:
+    snapshot = store.fresh()
     checked = _Checked(progress, _bytes_in(snapshot.fs, snapshot.folder / PACKS))
     journal, packs = JournalCheck(snapshot), PackCheck(snapshot, StorageGraph(snapshot))
     commits: dict[bytes, Commit] = {}
@@ -111,7 +108,7 @@ def _look(
         *_of_format(snapshot),
         *journal.problems,
         *_merged(packs.problems, versions),
-        *_forged(context, kept, without),
+        *_forged(store, kept, without),
     ]
     if not journal.problems and not packs.problems:
         problems += _of_index(snapshot, entry_keys, packs.found_keys, journal.end.offset)
@@ -121,7 +118,7 @@ def _look(
         notes=(
             *journal.notes,
             *packs.notes,
-            *_retrainable(context, kept, without),
+            *_retrainable(store, kept, without),
             *_leftovers(snapshot.fs, snapshot.folder),
         ),
         full=full,
@@ -174,13 +171,13 @@ def _merged(of_packs: Sequence[Problem], versions: VersionCheck) -> list[Problem
 
 
 def _forged(
-    context: Context, kept: Iterable[Commit], without: Mapping[CommitId, str]
+    store: Store, kept: Iterable[Commit], without: Mapping[CommitId, str]
 ) -> Iterator[Problem]:
     """Marks of weights that were given up at a path, or by a recipe, that the version lacks."""
     for commit in kept:
         if commit.id in without:
             with suppress(DamagedData):  # the manifest is a problem of its own
-                manifest = manifests.load(context, commit.manifest)
+                manifest = manifests.load(store, commit.manifest)
                 path = without[commit.id]
                 recipe = attached_path("recipe.json") in manifest.attached_by_path
                 if not recipe or path not in manifest.by_path:
@@ -223,10 +220,10 @@ def _of_index(
 
 
 def _retrainable(
-    context: Context, kept: Iterable[Commit], without: Container[CommitId]
+    store: Store, kept: Iterable[Commit], without: Container[CommitId]
 ) -> Iterator[str]:
     """Notes about versions whose weights were given up; that is no damage."""
-    found = [dropped(context, commit.id) for commit in kept if commit.id in without]
+    found = [dropped(store, commit.id) for commit in kept if commit.id in without]
     for each in found[:_NOTED]:
         if each is not None:
             yield f"{each.commit.short} has no weights at {printable(each.path)}: {each}"

@@ -12,8 +12,9 @@ from mvc.ids import CommitId
 from mvc.maintenance.retention import stored_versions
 from mvc.maintenance.weights import Alternative
 from mvc.repo.commit.storage_policy import layout_of
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.queries import queries
+from mvc.store.store import Store
 from mvc.store.writing.layout import Layout
 
 
@@ -63,7 +64,8 @@ def plain(value: float, digits: int | None = None) -> str:
 
 
 def goal_of(
-    context: Context,
+    store: Store,
+    config: Config,
     *,
     interval: int | None = None,
     max_recovery: float | None = None,
@@ -82,7 +84,7 @@ def goal_of(
         add_queried=add_queried, super_step=super_step,
     )  # fmt: skip
     if add_queried is not None:
-        add = _most_queried(context, add_queried)
+        add = _most_queried(store, add_queried)
     if interval is not None and interval < 1:
         raise WrongUsage("an interval is at least 1 commit")
     if super_step is not None and super_step < 2:
@@ -91,14 +93,14 @@ def goal_of(
         raise WrongUsage("max-recovery is a number of seconds above 0")
     if max_size is not None and max_size < 0:
         raise WrongUsage("max-size is a number of bytes from 0 on")
-    bound = context.config.get("store.max_recovery")
+    bound = config.get("store.max_recovery")
     if not given:
-        weight = context.config.get("store.storage_weight")
+        weight = config.get("store.storage_weight")
         if weight is not None:
             return Goal(bound=bound, weight=float(weight))
         if bound is not None:
             return Goal(max_recovery=float(bound))
-        layout = layout_of(context.config)
+        layout = layout_of(config)
         return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
     limit = None if bound is None else float(bound)
     return Goal(
@@ -122,12 +124,12 @@ def check_aims(**aims: object) -> bool:
     return bool(given)
 
 
-def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
+def _most_queried(store: Store, count: int) -> tuple[CommitId, ...]:
     """The versions asked for most often, of those that have their state."""
     if count < 1:
         raise WrongUsage("add-queried is a number of versions from 1 on")
-    stored = {commit.id for commit in stored_versions(context)}
-    found = queries(context).most(count, stored)
+    stored = {commit.id for commit in stored_versions(store)}
+    found = queries(store).most(count, stored)
     if not found:
         raise WrongUsage("no version was asked for yet", hint="--add names versions")
     return tuple(found)

@@ -44,7 +44,7 @@ from mvc.maintenance.repack.problem import (
 )
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan, encoding_policy
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.packs.records import (
     BASE_BYTES,
     BLOB,
@@ -55,6 +55,7 @@ from mvc.store.packs.records import (
     encode_header,
 )
 from mvc.store.recovery.rates import Part, of_group, together
+from mvc.store.store import Store
 from mvc.types import Progress
 
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
@@ -201,7 +202,7 @@ class _Shared:
     """
 
     def __init__(self, costs: Costs, selection: Selection) -> None:
-        text = costs.survey.context.config.get("commit.pipeline")
+        text = costs.survey.config.get("commit.pipeline")
         self._groups_new = Pipeline.parse(text).coding().scope == "group"
         self._found = costs.survey.found
         groups: dict[Hashable, list[Candidate]] = defaultdict(list)
@@ -240,7 +241,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         fresh[found.entry_of(candidate.id)].append(candidate)
-    pipeline = encoding_policy(costs.survey.context.config).pipeline
+    pipeline = encoding_policy(costs.survey.config).pipeline
     more = sum(_added(candidates, pipeline) for candidates in fresh.values())
     return sum(found.lengths) - less + more
 
@@ -504,19 +505,20 @@ class RepackProblem:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         goal: Goal,
         progress: Progress | None = None,
         given_up: Mapping[CommitId, str] | None = None,
     ) -> None:
-        found = read_records(context.store.snapshot)
+        found = read_records(store.snapshot)
         found.history.dropped.update(given_up or {})
         found.refuse_damage()
         self.goal = goal
         self.progress = progress
-        self.survey: Survey = survey(context, found, progress)
-        candidates = Candidates(found, context.store.rates, self.survey.specs)
-        self.costs = Costs(self.survey, candidates, Sizes(self.survey), context.store.rates)
+        self.survey: Survey = survey(store, config, found, progress)
+        candidates = Candidates(found, store.rates, self.survey.specs)
+        self.costs = Costs(self.survey, candidates, Sizes(self.survey), store.rates)
         learn_stored(self.costs)
         self.stored = Selection(self.costs.candidates)
         self.before = layout_metrics(self.costs, self.stored)

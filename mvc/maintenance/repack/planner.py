@@ -118,7 +118,7 @@ def _shapes(problem: RepackProblem) -> list[Shape]:
     Some codings of each kind are tried before, so that plans need no trials of their own.
     """
     costs, progress = problem.costs, problem.progress
-    step = layout_of(problem.survey.context.config).step or _STEP
+    step = layout_of(problem.survey.config).step or _STEP
     attempt(costs, (o for id_ in problem.survey.first for o in costs.alone(id_)), progress)
     attempt(costs, deltas(history(costs)), progress)
     attempt(costs, deltas(rules.skips(costs, step)), progress)
@@ -129,7 +129,7 @@ def _shapes(problem: RepackProblem) -> list[Shape]:
 
 def _skips(problem: RepackProblem) -> Iterator[RepackPlan]:
     """Plans with skip deltas, of fewer and fewer versions between reset points."""
-    step = layout_of(problem.survey.context.config).step or _STEP
+    step = layout_of(problem.survey.config).step or _STEP
     for interval in (SKIP_ENDLESS, step**3, step**2, step):
         yield problem.plan_of(rules.skipping(problem.costs, SkipLayout(interval, step)))
 
@@ -288,7 +288,9 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     if gone:
         paths = {commit: goal.alternatives[commit].path for commit in gone}
         without = replace(goal, alternatives={})
-        rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
+        rest = RepackProblem(
+            problem.survey.store, problem.survey.config, without, problem.progress, given_up=paths
+        )
         lost = problem.survey.specs.keys() - rest.survey.specs.keys()
         saved += sum(o.stored for o in problem.stored if o.id in lost) * weight / 1e9
     plan = _cheapest_layout(rest, weight)

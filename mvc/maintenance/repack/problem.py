@@ -25,12 +25,13 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
+from mvc.repo.config import Config
 from mvc.repo.content.predecessors import BaseFinder, content_names
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.packs.records import BLOB
 from mvc.store.recovery.rates import Rates
+from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import Choice
 from mvc.types import Progress
 
@@ -59,7 +60,8 @@ class Survey(Struct):
     of the first version that has it.
     """
 
-    context: Context
+    store: Store
+    config: Config
     found: StorageGraph
     versions: list[Version] = field(default_factory=list)
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Survey(Struct):
         return found
 
     def manifest(self, i: int) -> Manifest:
-        return manifests.load(self.context, self.versions[i].manifest)
+        return manifests.load(self.store, self.versions[i].manifest)
 
     def generation(self, i: int) -> int:
         """How many ancestors a version has."""
@@ -119,9 +121,11 @@ class Survey(Struct):
         return at
 
 
-def survey(context: Context, found: StorageGraph, progress: Progress | None = None) -> Survey:
+def survey(
+    store: Store, config: Config, found: StorageGraph, progress: Progress | None = None
+) -> Survey:
     """Reads every manifest. Forgotten states and given up weights are left out."""
-    made, stream = Survey(context, found), ManifestStream(context.store)
+    made, stream = Survey(store, config, found), ManifestStream(store)
     gone = found.history.forgotten
     given_up = found.history.given_up(found.history.numbers.keys() - gone.keys())
     commits: dict[CommitId, Commit] = {}
@@ -332,8 +336,8 @@ class Sizes:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._policy = encoding_policy(survey.context.config)
-        self._rates = survey.context.store.rates
+        self._policy = encoding_policy(survey.config)
+        self._rates = survey.store.rates
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], Choice] = {}
@@ -426,7 +430,7 @@ class Sizes:
         if (id_, base) in self._tried:
             return
         survey, under = self._survey, None
-        spec, recovery, found = survey.specs[id_], survey.context.store.recovery, survey.found
+        spec, recovery, found = survey.specs[id_], survey.store.recovery, survey.found
         if base is not None and not found.shares_prefix[found.number(base)]:
             under = base, survey.specs[base]
         starts = starts_of(spec.nbytes)

@@ -17,9 +17,10 @@ from mvc.maintenance.repack.planner import ALIKE, curve, planned
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.maintenance.weights import drop, is_proven
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
+from mvc.store.store import Store
 from mvc.types import Progress
 
 
@@ -31,7 +32,8 @@ class Repacked(Struct, frozen=True):
 
 
 def repack(
-    context: Context,
+    store: Store,
+    config: Config,
     goal: Goal,
     *,
     dry_run: bool = False,
@@ -47,40 +49,46 @@ def repack(
     goal = replace(
         goal,
         alternatives={
-            id_: each for id_, each in goal.alternatives.items() if is_proven(context, id_, each)
+            id_: each
+            for id_, each in goal.alternatives.items()
+            if is_proven(store.snapshot, id_, each)
         },
     )
     if goal.alternatives and not dry_run:
-        plan = repack(context, goal, dry_run=True, progress=progress).plan
-        drop(context, {id_: goal.alternatives[id_] for id_ in plan.given_up}, reason=reason)
-        rest = repack(context, replace(goal, alternatives={}), reason=reason, progress=progress)
+        plan = repack(store, config, goal, dry_run=True, progress=progress).plan
+        drop(store, config, {id_: goal.alternatives[id_] for id_ in plan.given_up}, reason=reason)
+        rest = repack(
+            store, config, replace(goal, alternatives={}), reason=reason, progress=progress
+        )
         return replace(rest, plan=replace(rest.plan, given_up=plan.given_up, prices=plan.prices))
     if not dry_run:
-        context.store.check_writable("repacked")
+        store.check_writable("repacked")
 
     def attempt() -> tuple[RepackPlan, Recorded | None]:
-        plan = make_plan(context, goal, progress)
+        plan = make_plan(store, config, goal, progress)
         if dry_run or not plan:
             return plan, None
-        policy, author = encoding_policy(context.config), context.author
+        policy, author = encoding_policy(config), config.author
         return plan, rewrite(
-            context.store, policy, plan.rewrite,
+            store, policy, plan.rewrite,
             operation=lambda: Entry(
-                "repack", context.store.clock.now_ns(), str(goal), author=author, reason=reason
+                "repack", store.clock.now_ns(), str(goal), author=author, reason=reason
             ),
             progress=progress,
         )  # fmt: skip
 
-    plan, done = retry_on_rewrite(context.store.snapshot, attempt)
-    return Repacked(plan, None if done is None else present_metrics(context))
+    plan, done = retry_on_rewrite(store.snapshot, attempt)
+    return Repacked(plan, None if done is None else present_metrics(store, config))
 
 
-def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
+def make_plan(
+    store: Store, config: Config, goal: Goal, progress: Progress | None = None
+) -> RepackPlan:
     """The best plan found for a goal.
 
     Raises Unattainable if the goal cannot be met, DamagedData in a damaged repository.
     """
-    problem = RepackProblem(context, goal, progress)
+    problem = RepackProblem(store, config, goal, progress)
     plan = planned(problem) if problem.survey.versions else problem.unchanged()
     if not _is_worth(plan):
         prices = plan.prices and (plan.prices[0], plan.prices[0])
@@ -116,13 +124,13 @@ def _is_worth(plan: RepackPlan) -> bool:
     )
 
 
-def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
+def draw_curve(store: Store, config: Config, progress: Progress | None = None) -> RepackCurve:
     """The bytes of all packs that each recovery bound would take, and the stored layout."""
     return retry_on_rewrite(
-        context.store.snapshot, lambda: curve(RepackProblem(context, Goal(), progress))
+        store.snapshot, lambda: curve(RepackProblem(store, config, Goal(), progress))
     )
 
 
-def present_metrics(context: Context) -> LayoutMetrics:
+def present_metrics(store: Store, config: Config) -> LayoutMetrics:
     """The metrics of the stored layout."""
-    return retry_on_rewrite(context.store.snapshot, lambda: RepackProblem(context, Goal()).before)
+    return retry_on_rewrite(store.snapshot, lambda: RepackProblem(store, config, Goal()).before)

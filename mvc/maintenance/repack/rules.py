@@ -419,6 +419,6 @@ def numbers_of(survey: Survey, ids: Sequence[CommitId]) -> list[int]:
     """The places of versions. Raises Unattainable if the state of one is not there."""
     for id_ in ids:
         if id_ not in survey.numbers:
-            availability.check_kept(survey.context, id_)
+            availability.check_kept(survey.store, id_)
             raise Unattainable(f"the state of version {id_.short} is not there any more")
     return [survey.numbers[id_] for id_ in ids]

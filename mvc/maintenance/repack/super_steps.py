@@ -33,7 +33,7 @@ from mvc.maintenance.rewrite_plan import (
 )
 from mvc.model.hashing import pieces
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -41,6 +41,7 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
 from mvc.store.proving import proof_of
 from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
+from mvc.store.store import Store
 from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
@@ -159,7 +160,7 @@ class SuperSteps(Struct):
         )
 
 
-def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
+def join(store: Store, config: Config, step: int = STEP, *, since: int = 0) -> bool:
     """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
 
     Only runs are considered that end in a version which operation ``since`` or a later one
@@ -167,19 +168,19 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
     """
 
     def attempt() -> Recorded | None:
-        found = survey(context, read_records(context.store.snapshot))
+        found = survey(store, config, read_records(store.snapshot))
         made = super_steps(found, step, since)
         if not made:
             return None
         plan = made.beside(RewritePlan(found.found, specs=found.specs))
-        note, author = f"super-step {step}", context.author
-        policy = encoding_policy(context.config)
+        note, author = f"super-step {step}", config.author
+        policy = encoding_policy(config)
         return rewrite(
-            context.store, policy, plan,
-            operation=lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
+            store, policy, plan,
+            operation=lambda: Entry("repack", store.clock.now_ns(), note, author=author),
         )  # fmt: skip
 
-    return retry_on_rewrite(context.store.snapshot, attempt) is not None
+    return retry_on_rewrite(store.snapshot, attempt) is not None
 
 
 def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
@@ -209,7 +210,7 @@ def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
 class _Planner:
     def __init__(self, survey_: Survey, step: int) -> None:
         self._survey, self._found, self._step = survey_, survey_.found, step
-        self._packs = survey_.context.store.snapshot.packs
+        self._packs = survey_.store.snapshot.packs
         self._records: dict[int, list[StoredRecord]] = {}  # of steps, by entry
         self._bases: dict[bytes, bytes] = {}  # of steps, by what they lead to
         for record in self._found.all_records():
@@ -317,8 +318,8 @@ class _Planner:
 
     def _cost(self, id_: bytes, base: bytes) -> float:
         """Estimated bytes of the smaller of a delta from ``base`` and a full record."""
-        spec, context = self._survey.specs[id_], self._survey.context
-        recovery, policy = context.store.recovery, encoding_policy(context.config)
+        survey, spec = self._survey, self._survey.specs[id_]
+        recovery, policy = survey.store.recovery, encoding_policy(survey.config)
         return sum(
             sampled(recovery, policy, (id_, spec), (base, spec), start=start).share * length
             + len(id_)

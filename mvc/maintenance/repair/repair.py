@@ -25,7 +25,7 @@ from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
 from mvc.maintenance.rewrite_plan import RewritePlan, encoding_policy, retry_on_rewrite, rewrite
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.journal.entries import Entry
 from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -41,7 +41,8 @@ _INDEX_HEALED = Healed("index", INDEX, "journal and packs")
 
 
 def repair(
-    context: Context,
+    store: Store,
+    config: Config,
     *,
     full: bool = False,
     other: Path | None = None,
@@ -53,23 +54,22 @@ def repair(
     here; nothing is written there. ``full``: objects that decode to wrong bytes are repaired
     as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
     """
-    store = context.store
-    context.store.check_writable("repaired")
-    context.fresh()
+    store.check_writable("repaired")
+    store.fresh()
     healed = [_INDEX_HEALED] if store.snapshot.rebuilt else []
     healed += _pack_heads(store)
-    objects, quarantined = _heal_objects(context, other, progress=progress)
+    objects, quarantined = _heal_objects(store, config, other, progress=progress)
     healed += objects
-    report, journal = check(context, full=full, progress=progress)
+    report, journal = check(store, full=full, progress=progress)
     if journal.relinks:
-        attempt = partial(_relink, store, encoding_policy(context.config), journal.relinks)
+        attempt = partial(_relink, store, encoding_policy(config), journal.relinks)
         healed += retry_on_rewrite(store.snapshot, attempt)
-        report, _ = check(context, full=full, progress=progress)
+        report, _ = check(store, full=full, progress=progress)
     wrong = {bytes.fromhex(p.object) for p in report.problems if p.kind == "content"}
     if wrong:
-        objects, put_aside = _heal_objects(context, other, wrong, progress)
+        objects, put_aside = _heal_objects(store, config, other, wrong, progress=progress)
         healed, quarantined = [*healed, *objects], [*quarantined, *put_aside]
-        report = fsck(context, full=full, progress=progress)
+        report = fsck(store, full=full, progress=progress)
     problems = tuple(p for p in report.problems if p.kind != "index")
     if len(problems) < len(report.problems):
         rebuild_index(store)
@@ -111,7 +111,8 @@ def _relink(store: Store, policy: Policy, relinks: Relinks) -> list[Healed]:
 
 
 def _heal_objects(
-    context: Context,
+    store: Store,
+    config: Config,
     other: Path | None,
     wrong: Collection[bytes] = (),
     progress: Progress | None = None,
@@ -123,8 +124,8 @@ def _heal_objects(
     quarantined: list[Quarantined] = []
     for number in range(_ROUNDS):
         distrusted = () if number else wrong
-        attempt = partial(_heal_once, context, other, distrusted, progress=progress)
-        plan, put_aside = retry_on_rewrite(context.store.snapshot, attempt)
+        attempt = partial(_heal_once, store, config, other, wrong=distrusted, progress=progress)
+        plan, put_aside = retry_on_rewrite(store.snapshot, attempt)
         healed += plan.healed
         quarantined += put_aside
         if not plan.lost or not (plan.healed or put_aside):
@@ -133,18 +134,18 @@ def _heal_objects(
 
 
 def _heal_once(
-    context: Context,
+    store: Store,
+    config: Config,
     other: Path | None,
     wrong: Collection[bytes],
     *,
     progress: Progress | None,
 ) -> tuple[RepairPlan, list[Quarantined]]:
-    store = context.store
     survey = survey_damage(store.snapshot, wrong, progress)
-    if survey.ranges and context.fresh().generation != survey.objects.generation:
+    if survey.ranges and store.fresh().generation != survey.objects.generation:
         raise ConcurrentRewrite("what looks like damage may be data that others have moved")
     graph = SoundGraph(store.snapshot, survey)
-    with object_sources(context, graph, other) as sources:
+    with object_sources(store, graph, other) as sources:
         needs = needs_of(survey.objects, graph, sources)
         plan = plan_repair(survey, graph, needs, sources)
         if not plan.rewrite and not plan.ranges:
@@ -152,7 +153,7 @@ def _heal_once(
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         rewrite(
-            store, encoding_policy(context.config), plan.rewrite,
+            store, encoding_policy(config), plan.rewrite,
             operation=lambda: Entry("repair", store.clock.now_ns(), note), progress=progress,
         )  # fmt: skip
         return plan, quarantined

@@ -24,7 +24,6 @@ from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.names import FOLDER, printable
-from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
@@ -58,16 +57,13 @@ class Untouched(FileSystem):
 
 
 @contextmanager
-def object_sources(
-    context: Context, graph: SoundGraph, other: Path | None
-) -> Iterator[ObjectSources]:
+def object_sources(store: Store, graph: SoundGraph, other: Path | None) -> Iterator[ObjectSources]:
     """Every source of objects while the block runs; ``other``: another repository's folder."""
-    store = context.store
     own = Recovery(graph.packs, graph, store.pool)
     with ExitStack() as held:
         held.callback(graph.packs.close)
         backup = None if other is None else held.enter_context(closing(_open_other(other)))
-        working = _WorkingFiles(context)
+        working = _WorkingFiles(store)
         held.callback(working.close)
         yield ObjectSources(own, store.recovery, working, backup)
 
@@ -87,8 +83,8 @@ class _WorkingFiles:
     ``names``: the paths to look at; they are hashed at the first look-up.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.names: dict[str, None] = {}
         self._found: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
@@ -111,7 +107,7 @@ class _WorkingFiles:
     def _entry(self, name: str) -> FileEntry | None:
         """The manifest entry of a file as committing would make it; None if it cannot be read."""
         try:
-            return entry_of(self._context, name)
+            return entry_of(self._store, name)
         except MvcError:
             return None  # for example a file that changes meanwhile
 
@@ -134,8 +130,8 @@ class _WorkingFiles:
     def _file(self, name: str) -> ParsedFile:
         if self._parsed is None or self._parsed[0] != name:
             self.close()
-            path = self._context.root / name
-            file = self._open.enter_context(self._context.store.fs.open_read(path))
+            path = self._store.root / name
+            file = self._open.enter_context(self._store.fs.open_read(path))
             self._parsed = (name, parse_file(file, name))
         return self._parsed[1]
 

@@ -50,7 +50,7 @@ from mvc.remote.statements import (
     in_parts,
 )
 from mvc.remote.transport import BROUGHT, FETCH, Move, Place, Received, RefusedDeployment, Slice
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
@@ -71,6 +71,7 @@ from mvc.store.packs.records import (
 )
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.text import size as in_units
 from mvc.times import check_moment
@@ -155,7 +156,8 @@ class _ReceivedEntry(Struct):
 
 
 def receive(
-    context: Context,
+    store: Store,
+    config: Config,
     given: Slice,
     *,
     local: bool = False,
@@ -171,14 +173,13 @@ def receive(
     unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
     is visible then.
     """
-    store = context.store
     store.now_ns()
     store.require()
-    context.fresh()
+    store.fresh()
     check_features(given.features)
     check_moves(scopes, given.moves)
     sent = [part for each in decode_entries(given.head) for part in _parts(each)]
-    drafts = _drafts(context, sent, given.size, local=local)
+    drafts = _drafts(store, sent, given.size, local=local)
     if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             ("the disk" if local else "the remote's disk")
@@ -190,15 +191,15 @@ def receive(
         with store.pack_writer() as packs:
             _take_records(store.graph, packs, given.records, drafts)
             work = _Publication(
-                context, drafts, given.moves, local=local, scopes=scopes, sender=sender
+                store, config, drafts, given.moves, local=local, scopes=scopes, sender=sender
             )
             for _ in range(_TRIES):
-                generation = context.fresh().generation
+                generation = store.fresh().generation
                 try:
                     done = work.run(packs)
                 except (ConcurrentRewrite, DamagedData, Missing):
                     # Maintenance may have taken away what was read.
-                    if context.fresh().generation == generation:
+                    if store.fresh().generation == generation:
                         raise
                 else:
                     return _received(store.snapshot, done, work)
@@ -228,13 +229,11 @@ def _parts(sent: Sent) -> Iterator[Sent]:
     yield from (sent_with(each, is_own=sent.is_own) for each in more)
 
 
-def _drafts(
-    context: Context, sent: Sequence[Sent], size: int, *, local: bool
-) -> list[_ReceivedEntry]:
+def _drafts(store: Store, sent: Sequence[Sent], size: int, *, local: bool) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
-    snapshot, now_ns = context.store.snapshot, context.store.now_ns()
+    snapshot, now_ns = store.snapshot, store.now_ns()
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
@@ -254,34 +253,36 @@ def _drafts(
             fresh.append(commit)
         absent = {CommitId(lack.commit): lack for lack in each.absent}
         draft = _ReceivedEntry(each, tuple(fresh), absent)
-        here_again(context, [given.commit.id for given in draft.versions])  # refuses a tombstone's
-        _come_back(context, draft)
+        here_again(
+            store.snapshot, [given.commit.id for given in draft.versions]
+        )  # refuses a tombstone's
+        _come_back(store, draft)
         drafts.append(draft)
-    _check_made_from(context, drafts, local=local)
+    _check_made_from(store, drafts, local=local)
     return drafts or [_ReceivedEntry(Sent())]
 
 
-def _come_back(context: Context, draft: _ReceivedEntry) -> None:
+def _come_back(store: Store, draft: _ReceivedEntry) -> None:
     """Notes which versions without states, or without weights, have theirs again."""
     ids = [CommitId(id_) for id_ in draft.sent.again]
     for id_ in ids:
-        if not context.store.has_commit(id_):
+        if not store.has_commit(id_):
             raise UnknownRevision(
                 f"there is no version {id_.short} whose state could be taken",
                 hint="push the version itself first",
             )
         if id_ in draft.absent and draft.absent[id_].why != "dropped":
             raise DamagedData(f"the state of version {id_.short} was to come, and does not")
-    draft.marked = here_again(context, ids)
+    draft.marked = here_again(store.snapshot, ids)
     for id_ in ids:
-        gone = None if id_ in draft.absent else availability.dropped(context, id_)
+        gone = None if id_ in draft.absent else availability.dropped(store, id_)
         if gone is not None:
             draft.restored += (StateMark(id_, "stored", gone.path),)
         if gone is not None or id_ in draft.marked:
-            draft.again += (commits.get(context, id_),)
+            draft.again += (commits.get(store.snapshot, id_),)
 
 
-def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
+def _check_made_from(store: Store, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
     """Looks at versions without weights of which what makes them again is not here.
 
     In a fetch such a version counts as forgotten by rule, because its base may have been forgotten
@@ -292,7 +293,7 @@ def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry], *, loca
     made = [(d, given.commit) for d in drafts for given in d.versions if given.given_up]
     for draft, commit in made:  # bases come before what was trained from them
         for needed in commit.needs:
-            is_here = needed not in fresh and availability.forgotten(context, needed) is None
+            is_here = needed not in fresh and availability.forgotten(store, needed) is None
             if needed in coming or is_here:
                 continue
             if not local or commit.id not in fresh:
@@ -391,7 +392,8 @@ class _Publication:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         drafts: Sequence[_ReceivedEntry],
         moves: Sequence[Move],
         *,
@@ -399,7 +401,7 @@ class _Publication:
         scopes: tuple[str, ...],
         sender: str,
     ) -> None:
-        self._context, self._drafts, self._sender = context, drafts, sender
+        self._store, self._config, self._drafts, self._sender = store, config, drafts, sender
         self._moves, self._local, self._scopes = moves, local, scopes
         self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
@@ -411,24 +413,23 @@ class _Publication:
 
         Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
         """
-        store = self._context.store
-        generation = store.snapshot.generation
+        generation = self._store.snapshot.generation
         proven = self._proven()
-        store.require(proven.features)
+        self._store.require(proven.features)
         packs.sync()
         self.refused.clear()
-        standings = Standings(store.snapshot)
+        standings = Standings(self._store.snapshot)
         for draft in self._drafts:
             draft.said = draft.sent.said
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
-            if store.graph.generation != generation:
-                _check_used(store.graph, proven.used)
+            if self._store.graph.generation != generation:
+                _check_used(self._store.graph, proven.used)
             for draft in drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in drafts:
                 if draft.sent.is_own and not self._local:
-                    draft.said, refused = compared(store.snapshot, draft.said, standings)
+                    draft.said, refused = compared(self._store.snapshot, draft.said, standings)
                     self.refused += refused
                 if self._entry(draft, draft.own) is not None:
                     yield partial(self._made, draft)
@@ -440,7 +441,7 @@ class _Publication:
         for begin in range(0, len(self._drafts), _AT_ONCE):
             try:
                 part = self._drafts[begin : begin + _AT_ONCE]
-                done += store.publish_all(partial(makes, part))
+                done += self._store.publish_all(partial(makes, part))
             except (ConcurrentRewrite, DamagedData, Missing) as error:
                 if not done:
                     raise
@@ -448,13 +449,12 @@ class _Publication:
         return done
 
     def _proven(self) -> ProvenSlice:
-        store = self._context.store
         fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
             return ProvenSlice()
-        entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
-        with opened_ahead(self._context, entries) as view:
-            proven = prove(self._context, view, [draft.delivered for draft in fresh])
+        entries = [draft.entry(self._operation, self._store.now_ns()) for draft in fresh]
+        with opened_ahead(self._store.snapshot, entries) as view:
+            proven = prove(self._store, view, [draft.delivered for draft in fresh])
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
@@ -470,19 +470,19 @@ class _Publication:
 
         ``own``: versions that are there by then. Raises what the receiver refuses.
         """
-        context, snapshot = self._context, self._context.store.snapshot
-        entry = draft.entry(self._operation, context.store.now_ns())
+        store, config, snapshot = self._store, self._config, self._store.snapshot
+        entry = draft.entry(self._operation, store.now_ns())
         entry, news = replace(entry, author=self._sender), draft.is_new
         check_news(self._scopes, (), adds=news)
         if not self._local and any(is_report(each.target) for each in draft.said):
             raise RemoteRefused("what nodes report is recorded by the remote that they report to")
-        admitted = admit(context, draft.said, own)
+        admitted = admit(store, draft.said, own)
         statements = [*admitted.statements, *self._reported(draft.sent.reports, own)]
         if statements:
             targets = admitted.targets(snapshot) | {each.target for each in draft.sent.reports}
             said = admitted.versions(snapshot)
             if not self._local:
-                check_protected(self._scopes, protected(protecting(context), targets))
+                check_protected(self._scopes, protected(protecting(config), targets))
             forgets = any(isinstance(each, Tombstone) for each in statements)
             check_news(self._scopes, targets, adds=bool(said), forgets=forgets)
             self._check_annotated(said)
@@ -490,7 +490,7 @@ class _Publication:
             entry, news = replace(entry, statements=tuple(statements), states=states), True
             self.held.update(dict.fromkeys(admitted.held))
         if draft is self._drafts[-1]:
-            changes = ref_changes(context, self._moves, self._commits, local=self._local)
+            changes = ref_changes(store, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
 
@@ -502,18 +502,17 @@ class _Publication:
         Only what a server has gathered, which comes without scopes, says when it came and from
         whom.
         """
-        store = self._context.store
         for each in reports:
-            commit, now_ns = CommitId(each.commit), store.now_ns()
+            commit, now_ns = CommitId(each.commit), self._store.now_ns()
             check_target(each.target)
             if not is_report(each.target):
                 raise DamagedData("a node reports on a target that is none of nodes")
             check_moment(each.time_ns)
             check_clock(max(each.time_ns, each.now_ns), now_ns, "a report")
-            known = store.snapshot.deployed_at(each.target, each.time_ns)
+            known = self._store.snapshot.deployed_at(each.target, each.time_ns)
             if any(other.subject == commit for other in known):
                 continue
-            if commit not in own and not store.has_commit(commit):
+            if commit not in own and not self._store.has_commit(commit):
                 raise HistoryMissing(
                     f"version {commit.short}, which {printable(each.target)} serves, is not here",
                     hint="it comes with a push",
@@ -535,7 +534,7 @@ class _Publication:
         others = ids - self._commits.keys()
         if not others or allows(self._scopes, "admin"):
             return
-        context, snapshot = self._context, self._context.store.snapshot
+        store, snapshot = self._store, self._store.snapshot
         refs = head_refs(snapshot)
         allowed = {name for name in refs if allows(self._scopes, "push", name)}
         for name in refs.keys() - allowed:
@@ -547,7 +546,7 @@ class _Publication:
         for id_ in others:
             if commits.placed(snapshot, id_)[0].entry.sender == self._sender or id_ in led_to:
                 continue
-            if not any(leads_to(context, new, id_, self._commits) for new in moved):
+            if not any(leads_to(store.snapshot, new, id_, self._commits) for new in moved):
                 raise RemoteRefused(
                     f"no branch or tag that this token may push leads to {id_.short}, which was to "
                     "be annotated or signed",

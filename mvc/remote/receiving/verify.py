@@ -28,7 +28,6 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import ATTACHED, RECIPE
 from mvc.remote.sending.closure import piece_reader
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.plan import related
@@ -41,6 +40,7 @@ from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL, Snapshot
+from mvc.store.store import Store
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
@@ -70,9 +70,8 @@ def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
 
 
 @contextmanager
-def opened_ahead(context: Context, entries: Sequence[Entry]) -> Iterator[Snapshot]:
+def opened_ahead(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[Snapshot]:
     """The repository as it is once these entries are published."""
-    snapshot = context.store.snapshot
     if snapshot.tip is not None and snapshot.tip.copies < 2:
         path = snapshot.folder / JOURNAL
         with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
@@ -114,13 +113,13 @@ class ProvenSlice(Struct, frozen=True):
     features: frozenset[str] = frozenset()
 
 
-def prove(context: Context, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
+def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
     """Raises DamagedData or Missing unless every record and version is right.
 
     ``view``: from ``opened_ahead``; ``parts``: what came of each of its entries. Memory is that of
     the names of what came, and of some pieces.
     """
-    return _Proof(context, view).run(parts)
+    return _Proof(store, view).run(parts)
 
 
 class _Object(Struct):
@@ -132,14 +131,14 @@ class _Object(Struct):
 
 
 class _Proof:
-    def __init__(self, context: Context, view: Snapshot) -> None:
+    def __init__(self, store: Store, view: Snapshot) -> None:
         self._view = view
         # What is proven may be undone: a false coding that is undone would prove itself.
         self._graph = Graph(view, Speed(), undo=view.journal.fixed)
-        self._pool: Executor = context.store.pool
-        self._made = context.store.made  # weights that a replay has made, see ``with_made``
+        self._pool: Executor = store.pool
+        self._made = store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
-        stream = ManifestStream(context.store, recovery=self._recovery)
+        stream = ManifestStream(store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = {}  # of what was received
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()

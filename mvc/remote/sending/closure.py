@@ -24,7 +24,7 @@ from mvc.model.hashing import pieces, verify_pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.remote.slices import SentShape
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.search import Graph, Path, PathStep, Speed
@@ -42,6 +42,7 @@ from mvc.store.packs.records import (
     payload_check,
 )
 from mvc.store.recovery.recover import Recovery
+from mvc.store.store import Store
 from mvc.types import Bytes
 
 _RESOLVED = 1 << 16
@@ -94,7 +95,8 @@ class Closure:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         held: Callable[[Recorded], bool],
         banned: Callable[[Recorded], bool],
         whole: Collection[bytes] = (),
@@ -102,14 +104,14 @@ class Closure:
         file: Collection[bytes] | None = None,
         manifest: ManifestId | None = None,
     ) -> None:
-        self._context = context
+        self._store, self._config = store, config
         self.file = file
         self._against = manifest
-        self._snapshot = context.store.snapshot
+        self._snapshot = store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
-        self._stream = ManifestStream(context.store)
+        self._stream = ManifestStream(store)
         # Neither refers to this, so that files of packs are closed as soon as it is gone.
         self._home = lru_cache(_RESOLVED)(partial(_home, self._graph))
         self._is_held = lru_cache(_RESOLVED)(lambda at, of=self._snapshot.entry: held(of(at)))
@@ -190,7 +192,7 @@ class Closure:
         return next((spec for spec in sorted(fitting, key=str) if self._is_spec(id_, spec)), None)
 
     def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
-        read = piece_reader(self._context.store.recovery, id_, spec)
+        read = piece_reader(self._store.recovery, id_, spec)
         with suppress(DamagedData):
             for _ in verify_pieces(id_, spec, read, DamagedData("another one")):
                 pass
@@ -234,8 +236,8 @@ class Closure:
         """Objects encoded anew from verified bytes, manifests in full."""
         from mvc.maintenance.rewrite_plan import encoding_policy  # all seldom needed
 
-        store, spool = self._context.store, RecordSpool()
-        with closing(store.object_writer(spool, encoding_policy(self._context.config))) as writer:
+        store, spool = self._store, RecordSpool()
+        with closing(store.object_writer(spool, encoding_policy(self._config))) as writer:
             for id_, (spec, against) in blobs.items():
                 writer.put_again(id_, spec, store.recovery, against)
             writer.drain()

@@ -16,11 +16,12 @@ from mvc.remote.sending.closure import NOTHING, Closure, Needed
 from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
 from mvc.remote.transport import Slice, Wanted
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.statements.live import live_at, same_until
 from mvc.store.format import read_features
 from mvc.store.snapshot import JOURNAL
+from mvc.store.store import Store
 
 NOTHING_LIVE = "-"
 """The mark of a target on which nothing is live."""
@@ -34,13 +35,13 @@ class LiveMark:
     Raises InvalidName.
     """
 
-    def __init__(self, context: Context, target: str) -> None:
+    def __init__(self, store: Store, target: str) -> None:
         check_ref("deployment target", target)
-        self._context, self._target = context, target
-        self._journal = context.store.folder / JOURNAL
+        self._store, self._target = store, target
+        self._journal = store.folder / JOURNAL
         self._seen: FileIdentity | None = None
         self._mark, self._valid_ns = "", range(0)
-        snapshot = context.fresh()
+        snapshot = store.fresh()
         self._read = self._lost = snapshot.generation, snapshot.position
 
     def now(self) -> tuple[str, object]:
@@ -49,13 +50,12 @@ class LiveMark:
         While both are the same, so is what is sent to one who asks for the live version. Raises
         DamagedData, IoFailed.
         """
-        store = self._context.store
-        seen, now = store.fs.stat(self._journal), store.clock.now_ns()
+        seen, now = self._store.fs.stat(self._journal), self._store.clock.now_ns()
         if seen is None or seen != self._seen or now not in self._valid_ns:
-            snapshot = self._context.fresh()
+            snapshot = self._store.fresh()
             live = None
             with suppress(NoDeployment, UnknownTarget):
-                live = live_at(self._context, None, self._target)
+                live = live_at(self._store, None, self._target)
             self._mark = NOTHING_LIVE if live is None else f"{live.sequence}-{live.commit.hex()}"
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
             generation, position = self._read
@@ -67,28 +67,28 @@ class LiveMark:
         return self._mark, self._lost
 
 
-def live_slice(context: Context, wanted: Wanted) -> Slice:
+def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
     """The answer to ``Wanted.live``: the deployment and the version that is live.
 
     Of its records there are those of the wanted path, and none if the receiver's file is this
     version. Raises UnknownTarget, NoDeployment, UnknownPath, StateForgotten, WeightsDropped.
     """
-    store, snapshot, buried = context.store, context.fresh(), Buried(context, wanted.without)
-    live = live_at(context, None, wanted.live)
+    snapshot, buried = store.fresh(), Buried(store.snapshot, wanted.without)
+    live = live_at(store, None, wanted.live)
     recorded, commit = commits.placed(snapshot, live.commit)
     chosen = NOTHING
     if live.commit not in wanted.have:
-        availability.check_kept(context, live.commit)
+        availability.check_kept(store, live.commit)
         if live.commit in buried:
             raise StateForgotten(
                 f"the state of version {live.commit.short}, which is live on "
                 f"{printable(wanted.live)}, was forgotten by name",
                 hint="its owner deploys another version",
             )
-        entry = manifests.load(context, commit.manifest).file(wanted.path or None)
-        availability.check_available(context, commit.id, [entry])
-        held, known = _in_file(context, wanted, commit.time_ns)
-        closure = Closure(context, lambda _: False, buried.hold, file=held, manifest=known)
+        entry = manifests.load(store, commit.manifest).file(wanted.path or None)
+        availability.check_available(store, commit.id, [entry])
+        held, known = _in_file(store, wanted, commit.time_ns)
+        closure = Closure(store, config, lambda _: False, buried.hold, file=held, manifest=known)
         needed = Needed(frozenset({commit.manifest}), objects_of(entry))
         chosen = closure.choose(recorded, needed)
     found = snapshot.statement(live.id)
@@ -99,9 +99,7 @@ def live_slice(context: Context, wanted: Wanted) -> Slice:
     return Slice(encode_entries([sent]), chosen.size, chosen.read(), features=features)
 
 
-def _in_file(
-    context: Context, wanted: Wanted, time_ns: int
-) -> tuple[set[bytes], ManifestId | None]:
+def _in_file(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
     """The objects that the receiver has: those of the path in its versions, and manifests.
 
     Also the one of these manifests whose version is nearest to a moment.
@@ -111,9 +109,9 @@ def _in_file(
     for id_ in sorted(wanted.have)[:_MOST_HELD]:
         # A version that was forgotten here is no loss: another way leads to what is wanted.
         with suppress(MvcError):
-            manifest = manifests.of_commit(context, id_)
+            manifest = manifests.of_commit(store, id_)
             found.update(objects_of(manifest.file(wanted.path or None)))
-            commit = commits.get(context, id_)
+            commit = commits.get(store.snapshot, id_)
             found.add(commit.manifest)
             known.append((abs(commit.time_ns - time_ns), commit.manifest))
     found.difference_update(wanted.objects)

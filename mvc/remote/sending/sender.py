@@ -21,7 +21,7 @@ from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.remote.statements import Buried, about, told
 from mvc.remote.transfer import versions_in
 from mvc.remote.transport import Place, Slice, Wanted
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
@@ -31,12 +31,14 @@ from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 _TRIES = 8
 
 
 def send(
-    context: Context,
+    store: Store,
+    config: Config,
     wanted: Wanted,
     *,
     without: Container[CommitId] = frozenset(),
@@ -51,15 +53,15 @@ def send(
     UnknownRevision for a wanted version that is not here, StateForgotten for a wanted state that is
     not, HistoryMissing for a receiver that has what this journal lacks, Busy.
     """
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     for _ in range(_TRIES):
         generation = snapshot.generation
         sending: Sending | None = None
         try:
             if wanted.live:
-                yield live_slice(context, wanted)
+                yield live_slice(store, config, wanted)
                 return
-            sending = Sending(context, wanted, without, said)
+            sending = Sending(store, config, wanted, without, said=said)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -110,17 +112,18 @@ class Sending:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         wanted: Wanted,
         without: Container[CommitId] = frozenset(),
         said: Callable[[Recorded], Recorded] = lambda recorded: recorded,
     ) -> None:
-        self._context, self._wanted, self._without = context, wanted, without
+        self._store, self._config, self._wanted, self._without = store, config, wanted, without
         self._said = said
-        self._buried = Buried(context, wanted.without)
+        self._buried = Buried(store.snapshot, wanted.without)
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
-        self._snapshot = context.fresh()
+        self._snapshot = store.fresh()
         self._generation = self._snapshot.generation
         # Other threads may read on meanwhile: what they find goes the next time.
         self._end = self._snapshot.position
@@ -132,8 +135,10 @@ class Sending:
         self._new = self._unheld()
         self._held = Ancestors(self._snapshot, self._have)
         self._states = self._with_states()
-        self._closure = Closure(context, self._is_held, self._buried.hold, wanted.objects)
-        self._features = read_features(context.store.fs, context.store.folder)
+        self._closure = Closure(
+            store, config, self._is_held, self._buried.hold, whole=wanted.objects
+        )
+        self._features = read_features(store.fs, store.folder)
 
     # -- which versions ------------------------------------------------------------------
 
@@ -199,9 +204,9 @@ class Sending:
         wanted = self._wanted
         if wanted.versions or wanted.again:
             for id_ in wanted.versions:
-                commits.get(self._context, id_)
+                commits.get(self._store.snapshot, id_)
             return list(wanted.versions)
-        at = self._context.store.ref(HEAD)
+        at = self._store.ref(HEAD)
         roots = {*self._refs.values(), *self._deployed}
         return sorted(roots | ({at} if isinstance(at, CommitId) else set()))
 
@@ -220,7 +225,7 @@ class Sending:
         """Why the state of a version is not here, or must not go; None if it is and may."""
         if id_ in self._buried:
             return "name"
-        return None if availability.forgotten(self._context, id_) is None else "rule"
+        return None if availability.forgotten(self._store, id_) is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
         """The new versions whose states are wanted; those without weights count what they need."""
@@ -230,7 +235,7 @@ class Sending:
         chosen: set[CommitId] = set()
         if states != "none":
             with suppress(DamagedData):  # what is live may be lost
-                chosen.update(live_now(self._context))
+                chosen.update(live_now(self._store))
         for tip in self._wanted.versions or self._refs.values():
             at: CommitId | None = tip
             for _ in range(0 if states == "none" else states):
@@ -246,8 +251,8 @@ class Sending:
         waiting = list(chosen)
         while waiting:
             id_ = waiting.pop()
-            if availability.dropped(self._context, id_) is not None:
-                more = {*commits.get(self._context, id_).needs} - chosen
+            if availability.dropped(self._store, id_) is not None:
+                more = {*commits.get(self._store.snapshot, id_).needs} - chosen
                 chosen |= more
                 waiting += more
         return chosen
@@ -259,12 +264,12 @@ class Sending:
         return _Version(commit, self._given_up(id_) if mark is None else Absent(bytes(id_), mark))
 
     def _given_up(self, id_: CommitId) -> Absent | None:
-        gone = availability.dropped(self._context, id_)
+        gone = availability.dropped(self._store, id_)
         return None if gone is None else Absent(bytes(id_), "dropped", gone.path)
 
     @property
     def versions(self) -> Iterator[Commit]:
-        return (commits.get(self._context, id_) for id_ in self._new)
+        return (commits.get(self._store.snapshot, id_) for id_ in self._new)
 
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
         """The versions that travel without something, in no order.
@@ -276,10 +281,10 @@ class Sending:
         marked = {id_ for recorded in snapshot.forgetting() for id_ in recorded.entry.forgets}
         marked |= {mark.commit for _, mark in snapshot.state_marks(weights=True)}
         for id_ in marked & self._new.keys():
-            version = self._version(commits.get(self._context, id_))
+            version = self._version(commits.get(self._store.snapshot, id_))
             if version.lack is not None:
                 needs = (n for n in version.commit.needs if n in self._new)
-                known = (commits.get(self._context, n) for n in needs)
+                known = (commits.get(self._store.snapshot, n) for n in needs)
                 absent = [commit.id for commit in known if not self._version(commit).has_state]
                 yield version.commit, version.lack, absent
 
@@ -352,8 +357,8 @@ class Sending:
     def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
         """The versions whose states go later, oldest first, with what they are made from."""
         for id_ in self._wanted.again:
-            commits.get(self._context, id_)
-            availability.check_kept(self._context, id_)
+            commits.get(self._store.snapshot, id_)
+            availability.check_kept(self._store, id_)
         chosen = self._with_needed({*self._wanted.again})
         found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
         return sorted(found, key=lambda each: newest_first(*each), reverse=True)

@@ -21,15 +21,15 @@ from mvc.names import FOLDER, printable
 from mvc.remote.places import leads_on, place_of
 from mvc.remote.remotes import Remote
 from mvc.remote.transport import BROUGHT, Place, Received, RemoteHead, Slice, Wanted
-from mvc.repo.context import Context
+from mvc.repo.config import Config
+from mvc.repo.handle import open_handle
 from mvc.repo.lookup.refs import HEAD, head_refs
-from mvc.repo.opening import open_context
 from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protecting
 from mvc.store.format import FORMAT
 from mvc.store.journal.entries import RefValue
 from mvc.store.snapshot import JOURNAL
-from mvc.store.store import CONFIG
+from mvc.store.store import CONFIG, Store
 
 if TYPE_CHECKING:
     from mvc.remote.sending.live import LiveMark
@@ -44,16 +44,22 @@ class FolderTransport:
     """
 
     def __init__(
-        self, url: str, context: Context, *, scopes: tuple[str, ...] = (), sender: str | None = None
+        self,
+        url: str,
+        store: Store,
+        config: Config,
+        *,
+        scopes: tuple[str, ...] = (),
+        sender: str | None = None,
     ) -> None:
         self.url = url
-        self.context = context
-        self.fs, self.clock = context.store.fs, context.store.clock
+        self.store, self.config = store, config
+        self.fs, self.clock = store.fs, store.clock
         self._scopes = scopes
         self._sender = account() if sender is None else sender
         self._lock = Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
-        self._mark = lru_cache(_MARKS)(partial(_live_mark, context))
+        self._mark = lru_cache(_MARKS)(partial(_live_mark, store))
         self._opened_as = self._identity()
 
     def is_in_place(self) -> bool:
@@ -64,7 +70,7 @@ class FolderTransport:
         return self._identity() == self._opened_as
 
     def _identity(self) -> tuple[object, ...]:
-        folder = self.context.store.folder
+        folder = self.store.folder
         found = {name: self.fs.stat(folder / name) for name in (FORMAT, JOURNAL, CONFIG)}
         there = self.fs.stat(folder)  # last: what is lacking may just have gone with it
         lacking = [name for name in (FORMAT, JOURNAL) if found[name] is None]
@@ -74,37 +80,37 @@ class FolderTransport:
                 f"the repository {printable(str(folder.parent))} is away{without}",
                 hint="what is served stays as it is; its record is followed once it is back",
             )
-        return there.device, there.inode, self.context.store.snapshot.identity, found[CONFIG]
+        return there.device, there.inode, self.store.snapshot.identity, found[CONFIG]
 
     def head(self, after: Place | None = None) -> RemoteHead:
         """As of the last change of the journal."""
-        store = self.context.store
+        store = self.store
         journal = store.fs.stat(store.folder / JOURNAL)
         with self._lock:
             if self._head is None or self._head[0] != journal:
                 self._head = journal, self._read_head()
             head = self._head[1]
-        is_led_on = after is not None and leads_on(self.context.fresh(), after)
-        return replace(head, time_ns=store.now_ns(), leads_on=is_led_on)
+        is_led_on = after is not None and leads_on(self.store.fresh(), after)
+        return replace(head, time_ns=store.clock.now_ns(), leads_on=is_led_on)
 
     def _read_head(self) -> RemoteHead:
-        store, snapshot = self.context.store, self.context.fresh()
-        refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
+        snapshot = self.store.fresh()
+        refs: dict[str, RefValue] = {HEAD: self.store.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
             identity=snapshot.identity,
             place=place_of(snapshot),
             refs=refs,
-            time_ns=store.now_ns(),
-            bare=self.context.bare,
+            time_ns=self.store.clock.now_ns(),
+            bare=self.store.bare,
             scopes=self._scopes,
-            unnamed=_unnamed(self.context),
-            protected=protecting(self.context),
+            unnamed=_unnamed(self.store),
+            protected=protecting(self.config),
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         from mvc.remote.sending.sender import send  # more than a question needs
 
-        return send(self.context, wanted)
+        return send(self.store, self.config, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         return once_other(lambda: self.mark(target)[0], mark, seconds, pause=_LOOK)
@@ -118,10 +124,16 @@ class FolderTransport:
         """As ``receiver.receive``: the rules of a push apply."""
         from mvc.remote.receiving.receiver import receive  # more than a question needs
 
-        return receive(self.context, given, scopes=self._scopes, sender=self._sender)
+        return receive(
+            self.store,
+            self.config,
+            given,
+            scopes=self._scopes,
+            sender=self._sender,
+        )
 
     def close(self) -> None:
-        self.context.store.close()
+        self.store.close()
 
 
 def once_other(
@@ -137,10 +149,10 @@ def once_other(
     return now
 
 
-def _live_mark(context: Context, target: str) -> LiveMark:
+def _live_mark(store: Store, target: str) -> LiveMark:
     from mvc.remote.sending.live import LiveMark  # more than a head needs
 
-    return LiveMark(context, target)
+    return LiveMark(store, target)
 
 
 def load_transfers() -> None:
@@ -154,12 +166,12 @@ def account() -> str:
     return f"account {user_name()}"
 
 
-def _unnamed(context: Context) -> tuple[CommitId, ...]:
+def _unnamed(store: Store) -> tuple[CommitId, ...]:
     """What is live, and the newest versions of a push that was interrupted before its refs moved,
     if it came last.
     """
     found, behind = set[CommitId](), set[CommitId]()
-    for recorded in context.store.snapshot.newest_first():
+    for recorded in store.snapshot.newest_first():
         entry = recorded.entry
         if entry.operation != BROUGHT or entry.refs:
             break
@@ -168,15 +180,16 @@ def _unnamed(context: Context) -> tuple[CommitId, ...]:
             behind.update((*commit.parents, *commit.needs))
     unnamed = found - behind
     with suppress(DamagedData):  # what is live may be lost
-        unnamed.update(live_now(context))
+        unnamed.update(live_now(store))
     return tuple(sorted(unnamed))
 
 
-def open_transport(remote: Remote, context: Context | None) -> FolderTransport:
+def open_transport(remote: Remote, store: Store | None, config: Config | None) -> FolderTransport:
     """The repository in a folder, opened as any other one."""
-    del context
+    del store, config
     check_folder(remote)
-    return FolderTransport(remote.url, open_context(Path(remote.url), discover=False))
+    opened = open_handle(Path(remote.url), discover=False)
+    return FolderTransport(remote.url, opened.store, opened.config)
 
 
 def check_folder(remote: Remote) -> None:

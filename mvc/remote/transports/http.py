@@ -34,7 +34,8 @@ from mvc.remote.remotes import Remote
 from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.transports import waiting
 from mvc.remote.transports.credentials import read_token, variable_of
-from mvc.repo.context import Context
+from mvc.repo.config import Config
+from mvc.store.store import Store
 from mvc.types import Bytes
 
 _CONNECT = 20.0
@@ -364,9 +365,10 @@ class _PartedSlice:
         return None
 
 
-def open_transport(remote: Remote, context: Context | None) -> HttpTransport:
+def open_transport(remote: Remote, store: Store | None, config: Config | None) -> HttpTransport:
     """The transport to a server by ``https://``, ``http://`` or ``unix:``."""
-    fs = context.store.fs if context is not None else FileSystem()
+    del config
+    fs = store.fs if store is not None else FileSystem()
     shown = printable(remote.url)
     headers = {}
     if remote.url.startswith("unix:"):

@@ -8,23 +8,30 @@ from pathlib import Path
 from mvc.io.files import FileSystem
 from mvc.remote.remotes import Remote, normalised
 from mvc.remote.transport import Transport
-from mvc.repo.context import Context
+from mvc.repo.config import Config
+from mvc.store.store import Store
 
 
 def open_transport(
-    remote: Remote | str, context: Context | None = None, *, folder: Path | None = None
+    remote: Remote | str,
+    store: Store | None = None,
+    config: Config | None = None,
+    *,
+    folder: Path | None = None,
 ) -> Transport:
     """An open transport to a remote, or to the repository at a URL. The caller closes it.
 
-    ``context``: the repository that has the remote, if there is one. ``folder``: where what is
-    known of a bucket is kept, by default with the remote. Raises WrongUsage for a bad URL,
-    RemoteUnreachable, RemoteRefused, NotARepository.
+    ``store``, ``config``: of the repository that has the remote, if there is one. ``folder``:
+    where what is known of a bucket is kept, by default with the remote. Raises WrongUsage for a
+    bad URL, RemoteUnreachable, RemoteRefused, NotARepository.
     """
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.is_bucket:
         from mvc.remote.transports.bucket.transport import open_bucket
 
-        return open_bucket(remote, context, place=folder)
-    open_: Callable[[Remote, Context | None], Transport] = remote.kind.load().open_transport
-    return open_(remote, context)
+        return open_bucket(remote, store, config, place=folder)
+    open_: Callable[[Remote, Store | None, Config | None], Transport] = (
+        remote.kind.load().open_transport
+    )
+    return open_(remote, store, config)

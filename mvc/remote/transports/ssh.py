@@ -23,8 +23,8 @@ from msgspec import Struct
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.names import printable
 from mvc.remote.remotes import Remote
-from mvc.repo.config import SSH
-from mvc.repo.context import Context
+from mvc.repo.config import SSH, Config
+from mvc.store.store import Store
 
 if TYPE_CHECKING:
     from mvc.remote.transports.http import HttpTransport
@@ -157,8 +157,9 @@ class _Calls:
             call.end()
 
 
-def open_transport(remote: Remote, context: Context | None) -> HttpTransport:  # noqa: ARG001 - as all transports
+def open_transport(remote: Remote, store: Store | None, config: Config | None) -> HttpTransport:
     """The transport to a repository by ssh."""
+    del store, config
     address = Address.of(remote)
     calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
     from mvc.remote.transports.http import (  # while it starts

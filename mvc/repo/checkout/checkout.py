@@ -33,9 +33,9 @@ from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
 from mvc.repo.content.contents import write_file
-from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
+from mvc.repo.killed import PLANS
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs
@@ -43,9 +43,10 @@ from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance, branch_change, move_head
 from mvc.repo.worktree.identify import is_held
-from mvc.repo.worktree.worktree import entry_of
+from mvc.repo.worktree.worktree import check_worktree, entry_of
 from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
+from mvc.store.store import Store
 from mvc.types import Bytes, Progress
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
@@ -103,7 +104,7 @@ def chosen(
 
 
 def restore_all(
-    context: Context,
+    store: Store,
     commit: CommitId,
     to: RefValue,
     *,
@@ -115,15 +116,15 @@ def restore_all(
 
     With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
     """
-    with checking_out(context, context.root):
-        before = head(context)
+    with checking_out(store, store.root):
+        before = head(store)
         here = before.branch if before.branch else before.commit
         if create and isinstance(to, str):
-            branch_change(context, to, commit)  # refuses a name before any file is written
+            branch_change(store, to, commit)  # refuses a name before any file is written
         made = commit if create else None
-        move = RefMove(planned_move(here, to, made=made), partial(move_head, context, to, made))
+        move = RefMove(planned_move(here, to, made=made), partial(move_head, store, to, made))
         done = _restore(
-            context,
+            store,
             before.commit,
             commit,
             force=force,
@@ -132,38 +133,38 @@ def restore_all(
         )
         left = None
         if before.branch is None and before.commit is not None:
-            left = orphans(context, before.commit, commit)
+            left = orphans(store, before.commit, commit)
         return replace(
             done, branch=to if isinstance(to, str) else None, moved_head=True, orphans=left
         )
 
 
 def fast_forward(
-    context: Context, branch: str, commit: CommitId, *, progress: Progress | None = None
+    store: Store, branch: str, commit: CommitId, *, progress: Progress | None = None
 ) -> Restored:
     """Moves the current branch to a later version and writes its files.
 
     Raises RefConflict if the branch has moved meanwhile, or a training records on it.
     """
-    with checking_out(context, context.root):
-        old = head(context).commit
-        refuse_recorded(context, branch)
+    with checking_out(store, store.root):
+        old = head(store).commit
+        refuse_recorded(store, branch)
         done = _restore(
-            context,
+            store,
             old,
             commit,
             force=False,
             progress=progress,
             move=RefMove(
                 planned_move(old, commit, branch=branch),
-                partial(advance, context, {branch: (old, commit)}, "pull", note=branch),
+                partial(advance, store, {branch: (old, commit)}, "pull", note=branch),
             ),
         )
         return replace(done, branch=branch)
 
 
 def _restore(
-    context: Context,
+    store: Store,
     before: CommitId | None,
     commit: CommitId,
     paths: Sequence[str] = (),
@@ -173,21 +174,21 @@ def _restore(
     move: RefMove | None = None,
 ) -> Restored:
     """Writes files of ``commit`` over those of ``before``, all or ``paths``, then moves."""
-    context.check_worktree()
+    check_worktree(store)
     if move is not None:
-        context.store.require()
-        context.store.now_ns()
-    new = manifests.of_commit(context, commit)
-    old = _present_version(context, before, force)
+        store.require()
+        store.now_ns()
+    new = manifests.of_commit(store, commit)
+    old = _present_version(store, before, force)
     gone = [e for e in old.entries if e.path not in new.by_path and not paths]
-    changes = plan(context, commit, new.under(paths), old=old, gone=gone, force=force)
-    deleted = apply(context, changes, progress=progress, move=move)
+    changes = plan(store, commit, new.under(paths), old=old, gone=gone, force=force)
+    deleted = apply(store, changes, progress=progress, move=move)
     written = tuple(changes.writes)
     return Restored(commit, written, deleted, changes.unchanged, branch=None, moved_head=False)
 
 
 def restore_paths(
-    context: Context,
+    store: Store,
     commit: CommitId,
     paths: Sequence[str],
     *,
@@ -195,14 +196,14 @@ def restore_paths(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
-    with checking_out(context, context.root):
-        at = head(context)
-        done = _restore(context, at.commit, commit, paths, force=force, progress=progress)
+    with checking_out(store, store.root):
+        at = head(store)
+        done = _restore(store, at.commit, commit, paths, force=force, progress=progress)
         return replace(done, branch=at.branch)
 
 
 def switch(
-    context: Context,
+    store: Store,
     branch: str,
     *,
     create: bool = False,
@@ -221,30 +222,30 @@ def switch(
     branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
     RefConflict for a new one, StateForgotten, WouldOverwrite.
     """
-    context.check_worktree()
-    if create and head(context).commit is None and start is None:
+    check_worktree(store)
+    if create and head(store).commit is None and start is None:
         check_ref("branch", branch)
-        move_head(context, branch, None, operation="switch")
+        move_head(store, branch, None, operation="switch")
         return None
     if create:
-        commit = resolve(context, HEAD if start is None else start)
+        commit = resolve(store, HEAD if start is None else start)
     else:
-        tips = {each.name: each.commit for each in branches(context)}
+        tips = {each.name: each.commit for each in branches(store)}
         if branch not in tips:
-            create, tips[branch] = True, _of_remote(context, branch, tips)
+            create, tips[branch] = True, _of_remote(store, branch, tips)
         commit = tips[branch]
-    if commit == head(context).commit and not force:
-        with checking_out(context, context.root):
-            move_head(context, branch, commit if create else None, operation="switch")
+    if commit == head(store).commit and not force:
+        with checking_out(store, store.root):
+            move_head(store, branch, commit if create else None, operation="switch")
             return Restored(commit, (), (), (), branch=branch, moved_head=True)
-    return restore_all(context, commit, branch, create=create, force=force, progress=progress)
+    return restore_all(store, commit, branch, create=create, force=force, progress=progress)
 
 
-def _of_remote(context: Context, name: str, branches: Iterable[str]) -> CommitId:
+def _of_remote(store: Store, name: str, branches: Iterable[str]) -> CommitId:
     """Where the only remote that has this branch has it. Raises UnknownRevision."""
-    found = [ref for ref in remote_refs(context) if ref.name.partition("/")[2] == name]
+    found = [ref for ref in remote_refs(store) if ref.name.partition("/")[2] == name]
     if not found:
-        raise _no_branch(context, name, branches)
+        raise _no_branch(store, name, branches)
     if len(found) > 1:
         names = " and ".join(ref.name for ref in found)
         raise UnknownRevision(
@@ -254,11 +255,11 @@ def _of_remote(context: Context, name: str, branches: Iterable[str]) -> CommitId
     return found[0].commit
 
 
-def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownRevision:
+def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevision:
     """The error of ``switch`` for a name that is no branch, but perhaps of a version."""
     shown = printable(name[:100])
     try:
-        resolve(context, name)
+        resolve(store, name)
     except MvcError:
         from difflib import get_close_matches
 
@@ -273,14 +274,14 @@ def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownR
     )
 
 
-def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
+def _present_version(store: Store, commit: CommitId | None, force: bool) -> Manifest:
     """The manifest the working tree was written from.
 
     With ``force``, a HEAD that is unreadable or forgotten counts as empty. So does one whose state
     never came, as in a clone without states: it has written nothing.
     """
     try:
-        return manifests.of_commit(context, commit)
+        return manifests.of_commit(store, commit)
     except (DamagedData, StateForgotten) as error:
         if force or (isinstance(error, StateForgotten) and error.absent is not None):
             return manifests.EMPTY
@@ -291,7 +292,7 @@ def _present_version(context: Context, commit: CommitId | None, force: bool) -> 
 
 
 def plan(
-    context: Context,
+    store: Store,
     commit: CommitId,
     entries: Sequence[FileEntry],
     *,
@@ -307,39 +308,39 @@ def plan(
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
     for entry in entries:
-        present = _present(context, entry.path)
+        present = _present(store, entry.path)
         if isinstance(present, FileEntry) and present.content_id == entry.content_id:
             unchanged.append(entry.path)
             continue
         writes[entry.path] = entry
-        if present is not None and not (force or _is_kept(context, old, present)):
+        if present is not None and not (force or _is_kept(store, old, present)):
             lost.append(entry.path)
     for entry in gone:
-        present = _present(context, entry.path)
+        present = _present(store, entry.path)
         if present is not None:
             deletes.append(entry.path)
-            if not (force or _is_kept(context, old, present)):
+            if not (force or _is_kept(store, old, present)):
                 lost.append(entry.path)
     _refuse(lost)
-    _refuse_links(context.store.fs, context.root, [*writes, *deletes])
-    return Changes(commit, context.root, writes, deletes, unchanged=tuple(unchanged))
+    _refuse_links(store.fs, store.root, [*writes, *deletes])
+    return Changes(commit, store.root, writes, deletes, unchanged=tuple(unchanged))
 
 
-def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
+def _is_kept(store: Store, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
     """Whether a named version has this file at its path."""
     if not isinstance(present, FileEntry):
         return False
     before = old.by_path.get(present.path)
     if before is not None and before.content_id == present.content_id:
         return True
-    return is_held(context, present)
+    return is_held(store, present)
 
 
-def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | None:
-    identity = context.store.fs.stat(context.root / path)
+def _present(store: Store, path: str) -> FileEntry | Literal["no file"] | None:
+    identity = store.fs.stat(store.root / path)
     if identity is None:
         return None
-    return entry_of(context, path) if identity.is_file else "no file"
+    return entry_of(store, path) if identity.is_file else "no file"
 
 
 def _refuse(lost: Sequence[str]) -> None:
@@ -371,7 +372,7 @@ def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
 
 
 def apply(
-    context: Context,
+    store: Store,
     changes: Changes,
     *,
     progress: Progress | None = None,
@@ -388,12 +389,12 @@ def apply(
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
-    done, store, recovery = 0, context.store, context.store.recovery
+    done, recovery = 0, store.recovery
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
         if commit is not None and not done:
-            check_available(context, commit, entries.values())
+            check_available(store, commit, entries.values())
 
         def advance(count: int) -> None:
             nonlocal done
@@ -411,7 +412,7 @@ def apply(
             {name: partial(fill, name) for name in entries},
             [name for name in changes.deletes if not is_foreign(name)],
             plans=store.folder / PLANS if planned and store.writable else None,
-            inside=changes.folder == context.root,
+            inside=changes.folder == store.root,
             checks={name: entry.content_id.hex() for name, entry in entries.items()},
             then=None if move is None else move.said,
             version="" if commit is None else commit.hex(),

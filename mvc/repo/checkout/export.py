@@ -23,11 +23,11 @@ from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.context import Context
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.worktree.worktree import is_control_folder
+from mvc.store.store import Store
 from mvc.types import Progress
 
 _CHUNK = 1 << 20
@@ -45,7 +45,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 
 def export(
-    context: Context,
+    store: Store,
     commit: CommitId,
     paths: Sequence[str],
     output: Path,
@@ -58,16 +58,16 @@ def export(
     Without ``paths`` and ``everything``, training states beside their models are left out.
     """
     force, delete, progress = options.force, options.delete, options.progress
-    fs = context.store.fs
+    fs = store.fs
     refuse_store(fs, output)
-    with checking_out(context, output):
-        entries, left_out = chosen(manifests.of_commit(context, commit), paths, options.everything)
+    with checking_out(store, output):
+        entries, left_out = chosen(manifests.of_commit(store, commit), paths, options.everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
-        branch = head_if_known(context).branch
+        branch = head_if_known(store).branch
         done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
         if options.atomic_dir:
-            _swap(context, commit, entries, output, force=force, progress=progress)
+            _swap(store, commit, entries, output, force=force, progress=progress)
             return replace(done, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
@@ -81,12 +81,12 @@ def export(
         else:
             folder, named = output, {entry.path: entry for entry in entries}
         _refuse_taken(fs, [folder / name for name in named], force)
-        extra = _extra(context, output, entries, force) if delete and is_dir else []
+        extra = _extra(store, output, entries, force) if delete and is_dir else []
         with removing_if_failed(fs) as made:
             make_folder(fs, folder, made=made)
             real = fs.realpath(folder)
             changes = Changes(commit, real, named, extra)
-            deleted = apply(context, changes, progress=progress)
+            deleted = apply(store, changes, progress=progress)
         _remove_emptied(fs, real, deleted)
         return replace(
             done,
@@ -96,7 +96,7 @@ def export(
 
 
 def export_to(
-    context: Context,
+    store: Store,
     commit: CommitId,
     paths: Sequence[str],
     stream: BinaryIO,
@@ -115,16 +115,16 @@ def export_to(
             f"the output takes no bytes: {error}",
             hint="pass a path, or a stream that is open for writing bytes",
         ) from None
-    entries, left_out = chosen(manifests.of_commit(context, commit), paths)
+    entries, left_out = chosen(manifests.of_commit(store, commit), paths)
     entry = _only(entries, "a stream")
-    fs = context.store.fs
+    fs = store.fs
     with fs.temporary_folder() as folder:
         changes = Changes(commit, folder, {"file": entry})
-        apply(context, changes, progress=progress, planned=False)
+        apply(store, changes, progress=progress, planned=False)
         with fs.open_read(folder / "file") as file:
             for start in range(0, entry.size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entry.size - start)))
-    branch = head_if_known(context).branch
+    branch = head_if_known(store).branch
     return Restored(
         commit, (entry.path,), (), (), branch=branch, moved_head=False, left_out=left_out
     )
@@ -150,12 +150,12 @@ def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:
 # -- deleting what the version lacks ---------------------------------------------------
 
 
-def _extra(context: Context, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
+def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
     """The files and links below ``output`` that are not ``entries``.
 
     Raises WrongUsage for a folder with a repository in it, WouldOverwrite without ``force``.
     """
-    fs, real = context.store.fs, context.store.fs.realpath(output)
+    fs, real = store.fs, store.fs.realpath(output)
     wanted = {e.path for e in entries}
     found = [name for name in _files_below(fs, real) if name not in wanted]
     if found and not force:
@@ -202,7 +202,7 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
 
 
 def _swap(
-    context: Context,
+    store: Store,
     commit: CommitId,
     entries: Sequence[FileEntry],
     output: Path,
@@ -213,7 +213,7 @@ def _swap(
 
     The folder that it led to before is kept until the next swap begins: somebody may still read it.
     """
-    fs = context.store.fs
+    fs = store.fs
     make_folder(fs, output.parent)
     parent, name = fs.realpath(output.parent), output.name
     refuse_store(fs, parent)
@@ -238,7 +238,7 @@ def _swap(
         try:
             fs.make_dir(new)
             changes = Changes(commit, new, {e.path: e for e in entries})
-            apply(context, changes, progress=progress, planned=False)
+            apply(store, changes, progress=progress, planned=False)
             fs.unlink(link, missing_ok=True)
             fs.symlink(new.name, link)
             fs.sync_dir(parent)

@@ -19,7 +19,6 @@ from mvc.limits import CHUNK, MIB
 from mvc.model.manifest import Check, FileEntry, LogicalTensor
 from mvc.names import printable
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
 _TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
 
 
-def open_file(context: Context, commit: CommitId, path: str) -> VersionFile:
+def open_file(store: Store, commit: CommitId, path: str) -> VersionFile:
     """Raises UnknownPath, StateForgotten, WeightsDropped."""
-    entry = manifests.of_commit(context, commit).by_path.get(path)
+    entry = manifests.of_commit(store, commit).by_path.get(path)
     if entry is None:
         raise UnknownPath(
             f"{commit.short} has no file {printable(path)}",
             hint="'mvc ls REVISION' lists what a version holds",
         )
-    check_available(context, commit, [entry])
-    return VersionFile(context.store, entry)
+    check_available(store, commit, [entry])
+    return VersionFile(store, entry)
 
 
 class _Part(NamedTuple):

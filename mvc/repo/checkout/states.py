@@ -17,27 +17,27 @@ from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import in_memory, state_of
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
+from mvc.store.store import Store
 
 _INDEX = ".index.json"
 _DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
-def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
+def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
     """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
 
     ``path`` may be the folder or the index of a sharded model; its shards are one state then.
     Raises UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
     """
-    manifest = manifests.of_commit(context, commit)
+    manifest = manifests.of_commit(store, commit)
     index = _index(manifest, path)
     if index is not None:
-        return _joined(context, commit, manifest, index)
+        return _joined(store, commit, manifest, index)
     entry = manifest.file(path)
-    check_available(context, commit, [entry])
-    return state_of(context.store.recovery, entry)
+    check_available(store, commit, [entry])
+    return state_of(store.recovery, entry)
 
 
 def _within(folder: str | None, name: str) -> str:
@@ -64,11 +64,9 @@ def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
     return found.get(default) or next(iter(found.values()))
 
 
-def _joined(
-    context: Context, commit: CommitId, manifest: Manifest, index: FileEntry
-) -> dict[str, Any]:
+def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry) -> dict[str, Any]:
     """The tensors that an index names, in its order. Only their bytes are decoded."""
-    shard_of = _weight_map(context, index)
+    shard_of = _weight_map(store, index)
     shards: dict[str, list[str]] = {}
     for key, name in shard_of.items():
         shards.setdefault(_within(str(PurePosixPath(index.path).parent), name), []).append(key)
@@ -80,16 +78,16 @@ def _joined(
                 f"the version lacks {printable(path)}, which {index.path} names",
                 hint="commit the whole folder of a sharded model",
             )
-        check_available(context, commit, [entry])
+        check_available(store, commit, [entry])
         wanted = set(keys)
         contents = in_memory(
-            context.store.recovery, entry, {t.content for t in entry.tensors if t.key in wanted}
+            store.recovery, entry, {t.content for t in entry.tensors if t.key in wanted}
         )
         found |= values(entry, contents.__getitem__, keys, "torch")
     return {key: found[key] for key in shard_of}
 
 
-def _weight_map(context: Context, index: FileEntry) -> dict[str, str]:
+def _weight_map(store: Store, index: FileEntry) -> dict[str, str]:
     """Which file holds which tensor, by the index. Raises BadModelFile."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
@@ -97,7 +95,7 @@ def _weight_map(context: Context, index: FileEntry) -> dict[str, str]:
     )
     if index.size > MAX_SAFETENSORS_HEADER:
         raise wrong
-    data = b"".join(in_memory(context.store.recovery, index).values())
+    data = b"".join(in_memory(store.recovery, index).values())
     try:
         found = json.loads(data)["weight_map"]
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -18,13 +18,13 @@ from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, Wrong
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.contents import skeleton_of
-from mvc.repo.context import Context
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.statements.live import Deployed, list_deployments
 from mvc.store.recovery.recover import Request
+from mvc.store.store import Store
 from mvc.times import within
 
 Version: TypeAlias = Commit | Deployed
@@ -33,7 +33,7 @@ ON_ERROR = ("raise", "skip", "yield")
 
 
 def iter_versions(
-    context: Context,
+    store: Store,
     *,
     since: int | None = None,
     until: int | None = None,
@@ -42,7 +42,7 @@ def iter_versions(
     path: str | None = None,
     keys: Collection[str] | None = None,
     on_error: str = "raise",
-    absent: Callable[[Context, StateForgotten], None] | None = None,
+    absent: Callable[[StateForgotten], None] | None = None,
 ) -> Iterator[tuple[Version, Any]]:
     """Versions with their states, oldest first; ``Repository.iter_versions`` says more.
 
@@ -58,12 +58,12 @@ def iter_versions(
         keys = [keys] if isinstance(keys, str) else list(keys)
     found: list[Version] = []
     if target is None:
-        log = history_log.log(context, rev, history_log.LogOptions(since=since, until=until))
+        log = history_log.log(store, rev, history_log.LogOptions(since=since, until=until))
         found += [entry.commit for entry in log][::-1]
     else:
-        made = list_deployments(context, target)
+        made = list_deployments(store, target)
         found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
-    decoder = _Decoder(context, path, keys)
+    decoder = _Decoder(store, path, keys)
 
     def load(version: Version) -> Any:
         try:
@@ -71,7 +71,7 @@ def iter_versions(
         except StateForgotten as error:
             if absent is None or error.absent is None:
                 raise
-            absent(context, error)
+            absent(error)
             return decoder.load(version)
 
     return _ahead(found, load, on_error)
@@ -106,11 +106,11 @@ class _Decoder:
     that.
     """
 
-    def __init__(self, context: Context, path: str | None, keys: Collection[str] | None) -> None:
-        self._context = context
+    def __init__(self, store: Store, path: str | None, keys: Collection[str] | None) -> None:
+        self._store = store
         self._path = path
         self._keys = keys
-        self._manifests = ManifestStream(context.store)
+        self._manifests = ManifestStream(store)
         self._held: dict[bytes, memoryview] = {}
         self._skeleton: tuple[bytes | None, bytes] = (None, b"")
 
@@ -118,10 +118,10 @@ class _Decoder:
         """The state. Raises DamagedData, StateForgotten and UnknownPath, which name the version."""
         id_ = version.id if isinstance(version, Commit) else version.commit
         try:
-            commit = commits.get(self._context, id_)
-            availability.check_kept(self._context, id_)
+            commit = commits.get(self._store.snapshot, id_)
+            availability.check_kept(self._store, id_)
             entry = self._manifests.load(commit.manifest).file(self._path)
-            availability.check_available(self._context, id_, [entry])
+            availability.check_available(self._store, id_, [entry])
             return self._state(entry)
         except StateForgotten:
             raise
@@ -135,12 +135,12 @@ class _Decoder:
         out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
-        recovery = self._context.store.recovery
+        recovery = self._store.recovery
         if not recovery.fill_from(self._held, requests):  # the caller may have modified the arrays
             recovery.fill(requests)
         self._held = {c.id: out[i] for i, c in contents.items()}
         if entry.skeleton != self._skeleton[0]:  # most versions share it
-            self._skeleton = entry.skeleton, skeleton_of(self._context.store.recovery, entry)
+            self._skeleton = entry.skeleton, skeleton_of(self._store.recovery, entry)
         skeleton = self._skeleton[1]
         if self._keys is None:
             return to_state(entry, skeleton, out.__getitem__)

@@ -40,10 +40,10 @@ from mvc.repo.commit.request import Attachment, Change, CommitRequest, check_req
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy
 from mvc.repo.commit.units import units_of
-from mvc.repo.config import bytes_to_hold
+from mvc.repo.config import Config, bytes_to_hold
 from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
-from mvc.repo.context import Context
+from mvc.repo.handle import Recent
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, tagged, tip
 from mvc.repo.statements.live import check_deployment, recorded_as, replaced
@@ -57,6 +57,7 @@ from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.store import Store
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import exactly
@@ -70,7 +71,11 @@ _TRIES = 8
 
 
 def commit(
-    context: Context, request: CommitRequest, progress: Progress | None = None
+    store: Store,
+    config: Config,
+    recent: Recent,
+    request: CommitRequest,
+    progress: Progress | None = None,
 ) -> CommitResult:
     """Stores the changes as a new version on the current branch; durable when it returns.
 
@@ -78,21 +83,21 @@ def commit(
     """
     check_request(request)
     if request.deploy is not None and request.guard is None:
-        refuse_protected(context, request.deploy)
-    context.store.now_ns()
+        refuse_protected(config, request.deploy)
+    store.now_ns()
     if request.options.code is None:
-        code = code_now(context, patch=request.options.patch)
+        code = code_now(store, config, patch=request.options.patch)
         request = replace(request, options=replace(request.options, code=code))
-    budget = bytes_to_hold(str(context.config.get("python.keep_base")))
-    with context.caches.lock:
+    budget = bytes_to_hold(str(config.get("python.keep_base")))
+    with recent.caches.lock:
         cached = [change.path for change in request.changes if change.cached]
-        context.caches.select(cached, context.store.graph, budget)
+        recent.caches.select(cached, store.graph, budget)
         for _ in range(_TRIES):
-            context.store.snapshot.refresh()
+            store.snapshot.refresh()
             try:
-                return _attempt(context, request, progress)
+                return _attempt(store, config, recent, request=request, progress=progress)
             except BaseException as error:
-                for cache in context.caches.in_use.values():
+                for cache in recent.caches.in_use.values():
                     cache.clear()
                 if not isinstance(error, ConcurrentRewrite):
                     raise
@@ -102,23 +107,25 @@ def commit(
     )
 
 
-def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
-    store, graph, caches = context.store, context.store.graph, context.caches.in_use
+def _attempt(
+    store: Store, config: Config, recent: Recent, request: CommitRequest, progress: Progress | None
+) -> CommitResult:
+    graph, caches = store.graph, recent.caches.in_use
     deploys = request.deploy is not None
-    how = signing(context, request.options.sign, version=True, deployment=deploys)
+    how = signing(store, request.options.sign, version=True, deployment=deploys)
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
-    at = tip_of(context, request)
-    parent = manifests.of_commit(context, at.commit)
-    coding = Pipeline.parse(_pipeline(context, request)).coding()
-    policy = storage_policy(context, request, parent, coding)
+    at = tip_of(store, request)
+    parent = manifests.of_commit(store, at.commit)
+    coding = Pipeline.parse(_pipeline(config, request)).coding()
+    policy = storage_policy(store, config, recent, request=request, parent=parent, pipeline=coding)
     store.require()
     for cache in caches.values():
         cache.layout = policy.layout
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
             writer = ContentWriter(objects, progress)
-            files = _store_files(context, request, parent, writer)
-            draft = _draft(context, request, files, at, objects=objects)
+            files = _store_files(store, recent, request, parent=parent, writer=writer)
+            draft = _draft(store, request, files, at, objects=objects)
             if not request.options.allow_empty and draft.manifest.id == parent.id:
                 reduced = request.options.produced_by is not None
                 raise NothingToCommit(
@@ -136,14 +143,14 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             def make(moment: int) -> Entry:
                 """Runs under the journal's lock: the parent is the tip of now."""
                 nonlocal draft
-                now = tip_of(context, request)
+                now = tip_of(store, request)
                 if now != draft.at:
-                    draft = _draft(context, request, files, now, objects=objects)
+                    draft = _draft(store, request, files, now, objects=objects)
                 if graph.generation != generation:
                     check_recoverable(graph, objects, draft.manifest)
-                return _entry(context, request, files, draft, now=moment)
+                return _entry(store, config, request, files=files, draft=draft, now=moment)
 
-            recorded = publish(context, make, how, release=packs.close)
+            recorded = publish(store, make, how, release=packs.close)
         except DamagedData as error:
             if graph.was_rewritten(generation):
                 raise ConcurrentRewrite from error
@@ -173,15 +180,15 @@ class PatchMissing(MvcWarning):
     """The patch that the setting ``commit.patch`` asks for could not be had."""
 
 
-def code_now(context: Context, *, patch: bool | None = None) -> GitCode:
+def code_now(store: Store, config: Config, *, patch: bool | None = None) -> GitCode:
     """The git work tree around the repository; its patch as the settings say, if None.
 
     Raises WrongUsage, IoFailed or NotInstalled for a patch that ``patch`` asks for and that cannot
     be had; where only the settings ask for it, this is a warning (PatchMissing).
     """
-    fs, wanted = context.store.fs, bool(context.config.get("commit.patch"))
+    fs, wanted = store.fs, bool(config.get("commit.patch"))
     asked = wanted if patch is None else patch
-    code = git_code(fs, context.root, patch=asked, again=bool(patch))
+    code = git_code(fs, store.root, patch=asked, again=bool(patch))
     if code.problem is None:
         return code
     if patch:
@@ -191,25 +198,25 @@ def code_now(context: Context, *, patch: bool | None = None) -> GitCode:
     return code
 
 
-def tip_of(context: Context, request: CommitRequest) -> Head:
+def tip_of(store: Store, request: CommitRequest) -> Head:
     """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
     if request.options.detached:
         return Head(None, request.options.parent)
     if request.options.tag is not None:
-        return Head(None, tagged(context, request.options.tag))
-    return tip(context, request.options.branch, new=request.options.new_branch)
+        return Head(None, tagged(store, request.options.tag))
+    return tip(store, request.options.branch, new=request.options.new_branch)
 
 
-def _pipeline(context: Context, request: CommitRequest) -> str:
-    return request.pipeline or str(context.config.get("commit.pipeline"))
+def _pipeline(config: Config, request: CommitRequest) -> str:
+    return request.pipeline or str(config.get("commit.pipeline"))
 
 
-def _recorded_pipeline(context: Context, request: CommitRequest) -> str:
+def _recorded_pipeline(config: Config, request: CommitRequest) -> str:
     """The pipeline that the commit records: a preset's name if there is one, else the text.
 
     A lossy pipeline is recorded only if the weights were produced by it.
     """
-    text = request.options.produced_by or _pipeline(context, request)
+    text = request.options.produced_by or _pipeline(config, request)
     pipeline = Pipeline.parse(text)
     coding = exactly(pipeline.coding())
     if request.options.produced_by is None and coding != pipeline:
@@ -233,7 +240,7 @@ class _Files(Struct, frozen=True):
 
 
 def _store_files(
-    context: Context, request: CommitRequest, parent: Manifest, writer: ContentWriter
+    store: Store, recent: Recent, request: CommitRequest, parent: Manifest, writer: ContentWriter
 ) -> _Files:
     """Stores the changed files, and what the version carries beside them.
 
@@ -249,13 +256,16 @@ def _store_files(
         states: Mapping[str, FileState] = {}
         if len(request.changes) <= _HELD_OPEN:
             files = {
-                c.path: _opened(context, c, writer, finder, loss=loss, until=held) for c in changes
+                c.path: _opened(
+                    store, recent, c, writer=writer, finder=finder, loss=loss, until=held
+                )
+                for c in changes
             }
-            states = _store_units(context, parent, writer, files)
+            states = _store_units(store, recent, parent, writer, files=files)
         for change in changes:
             with ExitStack() as one:
                 file = files.get(change.path) or _opened(
-                    context, change, writer, finder, loss=loss, until=one
+                    store, recent, change, writer=writer, finder=finder, loss=loss, until=one
                 )
                 kept[change.path] = _store(writer, finder, file)
                 if change.reducer and change.cached:
@@ -263,13 +273,13 @@ def _store_files(
                 del file
     for change in request.changes:
         if change.stored is not None:
-            if not availability.is_stored(context, change.stored):
+            if not availability.is_stored(store, change.stored):
                 raise StateForgotten(f"the content of {change.path} is not stored here")
             kept[change.path] = replace(change.stored, path=change.path)
     if reduced:
         _refuse_unknown(request.options.exact, [kept[path] for path in reduced])
     for path, state in states.items():
-        remember(context.trainings.states, (path, kept[path].content_id), state)
+        remember(recent.trainings.states, (path, kept[path].content_id), state)
     raw_bytes = writer.raw_bytes
     if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files
@@ -289,7 +299,8 @@ def _refuse_unknown(exact: Sequence[str], entries: Sequence[FileEntry]) -> None:
 
 
 def _opened(
-    context: Context,
+    store: Store,
+    recent: Recent,
     change: Change,
     writer: ContentWriter,
     finder: BaseFinder,
@@ -300,12 +311,12 @@ def _opened(
     """A file that is to be stored, reduced if it is to be, open until ``until`` ends."""
     assert change.open is not None
     given = until.enter_context(change.open())
-    last = context.caches.in_use.get(change.path)
+    last = recent.caches.in_use.get(change.path)
     if change.reducer is not None:
         from mvc.repo.commit.reduced_file import reduced  # few commits need it
 
         old = finder.parent.by_path.get(change.path)
-        given = reduced(context, change.reducer, given, old, held=_in_memory(old, last), loss=loss)
+        given = reduced(store, change.reducer, given, old, held=_in_memory(old, last), loss=loss)
     parsed = given.parsed
     until.callback(writer.forget, parsed)
     return Storing(parsed, change.path, finder.origins(change.path, parsed, last), last)
@@ -320,10 +331,14 @@ def _in_memory(entry: FileEntry | None, last: BaseCache | None) -> dict[BlobId, 
 
 
 def _store_units(
-    context: Context, parent: Manifest, writer: ContentWriter, files: Mapping[str, Storing]
+    store: Store,
+    recent: Recent,
+    parent: Manifest,
+    writer: ContentWriter,
+    files: Mapping[str, Storing],
 ) -> Mapping[str, FileState]:
     """Stores what an optimizer's step made of ``parent``; returns what ``files`` hold of one."""
-    found = units_of(context, {path: file.file for path, file in files.items()}, parent)
+    found = units_of(store, recent, {path: file.file for path, file in files.items()}, parent)
     if found.units:
         writer.put_units(found.units, files, parent)
     return found.states
@@ -364,40 +379,40 @@ class _Draft(Struct, frozen=True):
 
 
 def _draft(
-    context: Context, request: CommitRequest, files: _Files, at: Head, *, objects: ObjectWriter
+    store: Store, request: CommitRequest, files: _Files, at: Head, *, objects: ObjectWriter
 ) -> _Draft:
     """Stores the version's manifest and makes everything durable.
 
     It has the parent's paths, less the removed ones, with the committed ones.
     """
-    parent = manifests.of_commit(context, at.commit)
+    parent = manifests.of_commit(store, at.commit)
     gone = {change.path for change in request.changes if change.path not in files.kept}
     whole = request.options.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
-    for path in displaced(context, {*paths, *files.kept}, files.kept.keys()):
+    for path in displaced(store, {*paths, *files.kept}, files.kept.keys()):
         del paths[path]
     if at.commit is not None:
         reused = [entry for path, entry in paths.items() if path not in files.kept]
-        availability.check_available(context, at.commit, reused, stored=True)
+        availability.check_available(store, at.commit, reused, stored=True)
     manifest = Manifest((paths | dict(files.kept) | dict(files.attached)).values())
     if not objects.holds(manifest.id):
         _prove_manifest(manifest)
-        context.store.require(manifest.features)
+        store.require(manifest.features)
         base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
         objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
     return _Draft(at, parent, manifest, regions=objects.sync())
 
 
-def displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[str]:
+def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
     """Those of ``paths`` that are folders of ``committed`` files now, or lay in their place.
 
     Raises WrongUsage where no file on disk tells which of the two is meant.
     """
-    fs, displaced = context.store.fs, set[str]()
+    fs, displaced = store.fs, set[str]()
     for file, inside in _nested(paths):
         for path, other in ((file, inside), (inside, file)):
             if path in committed:
-                identity = fs.stat(context.root / path)
+                identity = fs.stat(store.root / path)
                 if other in committed or identity is None or not identity.is_file:
                     raise WrongUsage(
                         f"{file} cannot be a file and the folder of {inside} in one version",
@@ -441,7 +456,8 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
 
 
 def _entry(
-    context: Context,
+    store: Store,
+    config: Config,
     request: CommitRequest,
     files: _Files,
     draft: _Draft,
@@ -450,22 +466,22 @@ def _entry(
 ) -> Entry:
     """What publishes the version at the moment ``now``; valid only under the journal's lock."""
     for needed in request.options.needs:
-        commits.get(context, needed)
-        availability.check_kept(context, needed)
-    made = _commit(context, request, draft, now)
-    if availability.forgotten_ns(context, made.id) is not None:
+        commits.get(store.snapshot, needed)
+        availability.check_kept(store, needed)
+    made = _commit(config, request, draft, now)
+    if availability.forgotten_ns(store, made.id) is not None:
         raise StateForgotten(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
         )
-    guard, snapshot = request.guard, context.store.snapshot
+    guard, snapshot = request.guard, store.snapshot
     statements: tuple[Deployment, ...] = ()
     if (target := request.deploy) is not None and (guard is None or guard.allows(now)):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
         check_deployment(target, moment)
         deployment = Deployment(
             subject=made.id,
-            author=context.author,
+            author=config.author,
             target=target,
             time_ns=moment,
             replaces=replaced(snapshot, target, now, moment),
@@ -494,19 +510,19 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
     )
 
 
-def _commit(context: Context, request: CommitRequest, draft: _Draft, now: int) -> Commit:
+def _commit(config: Config, request: CommitRequest, draft: _Draft, now: int) -> Commit:
     head, code = draft.at.commit, request.options.code or GitCode()
     time_ns = now if request.time_ns is None else request.time_ns
     return Commit(
         manifest=draft.manifest.id,
         root=draft.manifest.root,
         parents=(head,) if head else (),
-        author=request.options.author or context.author,
+        author=request.options.author or config.author,
         time_ns=time_ns,
         zone_minutes=local_zone_minutes(time_ns),
         message=request.message,
         metrics={name: float(value) for name, value in request.metrics.items()},
-        pipeline=_recorded_pipeline(context, request),
+        pipeline=_recorded_pipeline(config, request),
         code=code.commit,
         run=request.options.run,
         dirty=code.dirty,

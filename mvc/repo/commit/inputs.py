@@ -15,11 +15,11 @@ from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwr
 from mvc.model.manifest import FileEntry
 from mvc.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Attachment, Change, CommitOptions, FileContent, FileOptions
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, tip
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import FileChange, status
+from mvc.store.store import Store
 
 
 def states_by_path(
@@ -59,7 +59,7 @@ def attachments(
 
 
 def of_files(
-    context: Context, given: object, files: FileOptions, options: CommitOptions
+    store: Store, given: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
     """The files at the paths ``given``; a folder means its content.
 
@@ -72,23 +72,23 @@ def of_files(
     A truncated model file raises BadModelFile when it is opened, unless ``files.opaque``, or unless
     HEAD has one at its path: then ``opaque`` was chosen before.
     """
-    fs, root = context.store.fs, context.root
+    fs, root = store.fs, store.root
     names, folders, missing = list[str](), set[str](), set[str]()
-    at = tip(context, options.branch, new=options.new_branch).commit
-    tracked = manifests.of_commit(context, at).by_path
+    at = tip(store, options.branch, new=options.new_branch).commit
+    tracked = manifests.of_commit(store, at).by_path
     if given is not None:
         cwd = files.cwd or fs.cwd()
         names = worktree.expand(
-            context, paths_of(given), cwd, folders, tracked=tracked, missing=missing
+            store, paths_of(given), cwd, folders, tracked=tracked, missing=missing
         )
         if not names and not missing:
             raise WrongUsage("no files to commit", hint="-a takes out missing ones; see .mvcignore")
     elif not (files.all or options.allow_empty):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
-    present, gone = _tracked_inside(context, folders | missing, tracked)
+    present, gone = _tracked_inside(store, folders | missing, tracked)
     gone += missing & tracked.keys()  # a state that Python recorded, too
-    changed = status(context).changes if files.all else ()
-    _refuse_older(context, [change for change in changed if change.path not in names])
+    changed = status(store).changes if files.all else ()
+    _refuse_older(store, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
     gone += [c.old for c in changed if c.kind == "renamed" and c.path in names]
     missed = (c.path for c in changed if c.kind == "missing" and not c.not_written)
@@ -97,7 +97,7 @@ def of_files(
         refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[StateFile]:
-        unless = partial(_was_kept_opaque, context, name)
+        unless = partial(_was_kept_opaque, store, name)
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
     kept = [Change(n, partial(open_, n)) for n in dict.fromkeys([*names, *present])]
@@ -105,14 +105,14 @@ def of_files(
 
 
 def _tracked_inside(
-    context: Context, folders: Set[str], tracked: Mapping[str, FileEntry]
+    store: Store, folders: Set[str], tracked: Mapping[str, FileEntry]
 ) -> tuple[list[str], list[str]]:
     """Tracked files in ``folders`` that are on disk, ignored or not, and those that are gone."""
     present, gone = list[str](), list[str]()
     for path, entry in tracked.items() if folders else ():
         if folders.isdisjoint({"", *map(str, PurePosixPath(path).parents)}):
             continue
-        identity = context.store.fs.stat(context.root / path)
+        identity = store.fs.stat(store.root / path)
         if identity is not None and identity.is_file:
             present.append(path)
         elif not worktree.is_python_state(entry):
@@ -120,12 +120,12 @@ def _tracked_inside(
     return present, gone
 
 
-def _refuse_older(context: Context, changed: Sequence[FileChange]) -> None:
+def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
     """Raises WouldOverwrite if a file of an older version would replace a state from Python.
 
     The training that recorded the state did not write the file.
     """
-    tracked = manifests.of_commit(context, head(context).commit).by_path
+    tracked = manifests.of_commit(store, head(store).commit).by_path
     for change in changed:
         if change.same_as is not None and worktree.is_python_state(tracked[change.path]):
             name = printable(change.path)
@@ -147,15 +147,15 @@ def refuse_unnamed(changed: Sequence[FileChange]) -> None:
             )
 
 
-def _was_kept_opaque(context: Context, name: str) -> bool:
+def _was_kept_opaque(store: Store, name: str) -> bool:
     """Whether HEAD holds a file at this path that only ``opaque`` could have let in."""
     with suppress(DamagedData, StateForgotten):
-        entry = manifests.of_commit(context, head(context).commit).by_path.get(name)
+        entry = manifests.of_commit(store, head(store).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":
             from mvc.adapters.files.suspicion import suspicion
             from mvc.repo.content.contents import StoredBytes
 
-            return suspicion(StoredBytes(context.store.recovery, entry), name) is not None
+            return suspicion(StoredBytes(store.recovery, entry), name) is not None
     return False
 
 

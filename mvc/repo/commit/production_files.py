@@ -23,7 +23,7 @@ from mvc.names import printable
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.context import Context
+from mvc.store.store import Store
 
 
 def check_places(fs: FileSystem, files: int, output: Path | None, *, in_place: bool) -> None:
@@ -50,7 +50,7 @@ def check_places(fs: FileSystem, files: int, output: Path | None, *, in_place: b
 
 
 def write_production(
-    context: Context,
+    store: Store,
     done: CommitResult,
     files: Mapping[str, FileIdentity | None],
     output: Path | None,
@@ -60,7 +60,7 @@ def write_production(
     ``files``: as they were before the commit. Each is recovered from the repository, so that it
     equals the stored version. Raises SourceChanged if one to be replaced was written to meanwhile.
     """
-    fs, root, version = context.store.fs, context.root, done.id.short
+    fs, root, version = store.fs, store.root, done.id.short
     for path, before in files.items():
         entry = done.entries[path]
         if output is None and not entry.tensors:
@@ -75,7 +75,7 @@ def write_production(
         try:
             fs.replace_file(
                 target,
-                partial(fill_file, context.store.recovery, entry),
+                partial(fill_file, store.recovery, entry),
                 mode=None,
                 durable=True,
                 within=None if output else root,

@@ -15,18 +15,19 @@ from mvc.ids import BlobId
 from mvc.lossy.reducer import Array, Reducer
 from mvc.model.manifest import FileEntry
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.recovery.recover import Request
+from mvc.store.store import Store
 
 
-def approximating(context: Context) -> str | None:
+def approximating(config: Config) -> str | None:
     """The setting ``commit.pipeline``, if it is a pipeline that approximates checkpoints."""
-    text = str(context.config.get("commit.pipeline"))
+    text = str(config.get("commit.pipeline"))
     return text if Pipeline.parse(text).forward_only else None
 
 
 def reduced(
-    context: Context,
+    store: Store,
     reducer: Reducer,
     file: StateFile,
     entry: FileEntry | None,
@@ -52,7 +53,7 @@ def reduced(
                 missing.append(Request(tensor.id, tensor.spec, data))
             found[tensor.key] = array_of(tensor.spec, data)
         try:
-            context.store.recovery.fill(missing)
+            store.recovery.fill(missing)
         except DamagedData:
             if not reducer.pipeline.forward_only:
                 raise

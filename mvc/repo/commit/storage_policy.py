@@ -27,8 +27,9 @@ from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.config import Config
-from mvc.repo.context import Context
+from mvc.repo.handle import Recent
 from mvc.store.graph.search import Link, PathStep
+from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
 
@@ -54,28 +55,33 @@ def layout_of(config: Config, bound: float | None = None) -> Layout:
 
 
 def storage_policy(
-    context: Context, request: CommitRequest, parent: Manifest, pipeline: Pipeline
+    store: Store,
+    config: Config,
+    recent: Recent,
+    request: CommitRequest,
+    parent: Manifest,
+    pipeline: Pipeline,
 ) -> Policy:
     """How a commit on ``parent`` is stored. Raises InvalidConfig for a bound that none can keep."""
-    get, bound = context.config.get, request.options.max_recovery
-    layout, reset = layout_of(context.config, bound), request.options.reset_point
+    get, bound = config.get, request.options.max_recovery
+    layout, reset = layout_of(config, bound), request.options.reset_point
     if bound is None:
         bound = get("store.max_recovery")
     run = _run_of_many(parent)
     if bound is not None:
-        after = _After(context, parent, pipeline, layout)
+        after = _After(store, parent, pipeline, layout)
         after.check(float(bound))
         reset = reset or after.seconds(predicted=False) > bound
         run = 0 if reset or after.seconds(predicted=True) > bound else run
     weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
     if not reset and (bound is None or weight is not None):
-        chains = list(_chains(context, request, parent))
+        chains = list(_chains(store, recent, request, parent))
     if bound is None:
-        sequence = context.store.graph.next_sequence
+        sequence = store.graph.next_sequence
         reset = reset or any(layout.ends(chain, sequence) for chain in chains)
     if weight is not None:
-        saving = _seconds(context, pipeline, PIECE) * 1e9 / (PIECE * weight)
-        reset = reset or _is_paid(context, chains, pipeline, layout, weight=float(weight))
+        saving = _seconds(store, pipeline, PIECE) * 1e9 / (PIECE * weight)
+        reset = reset or _is_paid(store, chains, pipeline, layout, weight=float(weight))
     return Policy(
         exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving,
         run=run,
@@ -92,13 +98,13 @@ def _run_of_many(parent: Manifest) -> int:
     return max(_SHORTEST, min(RUN, int(seconds / (_STEP * max(payloads, 1)))))
 
 
-def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
-    rates = context.store.rates
+def _seconds(store: Store, pipeline: Pipeline, nbytes: int) -> float:
+    rates = store.rates
     return rates.decoding([(nbytes, rates.coding(pipeline, nbytes, _FLOATS))])
 
 
 def _is_paid(
-    context: Context,
+    store: Store,
     chains: Iterable[tuple[Link, ...]],
     pipeline: Pipeline,
     layout: Layout,
@@ -110,23 +116,23 @@ def _is_paid(
     Counted is one recovery of every version since the chains began, the next one included. If
     versions go on as they did, the interval that follows is the one of the lowest price.
     """
-    sequence, saved, full = context.store.graph.next_sequence, 0.0, 0
+    sequence, saved, full = store.graph.next_sequence, 0.0, 0
     for chain in chains:
         if chain and chain[-1].depth:
-            seconds = _seconds(context, pipeline, chain[-1].nbytes)
+            seconds = _seconds(store, pipeline, chain[-1].nbytes)
             saved += seconds * layout.saved(chain, sequence)
             full += chain[0].stored
     return full > 0 and saved * 1e9 >= weight * full
 
 
 def _chains(
-    context: Context, request: CommitRequest, parent: Manifest
+    store: Store, recent: Recent, request: CommitRequest, parent: Manifest
 ) -> Iterable[tuple[Link, ...]]:
     """The chains of the paths that the commit changes; those of other paths do not grow.
 
     All that are known in memory; if none is, those of the largest blobs.
     """
-    caches = context.caches.in_use.values()
+    caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
         return known
     paths = {change.path for change in request.changes}
@@ -135,17 +141,15 @@ def _chains(
     found = []
     for id_ in nlargest(_SAMPLED, contents, key=contents.__getitem__):
         with suppress(DamagedData):  # a damaged blob is no base of a new delta
-            found.append(context.store.graph.chain(id_))
+            found.append(store.graph.chain(id_))
     return found
 
 
 class _After:
     """How long a child of ``parent`` takes to recover that differs from it everywhere."""
 
-    def __init__(
-        self, context: Context, parent: Manifest, pipeline: Pipeline, layout: Layout
-    ) -> None:
-        self._rates, self._graph = context.store.rates, context.store.graph
+    def __init__(self, store: Store, parent: Manifest, pipeline: Pipeline, layout: Layout) -> None:
+        self._rates, self._graph = store.rates, store.graph
         self._pipeline = pipeline
         self._layout = layout
         self._files = len(parent.entries)

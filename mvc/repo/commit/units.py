@@ -34,7 +34,8 @@ from mvc.io.process import without_collector
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.context import Context
+from mvc.repo.handle import Recent
+from mvc.store.store import Store
 
 _FORMATS = {"state", "torch", "safetensors"}
 _MANY = 10_000  # contents of files
@@ -48,15 +49,19 @@ class Found(Struct, frozen=True):
     states: Mapping[str, FileState] = field(default_factory=dict)
 
 
-def units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
+def units_of(
+    store: Store, recent: Recent, files: Mapping[str, ParsedFile], parent: Manifest
+) -> Found:
     """The units among the ``files`` of a commit, by path, on top of ``parent``."""
     many = sum(len(file.contents) for file in files.values()) > _MANY
     # Weights may be infinite: a guess from them is worthless then, and no reason for a warning.
     with without_collector() if many else nullcontext(), np.errstate(all="ignore"):
-        return _units_of(context, files, parent)
+        return _units_of(store, recent, files, parent)
 
 
-def _units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
+def _units_of(
+    store: Store, recent: Recent, files: Mapping[str, ParsedFile], parent: Manifest
+) -> Found:
     chosen = {path: file for path, file in files.items() if file.format in _FORMATS}
     if not any(
         file.format != "safetensors" and has_optimizer(file.skeleton()) for file in chosen.values()
@@ -67,33 +72,34 @@ def _units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifes
         return Found()
     entries = {path: parent.by_path[path] for path in new if path in parent.by_path}
     try:
-        old = [_stored(context, entry) for entry in entries.values()]
+        old = [_stored(store, recent, entry) for entry in entries.values()]
     except DamagedData:
         return Found(states=new)
     found: list[Unit] = []
     for step in steps(list(new.values()), old):
-        weights = _weights(context, step, chosen, entries)
+        weights = _weights(store, recent, step, files=chosen, entries=entries)
         found += units(step, weights)
     return Found(tuple(found), new)
 
 
-def _stored(context: Context, entry: FileEntry) -> FileState:
-    known = context.trainings.states.get((entry.path, entry.content_id))
+def _stored(store: Store, recent: Recent, entry: FileEntry) -> FileState:
+    known = recent.trainings.states.get((entry.path, entry.content_id))
     if known is not None:
         return known
-    skeleton, scalars = skeleton_of(context.store.recovery, entry), dict[int, bytes]()
+    skeleton, scalars = skeleton_of(store.recovery, entry), dict[int, bytes]()
     if has_optimizer(skeleton):
         small = scalar_contents(entry)
         first = {entry.contents[i].id: i for i in reversed(small)}
-        read = in_memory(context.store.recovery, entry, first.values())
+        read = in_memory(store.recovery, entry, first.values())
         scalars = {i: bytes(read[first[entry.contents[i].id]]) for i in small}
     state = file_state(entry.path, entry, skeleton, scalars)
-    remember(context.trainings.states, (entry.path, entry.content_id), state)
+    remember(recent.trainings.states, (entry.path, entry.content_id), state)
     return state
 
 
 def _weights(
-    context: Context,
+    store: Store,
+    recent: Recent,
     step: Step,
     files: Mapping[str, ParsedFile],
     entries: Mapping[str, FileEntry],
@@ -101,9 +107,9 @@ def _weights(
     """The weights that a step moved; where that is a guess, the data decide, once a training."""
     if not step.guess.unsure:
         return step.guess.weights
-    known = context.trainings.matched.get(step.key)
+    known = recent.trainings.matched.get(step.key)
     if known is None or not known.keys() >= step.guess.weights.keys():
-        compare = _Comparison(context, files, entries)
+        compare = _Comparison(store, files, entries)
         weights = dict(step.guess.weights)
         for unsure in step.guess.unsure:
             if len(unsure.weights) <= _MOST:
@@ -113,7 +119,7 @@ def _weights(
                 rest = [each for each in unsure.parameters if each not in seen]
                 weights |= seen | dict(zip(rest, free, strict=False))
         known = {each: weight.key for each, weight in weights.items()}
-        remember(context.trainings.matched, step.key, known)
+        remember(recent.trainings.matched, step.key, known)
     return {each: step.newer[key] for each, key in known.items() if key in step.newer}
 
 
@@ -121,9 +127,9 @@ class _Comparison:
     """Samples of a commit's tensors and of those of its parent."""
 
     def __init__(
-        self, context: Context, files: Mapping[str, ParsedFile], entries: Mapping[str, FileEntry]
+        self, store: Store, files: Mapping[str, ParsedFile], entries: Mapping[str, FileEntry]
     ) -> None:
-        self._context = context
+        self._store = store
         self._files = files
         self._entries = entries
 
@@ -172,5 +178,5 @@ class _Comparison:
     def _old(self, place: ContentPlace) -> Numbers | None:
         content = self._entries[place.path].contents[place.content]
         out = memoryview(bytearray(min(PIECE, content.spec.nbytes)))
-        self._context.store.recovery.piece(content.id, 0, out)
+        self._store.recovery.piece(content.id, 0, out)
         return sample(content.spec, out)

@@ -32,13 +32,13 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.names import is_under
 from mvc.repo.content.compare import FileDiff, Pair, TensorDiff, compare_paths
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
+from mvc.store.store import Store
 from mvc.text import html_table, text_table
 from mvc.types import Progress
 
@@ -96,7 +96,7 @@ def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
 
 
 def diff(
-    context: Context,
+    store: Store,
     a: Rev | None = None,
     b: Rev | None = None,
     paths: Sequence[str] = (),
@@ -112,8 +112,8 @@ def diff(
     UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that
     neither side has, WrongUsage for a file with ``paths``.
     """
-    context.fresh()
-    old, new = _sides(context, a, b, paths)
+    store.fresh()
+    old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
         raise WrongUsage("a file is compared by itself: name no further paths")
     for path in paths:
@@ -125,7 +125,7 @@ def diff(
     files = tuple(_with_distances(old, new, pairs, found, unmeasured=unmeasured, progress=progress))
     metrics, params = {}, {}
     if old.commit is not None and new.commit is not None:
-        annotations, sides = Annotations(context.store.snapshot), (old.commit, new.commit)
+        annotations, sides = Annotations(store.snapshot), (old.commit, new.commit)
         (old_metrics, old_params), (new_metrics, new_params) = map(annotations.values, sides)
         metrics = _differing(old_metrics, new_metrics)
         params = _differing(old_params, new_params)
@@ -166,7 +166,7 @@ class DiffSource(Struct, frozen=True):
     a version that has one.
     """
 
-    context: Context
+    store: Store
     label: str
     entries: Mapping[str, FileEntry]
     places: Mapping[str, Path] = field(default_factory=dict)
@@ -180,11 +180,11 @@ class DiffSource(Struct, frozen=True):
         """Reads the contents of a file. Raises SourceChanged if it is another on disk by now."""
         from mvc.adapters.opening import open_file
 
-        store = self.context.store
+        store = self.store
         path = self.places.get(entry.path)
         if path is None:
             if self.commit is not None:
-                check_available(self.context, self.commit.id, [entry])
+                check_available(self.store, self.commit.id, [entry])
 
             def read(i: int, start: int, out: memoryview) -> None:
                 store.recovery.piece(entry.contents[i].id, start, out)
@@ -233,27 +233,27 @@ class DiffSource(Struct, frozen=True):
 
 
 def _sides(
-    context: Context, a: Rev | None, b: Rev | None, paths: Sequence[str]
+    store: Store, a: Rev | None, b: Rev | None, paths: Sequence[str]
 ) -> tuple[DiffSource, DiffSource]:
-    tip = head(context).commit
+    tip = head(store).commit
     if a is not None and b is not None:
-        return _side(context, a, paths), _side(context, b, paths)
-    first = version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
-    now = version(context, tip, "HEAD")
+        return _side(store, a, paths), _side(store, b, paths)
+    first = version(store, tip, "HEAD", paths) if a is None else _side(store, a, paths)
+    now = version(store, tip, "HEAD")
     if first.on_disk:
-        return version(context, tip, "HEAD", paths), first
-    return first, working_folder(context, now.entries, paths)
+        return version(store, tip, "HEAD", paths), first
+    return first, working_folder(store, now.entries, paths)
 
 
-def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:
+def _side(store: Store, rev: Rev, paths: Sequence[str]) -> DiffSource:
     rev = id_or_text(rev)
     text = str(rev)
     try:
-        return version(context, resolve(context, rev), text, paths)
+        return version(store, resolve(store, rev), text, paths)
     except UnknownRevision as error:
         if isinstance(rev, CommitId):
             raise
-        fs = context.store.fs
+        fs = store.fs
         path = fs.cwd() / Path(text)
         identity = fs.stat(path)
         if identity is None or not (identity.is_file or identity.is_dir):
@@ -261,68 +261,66 @@ def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:
                 f"{error.message}, and no file of this name", hint=error.hint
             ) from None
         if identity.is_dir:
-            return folder(context, path, text, paths)
+            return folder(store, path, text, paths)
         try:  # inside the repository it has the name of its tracked path
-            name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
+            name = worktree.tracked_name(store.root, path, fs.cwd(), fs=fs)
         except InvalidName:
             name = path.name
-        entry = worktree.entry_at(context.store.fs, path, name)
-        return DiffSource(context, text, {name: entry}, {name: path}, single=True, on_disk=True)
+        entry = worktree.entry_at(store.fs, path, name)
+        return DiffSource(store, text, {name: entry}, {name: path}, single=True, on_disk=True)
 
 
 def version(
-    context: Context, commit: CommitId | None, label: str, paths: Collection[str] = ()
+    store: Store, commit: CommitId | None, label: str, paths: Collection[str] = ()
 ) -> DiffSource:
     """The files of a commit; no files if ``commit`` is None."""
-    entries = manifests.of_commit(context, commit).entries
+    entries = manifests.of_commit(store, commit).entries
     found = {e.path: e for e in entries if is_under(e.path, paths)}
-    of = None if commit is None else commits.get(context, commit)
-    return DiffSource(context, label, found, commit=of)
+    of = None if commit is None else commits.get(store.snapshot, commit)
+    return DiffSource(store, label, found, commit=of)
 
 
-def folder(context: Context, root: Path, label: str, paths: Collection[str]) -> DiffSource:
+def folder(store: Store, root: Path, label: str, paths: Collection[str]) -> DiffSource:
     """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
-    found = worktree.sound_files_in(context.store.fs, root)
+    found = worktree.sound_files_in(store.fs, root)
     places = {f.name: root / f.name for f in found if is_under(f.name, paths)}
-    entries = {
-        name: worktree.entry_at(context.store.fs, place, name) for name, place in places.items()
-    }
-    return DiffSource(context, label, entries, places, on_disk=True)
+    entries = {name: worktree.entry_at(store.fs, place, name) for name, place in places.items()}
+    return DiffSource(store, label, entries, places, on_disk=True)
 
 
 def working_folder(
-    context: Context, tracked: Mapping[str, FileEntry], paths: Collection[str]
+    store: Store, tracked: Mapping[str, FileEntry], paths: Collection[str]
 ) -> DiffSource:
     """Those of the ``tracked`` paths of HEAD that are files in the working tree now.
 
     A Python state without a file equals HEAD, as it does for commit. So does what was imported and
     never checked out.
     """
-    context.check_worktree()
-    imported = _is_as_imported(context)
+    worktree.check_worktree(store)
+    imported = _is_as_imported(store)
     found: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):
         if not is_under(name, paths):
             continue
-        identity = context.store.fs.stat(context.root / name)
+        identity = store.fs.stat(store.root / name)
         if identity is not None and identity.is_file:
-            found[name] = worktree.entry_of(context, name)
+            found[name] = worktree.entry_of(store, name)
         elif identity is None and (imported or worktree.is_python_state(entry)):
             from_head[name] = entry
     return DiffSource(
-        context,
+        store,
         "HEAD" if from_head and not found else "the working folder",
         found | from_head,
-        {name: context.root / name for name in found},
+        {name: store.root / name for name in found},
         from_head=tuple(from_head),
     )
 
 
-def _is_as_imported(context: Context) -> bool:
+def _is_as_imported(store: Store) -> bool:
     """Whether HEAD and its branch have not moved since an import, which writes no files."""
-    names = [HEAD, f"{BRANCH}{head(context).branch}"]
-    moves = [m for n in names if (m := context.store.snapshot.newest_ref_change(n)) is not None]
+    names = [HEAD, f"{BRANCH}{head(store).branch}"]
+    moves = [m for n in names if (m := store.snapshot.newest_ref_change(n)) is not None]
     return max(moves, key=lambda move: move.sequence).entry.operation == "import"
 
 

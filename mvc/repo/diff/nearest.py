@@ -20,11 +20,11 @@ from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.compare import TensorDiff, bare_name, compare_files
-from mvc.repo.context import Context
 from mvc.repo.diff.diff import DiffSource, comparable, measured, version
 from mvc.repo.lookup import manifests
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
+from mvc.store.store import Store
 
 if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
@@ -53,22 +53,22 @@ class Nearest(Struct, frozen=True):
     complete: bool
 
 
-def nearest(context: Context, path: Path) -> Nearest | None:
+def nearest(store: Store, path: Path) -> Nearest | None:
     """The version with most of the tensors of the file at ``path``; the newest of equal ones.
 
     None for a file without tensors, and if no version that was looked at has a tensor of the same
     name and shape. Raises UnknownPath if there is no such file.
     """
-    snapshot = context.fresh()
-    entry = entry_at(context.store.fs, path, path.name)
+    snapshot = store.fresh()
+    entry = entry_at(store.fs, path, path.name)
     if not entry.tensors:
         return None
-    search = _NearestSearch(context, entry)
+    search = _NearestSearch(store, entry)
     snapshot.retry_on_rewrite(search.run)
     if not search.best:
         return None
-    file = DiffSource(context, path.name, {entry.path: entry}, {entry.path: path}, single=True)
-    values = _Values(context, file)
+    file = DiffSource(store, path.name, {entry.path: entry}, {entry.path: path}, single=True)
+    values = _Values(store, file)
     best, told_apart = values.closest(search.best, time.monotonic() + _MEASURE)
     rows = _differing(best.entry, entry)
     chosen = _smallest(_MEASURED, rows)
@@ -94,8 +94,8 @@ class _Candidate(Struct, frozen=True):
 class _NearestSearch:
     """Looks at versions: first at those that brought a tensor of the file, then from the newest."""
 
-    def __init__(self, context: Context, entry: FileEntry) -> None:
-        self._context = context
+    def __init__(self, store: Store, entry: FileEntry) -> None:
+        self._store = store
         self._ids = {tensor.id for tensor in entry.tensors}
         self._shapes = {bare_name(t.key): t.spec.shape for t in entry.tensors}
         self._wanted = [bytes(t.id)[: keys.ID_BYTES] for t in entry.tensors[:_LOOKED_UP]]
@@ -125,7 +125,7 @@ class _NearestSearch:
         self.best = [candidate for _, candidate in sorted(found, key=lambda each: -each[0])]
 
     def _commits(self) -> Iterator[tuple[int, CommitId]]:
-        snapshot = self._context.store.snapshot
+        snapshot = self._store.snapshot
         found = (snapshot.under(keys.BLOB + each) for each in self._wanted)
         offsets = {keys.offset_of(key) for each in found for key in each}
         for offset in sorted(offsets, reverse=True):
@@ -136,7 +136,7 @@ class _NearestSearch:
     def _score(self, commit: CommitId) -> tuple[tuple[int, int], FileEntry | None]:
         """Of the file in a version that has most: equal tensors, and those of name and shape."""
         try:
-            manifest = manifests.if_kept(self._context, commit)
+            manifest = manifests.if_kept(self._store, commit)
         except DamagedData:
             manifest = None
         best: tuple[tuple[int, int], FileEntry | None] = (0, 1), None
@@ -152,8 +152,8 @@ class _NearestSearch:
 class _Values:
     """The values of a file's tensors, compared with those of versions."""
 
-    def __init__(self, context: Context, file: DiffSource) -> None:
-        self._context = context
+    def __init__(self, store: Store, file: DiffSource) -> None:
+        self._store = store
         self._file = file
         (self.entry,) = file.entries.values()
         # Distances by the name of a tensor, and the content that it was compared with.
@@ -202,7 +202,7 @@ class _Values:
     def measured(self, candidate: _Candidate, rows: Sequence[TensorDiff]) -> list[Distance]:
         """Raises WeightsDropped, DamagedData, SourceChanged."""
         entry, commit = candidate.entry, candidate.commit
-        old = version(self._context, commit, commit.short, [entry.path])
+        old = version(self._store, commit, commit.short, [entry.path])
         return list(measured(old, entry, self._file, self.entry, rows=rows)) if rows else []
 
 

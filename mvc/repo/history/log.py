@@ -20,7 +20,7 @@ from mvc.model.manifest import Manifest
 from mvc.names import is_under, printable
 from mvc.repo.content.compare import FileDiff, compare_paths
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context, noting
+from mvc.repo.damage import noting
 from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
@@ -28,6 +28,7 @@ from mvc.repo.statements.annotations import Annotation, Annotations, merged
 from mvc.repo.statements.live import Deployed, check_target, of_commit, on_target
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.text import html_table, measured, text_table
 from mvc.times import Time, format_time, moment_of
 
@@ -212,7 +213,7 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
 
 
 def log(
-    context: Context,
+    store: Store,
     rev: Rev,
     options: LogOptions,
     *,
@@ -228,30 +229,30 @@ def log(
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
     wanted = Condition(options.where) if options.where is not None else None
     pattern = _pattern(options.grep) if options.grep is not None else None
-    snapshot, hidden = context.fresh(), None
+    snapshot, hidden = store.fresh(), None
     since, until = (
-        None if each is None else moment_of(each, now_ns=context.store.clock.now_ns())
+        None if each is None else moment_of(each, now_ns=store.clock.now_ns())
         for each in (options.since, options.until)
     )
     every, target, paths, sort = options.every, options.target, options.paths, options.sort
-    names = names_by_commit(context)
+    names = names_by_commit(store)
     if every:
         if rev != "HEAD":
             raise WrongUsage("name a revision or take all, not both")
         starts = list(names)
     else:
-        starts, hidden = _range(context, rev)
+        starts, hidden = _range(store, rev)
     if target is None:
         found = commits.ancestry(
             snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
         )
     else:
-        check_target(context, target)
+        check_target(store, target)
         found = _by_deployment(snapshot, starts, target, since, until=until, incomplete=incomplete)
         if hidden is not None:
             found = (commit for commit in found if commit.id not in hidden)
     if paths:
-        found = (commit for commit in found if _changes(context, commit, paths))
+        found = (commit for commit in found if _changes(store, commit, paths))
     annotations = Annotations(snapshot, incomplete)
     if wanted is not None:
         found = _matching(found, wanted, annotations)
@@ -265,15 +266,13 @@ def log(
             commit,
             tuple(names.get(commit.id, ())),
             of_commit(snapshot, commit.id, incomplete),
-            reset_point=is_reset_point(context, commit.id) if options.reset_points else None,
-            forgotten_ns=availability.forgotten_ns(context, commit.id),
-            absent=availability.is_absent(context, commit.id),
+            reset_point=is_reset_point(store, commit.id) if options.reset_points else None,
+            forgotten_ns=availability.forgotten_ns(store, commit.id),
+            absent=availability.is_absent(store, commit.id),
             sent_by=commits.placed(snapshot, commit.id)[0].entry.sender,
-            relations=_relations_if_known(context, commit, incomplete)
-            if options.relations
-            else None,
-            changes=_changes_if_known(context, commit, incomplete) if options.changes else None,
-            dropped=availability.dropped(context, commit.id) if commit.needs else None,
+            relations=_relations_if_known(store, commit, incomplete) if options.relations else None,
+            changes=_changes_if_known(store, commit, incomplete) if options.changes else None,
+            dropped=availability.dropped(store, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
             annotations=annotations.of(commit.id),
         )
@@ -282,25 +281,25 @@ def log(
 
 
 def _relations_if_known(
-    context: Context, commit: Commit, incomplete: list[DamagedData] | None
+    store: Store, commit: Commit, incomplete: list[DamagedData] | None
 ) -> tuple[Relation, ...] | None:
     new = None
     with noting(incomplete):
-        new = manifests.if_kept(context, commit.id)
+        new = manifests.if_kept(store, commit.id)
         if new is not None:
-            old = _kept_before(context, commit)
+            old = _kept_before(store, commit)
             bases = [] if old is None else models(old.entries)
             return tuple(relation(entry, bases) for entry in models(new.entries))
     return None
 
 
 def _changes_if_known(
-    context: Context, commit: Commit, incomplete: list[DamagedData] | None
+    store: Store, commit: Commit, incomplete: list[DamagedData] | None
 ) -> dict[str, FileDiff] | None:
     with noting(incomplete):
-        new, old = manifests.if_kept(context, commit.id), manifests.EMPTY
+        new, old = manifests.if_kept(store, commit.id), manifests.EMPTY
         if new is not None and commit.parents:
-            found = manifests.if_kept(context, commit.parents[0])
+            found = manifests.if_kept(store, commit.parents[0])
             new, old = (None, old) if found is None else (new, found)
         if new is not None:
             before, after = old.by_path, new.by_path
@@ -309,43 +308,43 @@ def _changes_if_known(
     return None
 
 
-def _kept_before(context: Context, commit: Commit) -> Manifest | None:
+def _kept_before(store: Store, commit: Commit) -> Manifest | None:
     """The manifest of the first parent, or of the nearest ancestor that was not forgotten."""
     while commit.parents:
-        found = manifests.if_kept(context, commit.parents[0])
+        found = manifests.if_kept(store, commit.parents[0])
         if found is not None:
             return found
-        commit = commits.get(context, commit.parents[0])
+        commit = commits.get(store.snapshot, commit.parents[0])
     return None
 
 
-def in_range(context: Context, rev: Rev) -> Iterator[Commit]:
+def in_range(store: Store, rev: Rev) -> Iterator[Commit]:
     """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors."""
-    starts, hidden = _range(context, rev)
-    return commits.ancestry(context.store.snapshot, starts, hidden=hidden)
+    starts, hidden = _range(store, rev)
+    return commits.ancestry(store.snapshot, starts, hidden=hidden)
 
 
-def _range(context: Context, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
+def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
     """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
     rev = id_or_text(rev)
     if not isinstance(rev, str) or ".." not in rev:
-        return [resolve(context, rev)], None
+        return [resolve(store, rev)], None
     old, _, new = rev.partition("..")
     if new.startswith("."):
         raise WrongUsage("A...B is not understood", hint="write A..B: B without what A has")
-    hidden = commits.Ancestors(context.store.snapshot, [resolve(context, old or "HEAD")])
-    return [resolve(context, new or "HEAD")], hidden
+    hidden = commits.Ancestors(store.snapshot, [resolve(store, old or "HEAD")])
+    return [resolve(store, new or "HEAD")], hidden
 
 
-def _changes(context: Context, commit: Commit, paths: Sequence[str]) -> bool:
+def _changes(store: Store, commit: Commit, paths: Sequence[str]) -> bool:
     """Whether a version has other content at one of ``paths``, or below it, than its first parent.
 
     False for a forgotten version; a forgotten parent counts as empty.
     """
-    new = manifests.if_kept(context, commit.id)
+    new = manifests.if_kept(store, commit.id)
     if new is None:
         return False
-    old = manifests.if_kept(context, commit.parents[0]) if commit.parents else None
+    old = manifests.if_kept(store, commit.parents[0]) if commit.parents else None
 
     def under(manifest: Manifest | None) -> dict[str, bytes]:
         entries = () if manifest is None else manifest.entries
@@ -420,26 +419,26 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
     return any(map(pattern.search, texts))
 
 
-def is_reset_point(context: Context, commit: CommitId) -> bool:
+def is_reset_point(store: Store, commit: CommitId) -> bool:
     """Whether every blob of a version is stored in full; False for a forgotten version."""
-    if availability.forgotten_ns(context, commit) is not None:
+    if availability.forgotten_ns(store, commit) is not None:
         return False
-    graph = context.store.graph
+    graph = store.graph
     return all(
         any(not step.member.base for step in graph.codings(content.id))
-        for entry in manifests.of_commit(context, commit).entries
+        for entry in manifests.of_commit(store, commit).entries
         for content in entry.contents
     )
 
 
-def predicted_tensors(context: Context, commit: CommitId) -> dict[str, tuple[str, ...]]:
+def predicted_tensors(store: Store, commit: CommitId) -> dict[str, tuple[str, ...]]:
     """By path the keys of the tensors that are stored as an optimizer's step from another version.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
-    graph = context.store.graph
+    graph = store.graph
     found = {}
-    for entry in manifests.of_commit(context, commit).entries:
+    for entry in manifests.of_commit(store, commit).entries:
         predicted = {
             i
             for i, content in enumerate(entry.contents)
@@ -474,16 +473,16 @@ def _by_deployment(
                 return  # what was live at ``since`` already
 
 
-def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
+def names_by_commit(store: Store) -> dict[CommitId, list[str]]:
     """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by the commit that they name."""
     names: dict[CommitId, list[str]] = {}
-    if (tip := refs.head_if_known(context).commit) is not None:
+    if (tip := refs.head_if_known(store).commit) is not None:
         names[tip] = [refs.HEAD]
-    for ref in refs.branches(context):
+    for ref in refs.branches(store):
         names.setdefault(ref.commit, []).append(ref.name)
-    for ref in refs.tags(context):
+    for ref in refs.tags(store):
         names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
-    for ref in refs.remote_refs(context):
+    for ref in refs.remote_refs(store):
         names.setdefault(ref.commit, []).append(ref.name)
     return names
 
@@ -499,10 +498,10 @@ class Orphans(Struct, frozen=True):
     deployed: int
 
 
-def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
+def orphans(store: Store, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
-    snapshot = context.fresh()
-    every = (*refs.branches(context), *refs.tags(context), *refs.remote_refs(context))
+    snapshot = store.fresh()
+    every = (*refs.branches(store), *refs.tags(store), *refs.remote_refs(store))
     names = {ref.commit for ref in every}
     reached = commits.Ancestors(snapshot, names if to is None else names | {to})
     found: dict[CommitId, int] = {}  # where each was published

@@ -19,12 +19,13 @@ from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import ReplayProof, Tombstone
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import BRANCH, HEAD
 from mvc.store.journal.entries import StateMark
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import format_time
 
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
@@ -82,19 +83,19 @@ Availability: TypeAlias = Stored | Dropped | Gone
 """Where the state of a version is."""
 
 
-def resolve(context: Context, id_: CommitId) -> Availability:
+def resolve(store: Store, id_: CommitId) -> Availability:
     """Where the state of a version is."""
-    return forgotten(context, id_) or dropped(context, id_) or Stored()
+    return forgotten(store, id_) or dropped(store, id_) or Stored()
 
 
-def forgotten(context: Context, id_: CommitId) -> Gone | None:
+def forgotten(store: Store, id_: CommitId) -> Gone | None:
     """Why the state of a version is not here; None if it is.
 
     A state with a tombstone is here while something stands on it (``in_use``).
     """
-    found = gone(context.store.snapshot, id_)
-    if found is not None and found.named and in_use(context, id_):
-        return _by_marks(context.store.snapshot, id_)
+    found = gone(store.snapshot, id_)
+    if found is not None and found.named and in_use(store, id_):
+        return _by_marks(store.snapshot, id_)
     return found
 
 
@@ -115,33 +116,33 @@ def _by_marks(snapshot: Snapshot, id_: CommitId) -> Gone | None:
     return found
 
 
-def in_use(context: Context, id_: CommitId) -> bool:
+def in_use(store: Store, id_: CommitId) -> bool:
     """Whether HEAD, with working files, or dropped weights stand on a version with a tombstone."""
-    return id_ in _stood_on(context) or id_ in needed_by(context, {id_})
+    return id_ in _stood_on(store) or id_ in needed_by(store, {id_})
 
 
-def all_in_use(context: Context) -> Set[CommitId]:
+def all_in_use(store: Store) -> Set[CommitId]:
     """All versions with a tombstone of which ``in_use`` is true."""
-    entries = [recorded.entry for recorded in context.store.snapshot.stating(Tombstone)]
+    entries = [recorded.entry for recorded in store.snapshot.stating(Tombstone)]
     stones = {CommitId(each.subject) for entry in entries for each in entry.of(Tombstone)}
-    return stones & _stood_on(context) | needed_by(context, stones).keys() if stones else set()
+    return stones & _stood_on(store) | needed_by(store, stones).keys() if stones else set()
 
 
-def _stood_on(context: Context) -> set[CommitId]:
+def _stood_on(store: Store) -> set[CommitId]:
     found: set[CommitId] = set()
     with suppress(DamagedData):  # the entry that moved HEAD is lost
-        at = None if context.bare else context.store.ref(HEAD)
-        at = context.store.ref(BRANCH + at) if isinstance(at, str) else at
+        at = None if store.bare else store.ref(HEAD)
+        at = store.ref(BRANCH + at) if isinstance(at, str) else at
         found.update({at} if isinstance(at, CommitId) else ())
     return found
 
 
-def needed_by(context: Context, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
+def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, CommitId]:
     """Versions among ``going`` that the recipe of another one needs, which gave up its weights.
 
     With that one. Versions that go need none, unless they are needed themselves.
     """
-    snapshot = context.store.snapshot
+    snapshot = store.snapshot
     marks = (mark for _, mark in snapshot.state_marks(weights=True))
     needs = {
         id_: found[1].needs
@@ -149,7 +150,7 @@ def needed_by(context: Context, going: Collection[CommitId]) -> dict[CommitId, C
         if (found := commits.find(snapshot, id_)) is not None and _by_marks(snapshot, id_) is None
     }
     leaves = {id_ for id_ in needs if id_ in going or snapshot.is_subject(Tombstone, id_)}
-    leaves -= _stood_on(context)
+    leaves -= _stood_on(store)
     stay: dict[CommitId, CommitId] = {}
     while needs:
         used = {id_: needs.pop(id_) for id_ in list(needs) if id_ not in leaves or id_ in stay}
@@ -159,21 +160,21 @@ def needed_by(context: Context, going: Collection[CommitId]) -> dict[CommitId, C
     return {each: id_ for each, id_ in stay.items() if each in going}
 
 
-def forgotten_ns(context: Context, id_: CommitId) -> int | None:
+def forgotten_ns(store: Store, id_: CommitId) -> int | None:
     """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
-    found = forgotten(context, id_)
+    found = forgotten(store, id_)
     return None if found is None else found.time_ns
 
 
-def is_absent(context: Context, id_: CommitId) -> bool:
+def is_absent(store: Store, id_: CommitId) -> bool:
     """Whether the state of a version never came here: it was fetched without, not forgotten."""
-    found = forgotten(context, id_)
+    found = forgotten(store, id_)
     return found is not None and found.why == "absent"
 
 
-def check_kept(context: Context, id_: CommitId) -> None:
+def check_kept(store: Store, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten, or never came here."""
-    found = forgotten(context, id_)
+    found = forgotten(store, id_)
     if found is None:
         return
     date, absent = format_time(found.time_ns, precise=False), found.why == "absent"
@@ -207,28 +208,28 @@ def given_up(
     return {manifest: each for manifest, each in found.items() if manifest not in whole}
 
 
-def all_dropped(context: Context) -> dict[CommitId, Dropped]:
+def all_dropped(store: Store) -> dict[CommitId, Dropped]:
     """Every version without its weights. Marks may be left of versions that were collected."""
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     ids = dropped_paths(mark for _, mark in snapshot.state_marks(weights=True))
-    found = [dropped(context, id_) for id_ in ids if commits.find(snapshot, id_)]
+    found = [dropped(store, id_) for id_ in ids if commits.find(snapshot, id_)]
     return {each.commit: each for each in found if each is not None}
 
 
-def dropped(context: Context, commit: CommitId, path: str | None = None) -> Dropped | None:
+def dropped(store: Store, commit: CommitId, path: str | None = None) -> Dropped | None:
     """What is known of a version that gave up its weights, those at ``path`` if one is named.
 
     None if it has them.
     """
-    marks = context.store.snapshot.state_marks(commit, weights=True)
+    marks = store.snapshot.state_marks(commit, weights=True)
     at = dropped_paths(mark for _, mark in marks).get(commit)
     if at is None or path not in (None, at):
         return None
     recorded = next(r for r, m in reversed(marks) if m.what == "dropped")
-    known = commits.find(context.store.snapshot, commit)
+    known = commits.find(store.snapshot, commit)
     needs = () if known is None else known[1].needs  # a proof from elsewhere may name any version
-    proven = proof(context, commit, at)
-    last = proven or next((each for _, each in reversed(_proofs(context, commit, at))), None)
+    proven = proof(store.snapshot, commit, at)
+    last = proven or next((each for _, each in reversed(_proofs(store.snapshot, commit, at))), None)
     return Dropped(
         commit,
         at,
@@ -237,30 +238,30 @@ def dropped(context: Context, commit: CommitId, path: str | None = None) -> Drop
         time_ns=recorded.entry.time_ns,
         proven_ns=None if proven is None else proven.recorded_ns,
         where="" if proven is None else proven.environment,
-        stored=_is_there(context, commit, at),
+        stored=_is_there(store, commit, at),
     )
 
 
-def proof(context: Context, commit: CommitId, path: str) -> ReplayProof | None:
+def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None:
     """The last proof by a replay here that the recipe of a version makes the file ``path``."""
-    here = [p for recorded, p in _proofs(context, commit, path) if not recorded.entry.is_received]
+    here = [p for recorded, p in _proofs(snapshot, commit, path) if not recorded.entry.is_received]
     return here[-1] if here else None
 
 
-def proven_here(context: Context) -> dict[CommitId, ReplayProof]:
+def proven_here(store: Store) -> dict[CommitId, ReplayProof]:
     """By version the last proof by a replay here."""
-    entries = [recorded.entry for recorded in context.fresh().stating(ReplayProof)]
+    entries = [recorded.entry for recorded in store.fresh().stating(ReplayProof)]
     here = (each for e in entries if not e.is_received for each in e.of(ReplayProof))
     return {CommitId(each.subject): each for each in here}
 
 
 def new_proof(
-    context: Context, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
+    config: Config, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
 ) -> ReplayProof:
     """What is to be recorded of a replay that made the file ``path`` of a version."""
     return ReplayProof(
         subject=commit,
-        author=context.author,
+        author=config.author,
         path=path,
         base=base,
         milliseconds=round(seconds * 1000),
@@ -268,16 +269,16 @@ def new_proof(
     )
 
 
-def _proofs(context: Context, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:
-    every = context.store.snapshot.about(ReplayProof, commit)
+def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:
+    every = snapshot.about(ReplayProof, commit)
     return [(recorded, each) for recorded, each in every if each.path == path]
 
 
-def is_stored(context: Context, entry: FileEntry) -> bool:
+def is_stored(store: Store, entry: FileEntry) -> bool:
     """Whether deltas and full records lead to every content of a file."""
     from mvc.store.graph.plan import plan  # light commands need none
 
-    graph = context.store.graph
+    graph = store.graph
     try:
         for content in entry.contents:
             for start in range(0, max(content.spec.nbytes, 1), PIECE):
@@ -287,32 +288,32 @@ def is_stored(context: Context, entry: FileEntry) -> bool:
     return True
 
 
-def _is_there(context: Context, commit: CommitId, path: str) -> bool:
-    if forgotten_ns(context, commit) is not None:
+def _is_there(store: Store, commit: CommitId, path: str) -> bool:
+    if forgotten_ns(store, commit) is not None:
         return False
     try:
         manifest = Manifest.decode(
-            context.store.recovery.manifest(commits.get(context, commit).manifest)
+            store.recovery.manifest(commits.get(store.snapshot, commit).manifest)
         )
-        return is_stored(context, manifest.by_path[path])
+        return is_stored(store, manifest.by_path[path])
     except (DamagedData, KeyError):
         return False
 
 
 def check_available(
-    context: Context, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
+    store: Store, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
     """Raises WeightsDropped if one of a version's files was given up and nothing leads to it.
 
     ``stored``: also if it was made again only for now, and is not stored (``Store.made``).
     """
-    gone = dropped(context, commit)
+    gone = dropped(store, commit)
     if gone is None:
         return
     for entry in entries:
-        if entry.path != gone.path or is_stored(context, entry):
+        if entry.path != gone.path or is_stored(store, entry):
             continue
-        if not stored and all(content.id in context.store.made for content in entry.contents):
+        if not stored and all(content.id in store.made for content in entry.contents):
             continue
         raise dropped_error(commit, gone)
 

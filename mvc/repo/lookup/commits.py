@@ -9,7 +9,7 @@ from mvc.errors import DamagedData, UnknownMetric, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.names import printable
-from mvc.repo.context import Context, noting
+from mvc.repo.damage import noting
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.times import within
@@ -17,9 +17,9 @@ from mvc.times import within
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
 
-def get(context: Context, id_: CommitId) -> Commit:
+def get(snapshot: Snapshot, id_: CommitId) -> Commit:
     """The commit with this id. Raises UnknownRevision, DamagedData."""
-    return placed(context.store.snapshot, id_)[1]
+    return placed(snapshot, id_)[1]
 
 
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:

@@ -9,9 +9,9 @@ from threading import Lock
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context
 from mvc.repo.lookup.availability import check_kept, forgotten_ns
 from mvc.repo.lookup.commits import get as get_commit
+from mvc.store.store import Store
 
 EMPTY = Manifest(())
 _KEPT = 16
@@ -19,7 +19,7 @@ _kept: OrderedDict[ManifestId, Manifest] = OrderedDict()
 _lock = Lock()
 
 
-def load(context: Context, id_: ManifestId) -> Manifest:
+def load(store: Store, id_: ManifestId) -> Manifest:
     """The manifest with this id; all repositories of the process share the cache.
 
     Raises DamagedData.
@@ -28,7 +28,7 @@ def load(context: Context, id_: ManifestId) -> Manifest:
         if (found := _kept.get(id_)) is not None:
             _kept.move_to_end(id_)
             return found
-    found = Manifest.decode(context.store.recovery.manifest(id_))
+    found = Manifest.decode(store.recovery.manifest(id_))
     remember(id_, found)
     return found
 
@@ -47,21 +47,21 @@ def clear_caches() -> None:
         _kept.clear()
 
 
-def of_commit(context: Context, id_: CommitId | None) -> Manifest:
+def of_commit(store: Store, id_: CommitId | None) -> Manifest:
     """The manifest of a version; an empty one if ``id_`` is None.
 
     Raises UnknownRevision, StateForgotten, DamagedData.
     """
     if id_ is None:
         return EMPTY
-    commit = get_commit(context, id_)
-    check_kept(context, id_)
-    return load(context, commit.manifest)
+    commit = get_commit(store.snapshot, id_)
+    check_kept(store, id_)
+    return load(store, commit.manifest)
 
 
-def if_kept(context: Context, id_: CommitId) -> Manifest | None:
+def if_kept(store: Store, id_: CommitId) -> Manifest | None:
     """As ``of_commit``, but returns None if the state was forgotten."""
-    return None if forgotten_ns(context, id_) is not None else of_commit(context, id_)
+    return None if forgotten_ns(store, id_) is not None else of_commit(store, id_)
 
 
 def objects(manifest: Manifest, without: Collection[str] = ()) -> dict[bytes, TensorSpec]:

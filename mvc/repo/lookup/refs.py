@@ -14,10 +14,10 @@ from msgspec import Struct
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import REMOTE, printable
-from mvc.repo.context import Context
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 RefKind: TypeAlias = Literal["branch", "tag", "remote"]
 
@@ -49,75 +49,75 @@ def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
     }
 
 
-def head(context: Context) -> Head:
+def head(store: Store) -> Head:
     """The current branch and its tip, or the commit of a detached HEAD."""
-    context.fresh()
-    at = context.store.ref(HEAD)
+    store.fresh()
+    at = store.ref(HEAD)
     if not isinstance(at, str):
         return Head(None, at)
-    tip = context.store.ref(BRANCH + at)
+    tip = store.ref(BRANCH + at)
     return Head(at, tip if isinstance(tip, CommitId) else None)
 
 
-def head_if_known(context: Context) -> Head:
+def head_if_known(store: Store) -> Head:
     """As ``head``, but both fields are None if the entry that moved HEAD is lost."""
     try:
-        return head(context)
+        return head(store)
     except DamagedData:
         return Head(None, None)
 
 
-def tip(context: Context, branch: str | None, *, new: bool = False) -> Head:
+def tip(store: Store, branch: str | None, *, new: bool = False) -> Head:
     """``branch`` and its newest commit, wherever HEAD is; None means HEAD.
 
     Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``.
     """
     if branch is None:
-        return head(context)
-    context.fresh()
-    found = context.store.ref(BRANCH + branch)
+        return head(store)
+    store.fresh()
+    found = store.ref(BRANCH + branch)
     if isinstance(found, CommitId):
         return Head(branch, found)
-    if not new and branch != context.store.ref(HEAD):
+    if not new and branch != store.ref(HEAD):
         raise UnknownRevision(
             f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
         )
     return Head(branch, None)
 
 
-def tagged(context: Context, name: str) -> CommitId | None:
+def tagged(store: Store, name: str) -> CommitId | None:
     """The version of a tag; None if there is none. Raises RefConflict for a branch's name."""
-    context.fresh()
-    if context.store.ref(BRANCH + name) is not None:
+    store.fresh()
+    if store.ref(BRANCH + name) is not None:
         raise RefConflict(f"there is a branch {name} already", hint="choose another name")
-    found = context.store.ref(TAG + name)
+    found = store.ref(TAG + name)
     return found if isinstance(found, CommitId) else None
 
 
-def branches(context: Context) -> list[Ref]:
+def branches(store: Store) -> list[Ref]:
     """Every branch that has a commit, by name; those whose entries are lost are left out."""
-    return _under(context.fresh(), BRANCH)
+    return _under(store.fresh(), BRANCH)
 
 
-def tags(context: Context) -> list[Ref]:
+def tags(store: Store) -> list[Ref]:
     """Every tag, by name; those whose entries are lost are left out."""
-    return _under(context.fresh(), TAG)
+    return _under(store.fresh(), TAG)
 
 
-def remote_refs(context: Context, remote: str = "") -> list[Ref]:
+def remote_refs(store: Store, remote: str = "") -> list[Ref]:
     """Where the branches and tags of a remote, or of every remote, were at the last fetch or push.
 
     By name, which is ``REMOTE/NAME``; those whose entries are lost are left out.
     """
-    found = _under(context.fresh(), REMOTE)
+    found = _under(store.fresh(), REMOTE)
     return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
 
 
-def of_kind(context: Context, kind: RefKind, remote: str = "") -> list[Ref]:
+def of_kind(store: Store, kind: RefKind, remote: str = "") -> list[Ref]:
     """All refs of a kind, by name; ``remote``: of this one."""
     if kind == "remote":
-        return remote_refs(context, remote)
-    return branches(context) if kind == "branch" else tags(context)
+        return remote_refs(store, remote)
+    return branches(store) if kind == "branch" else tags(store)
 
 
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import REMOTE, printable
-from mvc.repo.context import Context
 from mvc.repo.lookup import commits, refs
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ _FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11
 _SHOWN = 10
 
 
-def resolve(context: Context, rev: Rev) -> CommitId:
+def resolve(store: Store, rev: Rev) -> CommitId:
     """The commit that ``rev`` names.
 
     Raises UnknownRevision, AmbiguousRevision, InvalidTime, and WrongUsage for other types.
     """
-    return resolve_ref(context, rev)[0]
+    return resolve_ref(store, rev)[0]
 
 
 def id_or_text(rev: Rev) -> str | CommitId:
@@ -68,30 +69,30 @@ def id_or_text(rev: Rev) -> str | CommitId:
     )
 
 
-def resolve_ref(context: Context, rev: Rev) -> tuple[CommitId, str | None]:
+def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     """The commit, and the branch if ``rev`` is a branch's name, or HEAD on a branch."""
-    context.fresh()
+    store.fresh()
     rev = id_or_text(rev)
     if isinstance(rev, CommitId):
-        return commits.get(context, rev).id, None
+        return commits.get(store.snapshot, rev).id, None
     match = _REVISION.fullmatch(rev.strip())
     if match is None:
         raise UnknownRevision(f"this is not a revision: {printable(rev[:100])!r}", hint=_FORMS)
     base, moment, steps = match.groups()
     if moment is not None:
-        id_, branch = _at(context, base, moment), None
+        id_, branch = _at(store, base, moment), None
     else:
-        id_, branch = _named(context, base)
+        id_, branch = _named(store, base)
     for kind, count in _STEP.findall(steps):
         branch = None
         step = _back if kind == "~" else _up
-        id_ = step(context, id_, int(count or 1), printable(rev))
+        id_ = step(store.snapshot, id_, int(count or 1), printable(rev))
     return id_, branch
 
 
-def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
+def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
     if name == refs.HEAD:
-        at = refs.head(context)
+        at = refs.head(store)
         if at.commit is None:
             raise UnknownRevision(
                 f"HEAD has no version yet: nothing was committed on {at.branch}",
@@ -99,12 +100,12 @@ def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
             )
         return at.commit, at.branch
     for full in _candidates(name):
-        value = context.store.ref(full)
+        value = store.ref(full)
         if isinstance(value, CommitId):
             return value, full.removeprefix(refs.BRANCH) if full.startswith(refs.BRANCH) else None
     if _DIGITS.fullmatch(name):
-        return _by_digits(context, name), None
-    raise _unknown(context, name)
+        return _by_digits(store, name), None
+    raise _unknown(store, name)
 
 
 def _candidates(name: str) -> list[str]:
@@ -114,12 +115,12 @@ def _candidates(name: str) -> list[str]:
     return [refs.BRANCH + name, refs.TAG + name, *remote, *full]
 
 
-def _by_digits(context: Context, digits: str) -> CommitId:
-    found = commits.starting_with(context.store.snapshot, digits)
+def _by_digits(store: Store, digits: str) -> CommitId:
+    found = commits.starting_with(store.snapshot, digits)
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise _unknown(context, digits)
+        raise _unknown(store, digits)
     shown = [
         f"{c.id.short} {format_time(c.time_ns, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
@@ -132,15 +133,15 @@ def _by_digits(context: Context, digits: str) -> CommitId:
     )
 
 
-def _unknown(context: Context, name: str) -> UnknownRevision:
-    context.store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
-    if name in context.store.snapshot.targets():
+def _unknown(store: Store, name: str) -> UnknownRevision:
+    store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
+    if name in store.snapshot.targets():
         return UnknownRevision(
             f"there is no version, branch or tag {printable(name)}, but a target",
             hint=f"'mvc live {printable(name)}' says what is live there; as a version it is "
             f"--target {printable(name)}, or in Python repo.live({name!r})",
         )
-    named = [*refs.branches(context), *refs.tags(context), *refs.remote_refs(context)]
+    named = [*refs.branches(store), *refs.tags(store), *refs.remote_refs(store)]
     from difflib import get_close_matches
 
     close = get_close_matches(name, [refs.HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
@@ -158,14 +159,14 @@ def _hint(name: str, close: Sequence[str]) -> str:
     return "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
 
 
-def _at(context: Context, name: str, moment: str) -> CommitId:
+def _at(store: Store, name: str, moment: str) -> CommitId:
     """The commit a ref pointed to at a moment; for HEAD on a branch, that branch's commit then."""
-    snapshot = context.store.snapshot
-    time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
+    snapshot = store.snapshot
+    time_ns = parse_time(moment, now_ns=store.clock.now_ns())
     logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
-        raise _unknown(context, name)
+        raise _unknown(store, name)
     value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, str):
         full = refs.BRANCH + value
@@ -179,10 +180,10 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     )
 
 
-def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
+def _back(snapshot: Snapshot, id_: CommitId, count: int, text: str) -> CommitId:
     """The commit ``count`` first parents before; ``text`` is the revision, for errors."""
     for done in range(count):
-        parents = commits.get(context, id_).parents
+        parents = commits.get(snapshot, id_).parents
         if not parents:
             raise UnknownRevision(
                 f"{text}: {id_.short} is the first version of its history",
@@ -192,11 +193,11 @@ def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
     return id_
 
 
-def _up(context: Context, id_: CommitId, number: int, text: str) -> CommitId:
+def _up(snapshot: Snapshot, id_: CommitId, number: int, text: str) -> CommitId:
     """The parent of this number; 0 is the commit itself."""
     if number == 0:
         return id_
-    parents = commits.get(context, id_).parents
+    parents = commits.get(snapshot, id_).parents
     if number > len(parents):
         count = {0: "no parent", 1: "one parent"}.get(len(parents), f"{len(parents)} parents")
         raise UnknownRevision(f"{text}: {id_.short} has {count}")

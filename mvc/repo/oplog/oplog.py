@@ -14,11 +14,11 @@ from msgspec import Struct
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import REMOTE
-from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 
 class Operation(Struct, frozen=True):
@@ -52,14 +52,14 @@ class Operation(Struct, frozen=True):
         return self.entry.why
 
 
-def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
+def oplog(store: Store, limit: int | None = None) -> Iterator[Operation]:
     """Operations, newest first, ``limit`` at most; the iterator reads only what is taken.
 
     Raises WrongUsage at once for a limit below 0.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} operations makes no sense")
-    snapshot = context.fresh()
+    snapshot = store.fresh()
     return islice((_operation(snapshot, recorded) for recorded in snapshot.newest_first()), limit)
 
 

@@ -18,7 +18,7 @@ from mvc.errors import RefConflict
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import AnnotationStatement, Retraction, Statement
 from mvc.names import REMOTE, printable
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
@@ -27,6 +27,7 @@ from mvc.repo.statements.live import Deployed, deployment_with, live_at, live_no
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import format_time
 
 _NOT_UNDONE = {
@@ -61,13 +62,13 @@ class Undoing(Struct, frozen=True):
     number: int | None = None
 
 
-def plan(context: Context, number: int | None = None, *, reason: str = "") -> Undoing:
+def plan(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
     """What ``undo`` would do. Raises the errors of ``undo``."""
-    snapshot = context.fresh()
-    return snapshot.retry_on_rewrite(lambda: _plan(context, number, reason))
+    snapshot = store.fresh()
+    return snapshot.retry_on_rewrite(lambda: _plan(store, config, number, reason))
 
 
-def undo(context: Context, number: int | None = None, *, reason: str = "") -> Undoing:
+def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
     """Undoes an operation; durable on return. Working files do not change.
 
     Without a number, the operation is the newest that is no undo and is not undone; those that only
@@ -79,27 +80,27 @@ def undo(context: Context, number: int | None = None, *, reason: str = "") -> Un
     planned: list[Undoing] = []
 
     def make() -> Entry:
-        found = _plan(context, number, reason)
+        found = _plan(store, config, number, reason)
         planned[:] = [found]
         return found.entry
 
-    recorded = context.store.publish(make)
+    recorded = store.publish(make)
     return replace(planned[0], number=recorded.sequence)
 
 
-def _plan(context: Context, number: int | None, reason: str) -> Undoing:
-    snapshot = context.store.snapshot
-    operation, revert = _chosen(context, number)
+def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undoing:
+    snapshot = store.snapshot
+    operation, revert = _chosen(store, number)
     revert.check()
     entry = Entry(
         "undo",
-        context.store.clock.now_ns(),
+        store.clock.now_ns(),
         operation.entry.operation,
         refs=revert.refs,
         undoes=operation.number,
-        author=context.author,
+        author=config.author,
         reason=reason,
-        statements=revert.statements(context.author, reason),
+        statements=revert.statements(config.author, reason),
     )
     standing = (
         deployed
@@ -107,44 +108,44 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
         for deployed in of_commit(snapshot, CommitId(made.subject))
         if deployed.id == made.id and not deployed.retracted
     )
-    live = _live_imports(context, revert.refs) if operation.entry.operation == "import" else ()
+    live = _live_imports(store, revert.refs) if operation.entry.operation == "import" else ()
     stay = (*standing, *live)
     ways = (
         ways_back(snapshot, each.target, each.commit, at=each.time_ns, replaces=each.replaces)
         for each in stay
     )
-    before, after = head(context), revert.head()
+    before, after = head(store), revert.head()
     return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, ways),))
 
 
-def _live_imports(context: Context, refs: Sequence[RefChange]) -> Iterator[Deployed]:
+def _live_imports(store: Store, refs: Sequence[RefChange]) -> Iterator[Deployed]:
     """What is live of the versions that an import made, which no branch will lead to any more."""
-    snapshot = context.store.snapshot
+    snapshot = store.snapshot
     old, new = (
         commits.Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
         for side in ([change.old for change in refs], [change.new for change in refs])
     )
-    for commit, names in live_now(context).items():
+    for commit, names in live_now(store).items():
         if commit in old and commit not in new:
-            yield from (live_at(context, None, target) for target in names)
+            yield from (live_at(store, None, target) for target in names)
 
 
-def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
-    snapshot = context.store.snapshot
+def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
+    snapshot = store.snapshot
     if number is None:
         final: Recorded | None = None  # the newest that cannot be undone
         for recorded in snapshot.newest_first():
             if recorded.entry.undoes is not None:
                 continue
-            revert = _Revert(context, recorded)
+            revert = _Revert(store, recorded)
             if revert.moves and undone_by(snapshot, recorded.sequence) is None:
                 if final is not None:
-                    raise _cannot(context, final, before=recorded)
+                    raise _cannot(store, final, before=recorded)
                 return Operation(recorded.sequence, recorded.entry, None), revert
-            if recorded.sequence and _is_final(context, recorded):
+            if recorded.sequence and _is_final(store, recorded):
                 final = final or recorded
         if final is not None:
-            raise _cannot(context, final)
+            raise _cannot(store, final)
         raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
     found = find(snapshot, number)
     if (undone := undone_by(snapshot, number)) is not None:
@@ -152,25 +153,25 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
             f"operation {number} is undone already, by operation {undone}",
             hint=f"'mvc undo {undone}' does it again",
         )
-    revert = _Revert(context, found)
+    revert = _Revert(store, found)
     if not revert.moves:
-        raise _cannot(context, found)
+        raise _cannot(store, found)
     return Operation(number, found.entry, None), revert
 
 
-def _is_final(context: Context, recorded: Recorded) -> bool:
+def _is_final(store: Store, recorded: Recorded) -> bool:
     """Whether it cannot be undone, and has an effect still: weights may be stored again."""
     if recorded.entry.operation == "drop-weights":
-        return bool(_given_up(context, recorded))
+        return bool(_given_up(store, recorded))
     return recorded.entry.operation in _NOT_UNDONE.keys() - _OF_REMOTES
 
 
-def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
+def _given_up(store: Store, recorded: Recorded) -> list[CommitId]:
     """The versions whose weights an operation gave up, and that are still without them."""
     return [
         mark.commit
         for mark in recorded.entry.states
-        if mark.what == "dropped" and availability.dropped(context, mark.commit) is not None
+        if mark.what == "dropped" and availability.dropped(store, mark.commit) is not None
     ]
 
 
@@ -192,7 +193,7 @@ def ways_back(
     ]
 
 
-def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
+def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
     """The error for an operation that moved nothing, which names the command that helps.
 
     ``before`` is the newest operation that can be undone, where none was named.
@@ -200,15 +201,15 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     entry, ways = recorded.entry, []
     for made in entry.deployments:
         ways += ways_back(
-            context.store.snapshot, made.target, CommitId(made.subject),
+            store.snapshot, made.target, CommitId(made.subject),
             at=made.time_ns, replaces=made.replaces,
         )  # fmt: skip
     for taken in entry.retractions:
-        there = deployment_with(context.store.snapshot, StatementId(taken.subject))
+        there = deployment_with(store.snapshot, StatementId(taken.subject))
         if there is not None:
             at, short = format_time(there[1].time_ns), CommitId(there[1].subject).short
             ways.append(f"'mvc deploy {short} {taken.target} --at {at}' records it")
-    gone = [each.short for each in _given_up(context, recorded)]
+    gone = [each.short for each in _given_up(store, recorded)]
     if gone:
         ways.append(f"'mvc retrain --trust-code {' '.join(gone[:5])}' stores them again")
     if before is not None:
@@ -225,9 +226,9 @@ class _Revert:
     ``refs`` are those of the undo.
     """
 
-    def __init__(self, context: Context, recorded: Recorded) -> None:
-        self._context = context
-        self._snapshot = context.store.snapshot
+    def __init__(self, store: Store, recorded: Recorded) -> None:
+        self._store = store
+        self._snapshot = store.snapshot
         self._recorded = recorded
         first: dict[str, RefValue] = {}
         last: dict[str, RefValue] = {}
@@ -284,7 +285,7 @@ class _Revert:
         """Raises RefConflict if the undo is not possible."""
         for change in self.refs:
             shown = printable(label(change.name))
-            if self._context.store.ref(change.name) != change.old:
+            if self._store.ref(change.name) != change.old:
                 later = self._snapshot.newest_ref_change(change.name)
                 raise self._since(f"{shown} has moved", later)
             new = change.new
@@ -295,13 +296,13 @@ class _Revert:
                 )
         for name in self._values:
             if name.startswith(BRANCH):
-                refuse_recorded(self._context, name.removeprefix(BRANCH))
+                refuse_recorded(self._store, name.removeprefix(BRANCH))
         self._refuse_namesakes()
         self._refuse_lost_branch()
         self._refuse_forgotten()
 
     def _after(self, name: str) -> RefValue:
-        return self._values[name] if name in self._values else self._context.store.ref(name)
+        return self._values[name] if name in self._values else self._store.ref(name)
 
     def _before(self, name: str) -> RefValue:
         if name in self._values:
@@ -335,9 +336,9 @@ class _Revert:
     def _refuse_forgotten(self) -> None:
         """Refuses to move HEAD to a forgotten version, which cannot be committed on."""
         at = self.head().commit
-        if at is None or at == head(self._context).commit:
+        if at is None or at == head(self._store).commit:
             return
-        if (time_ns := availability.forgotten_ns(self._context, at)) is not None:
+        if (time_ns := availability.forgotten_ns(self._store, at)) is not None:
             when = format_time(time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would stand on {at.short}, whose state was forgotten on {when}",

@@ -17,13 +17,15 @@ from mvc.limits import MAX_MESSAGE
 from mvc.model.commit import Commit
 from mvc.model.statement import AnnotationStatement, Retraction
 from mvc.names import encode_text
-from mvc.repo.context import Context, noting
+from mvc.repo.config import Config
+from mvc.repo.damage import noting
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.values import check_values, metrics_from, params_from
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 
 class Annotation(Struct, frozen=True):
@@ -38,7 +40,8 @@ class Annotation(Struct, frozen=True):
 
 
 def annotate(
-    context: Context,
+    store: Store,
+    config: Config,
     rev: Rev,
     *,
     metrics: Mapping[str, object],
@@ -46,8 +49,8 @@ def annotate(
     note: str,
 ) -> Annotation:
     """``Repository.annotate``; durable on return."""
-    context.fresh()
-    commit = resolve(context, rev)
+    store.fresh()
+    commit = resolve(store, rev)
     if not (metrics or params or note):
         raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:
@@ -58,11 +61,11 @@ def annotate(
     check_values(draft.metrics, draft.params)
 
     def make() -> Entry:
-        commits.get(context, commit)
-        statement = replace(draft, author=context.author)
-        return Entry("annotate", context.store.now_ns(), commit.short, statements=(statement,))
+        commits.get(store.snapshot, commit)
+        statement = replace(draft, author=config.author)
+        return Entry("annotate", store.now_ns(), commit.short, statements=(statement,))
 
-    recorded = context.store.publish(make)
+    recorded = store.publish(make)
     return _annotation(recorded, *recorded.entry.of(AnnotationStatement))
 
 

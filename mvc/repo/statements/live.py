@@ -33,12 +33,13 @@ from mvc.ids import CommitId, StatementId
 from mvc.model.commit import Commit
 from mvc.model.statement import Deployment, Retraction
 from mvc.names import check_ref, is_report, printable
-from mvc.repo.context import Context, noting
+from mvc.repo.damage import noting
 from mvc.repo.lookup import commits
 from mvc.repo.statements.annotations import Annotation, Annotations, merged
 from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.text import html_table, measured
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
@@ -133,7 +134,7 @@ def check_deployment(target: str, time_ns: int) -> None:
 
 
 def list_deployments(
-    context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
+    store: Store, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> Deployments:
     """Every deployment, retracted ones included, by time and order of recording, oldest first.
 
@@ -141,8 +142,8 @@ def list_deployments(
     entries of the journal may have recorded deployments; with ``incomplete``, errors of lost
     entries are appended to that list and the readable deployments are returned.
     """
-    snapshot = context.fresh()
-    names = targets(context) if target is None else [check_target(context, target)]
+    snapshot = store.fresh()
+    names = targets(store) if target is None else [check_target(store, target)]
     found: list[Deployed] = []
     for name in names:
         note_gaps(snapshot, name, incomplete)
@@ -171,9 +172,9 @@ def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | N
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
 
 
-def targets(context: Context, *, reports: bool = False) -> list[str]:
+def targets(store: Store, *, reports: bool = False) -> list[str]:
     """Every target, by name, or every one on which a node reports; one look-up each."""
-    return context.fresh().targets(reports=reports)
+    return store.fresh().targets(reports=reports)
 
 
 def of_commit(
@@ -379,16 +380,16 @@ def _bad_index(target: str) -> DamagedData:
     )
 
 
-def check_target(context: Context, target: str) -> str:
+def check_target(store: Store, target: str) -> str:
     """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
-    if context.store.snapshot.newest_hybrid(target) is not None:
+    if store.snapshot.newest_hybrid(target) is not None:
         return target
     if is_report(target):
         raise UnknownTarget(
             f"no node has reported on {printable(target[:100])}, as far as is known here",
             hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
         )
-    names = targets(context)
+    names = targets(store)
     from difflib import get_close_matches
 
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
@@ -506,31 +507,29 @@ def _live_row(live: Live) -> Sequence[str]:
 # -- stretches ---------------------------------------------------------------------------
 
 
-def live(context: Context, target: str, time_ns: int | None = None) -> Live:
+def live(store: Store, target: str, time_ns: int | None = None) -> Live:
     """The stretch that holds a moment, by default now, in a few look-ups.
 
     Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of the
     journal may change the answer, or the version's commit is lost.
     """
-    now, snapshot = nearest(context.store.clock.now_ns()), context.store.snapshot
-    found = live_at(context, time_ns, target)
+    now, snapshot = nearest(store.clock.now_ns()), store.snapshot
+    found = live_at(store, time_ns, target)
     if time_ns is None:
-        return _stretch(context, found, _until_from_now(snapshot, found, now))
-    return _stretch(context, found, _next_time(snapshot, target, found.time_ns))
+        return _stretch(store.snapshot, found, _until_from_now(snapshot, found, now))
+    return _stretch(store.snapshot, found, _next_time(snapshot, target, found.time_ns))
 
 
-def all_live(context: Context, time_ns: int | None = None) -> LiveVersions:
+def all_live(store: Store, time_ns: int | None = None) -> LiveVersions:
     """The stretch of every target that has one at a moment, by the names of the targets."""
     found = []
-    for target in targets(context):
+    for target in targets(store):
         with suppress(NoDeployment):
-            found.append(live(context, target, time_ns))
+            found.append(live(store, target, time_ns))
     return LiveVersions(found)
 
 
-def live_between(
-    context: Context, since: int, until: int, target: str | None = None
-) -> LiveVersions:
+def live_between(store: Store, since: int, until: int, target: str | None = None) -> LiveVersions:
     """``Repository.live_between``: stretches by target, then by time.
 
     Reads the deployments of the interval, and one before and after it.
@@ -541,28 +540,29 @@ def live_between(
             f"the time ends before it begins: {format_time(until)} is before {format_time(since)}",
             hint="name the earlier moment first",
         )
-    context.fresh()
-    names = targets(context) if target is None else [check_target(context, target)]
-    return LiveVersions(each for name in names for each in _between(context, name, since, until))
+    store.fresh()
+    names = targets(store) if target is None else [check_target(store, target)]
+    return LiveVersions(
+        each for name in names for each in _between(store.snapshot, name, since, until)
+    )
 
 
-def _between(context: Context, target: str, since: int, until: int) -> list[Live]:
-    snapshot = context.store.snapshot
+def _between(snapshot: Snapshot, target: str, since: int, until: int) -> list[Live]:
     found: list[Live] = []
     end = _next_time(snapshot, target, until)
     for deployed in on_target(snapshot, target, until=until):
         if not deployed.retracted and deployed.time_ns != end:
-            found.append(_stretch(context, deployed, end))
+            found.append(_stretch(snapshot, deployed, end))
             end = deployed.time_ns
             if end <= since:
                 break
     return found[::-1]
 
 
-def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
+def _stretch(snapshot: Snapshot, deployed: Deployed, until: int | None) -> Live:
     try:
-        version = commits.get(context, deployed.commit)
-        found = Annotations(context.store.snapshot).of(deployed.commit)
+        version = commits.get(snapshot, deployed.commit)
+        found = Annotations(snapshot).of(deployed.commit)
         return Live(deployed, version, until, annotations=found)
     except DamagedData as error:
         since = format_time(deployed.time_ns)
@@ -588,16 +588,16 @@ def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | N
 # -- which deployment --------------------------------------------------------------------
 
 
-def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
+def live_at(store: Store, time_ns: int | None = None, target: str | None = None) -> Deployed:
     """The deployment that was live on a target at a moment, by default now.
 
     ``target`` may be None if there is only one. Takes a few look-ups, whatever the length of the
     history. Raises as ``live``.
     """
-    snapshot = context.fresh()
-    name = _only_target(context) if target is None else check_target(context, target)
+    snapshot = store.fresh()
+    name = _only_target(store) if target is None else check_target(store, target)
     note_gaps(snapshot, name, None)
-    now = nearest(context.store.clock.now_ns())
+    now = nearest(store.clock.now_ns())
     if (deployed := live_among(snapshot, name, now, time_ns)) is None:
         raise _none_live(snapshot, name, now if time_ns is None else time_ns)
     return deployed
@@ -725,12 +725,12 @@ def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
     return range(now_ns, _NEVER if due is None else due)
 
 
-def live_now(context: Context, *, reports: bool = False) -> dict[CommitId, list[str]]:
+def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]]:
     """The live versions with their targets; with ``reports`` also what nodes serve."""
     found: dict[CommitId, list[str]] = {}
-    for target in [*targets(context), *(targets(context, reports=True) if reports else ())]:
+    for target in [*targets(store), *(targets(store, reports=True) if reports else ())]:
         with suppress(NoDeployment):
-            now = live_at(context, None, target)
+            now = live_at(store, None, target)
             found.setdefault(now.commit, []).append(target)
     return found
 
@@ -781,8 +781,8 @@ def _immediate(
             yield each
 
 
-def _only_target(context: Context) -> str:
-    names = targets(context)
+def _only_target(store: Store) -> str:
+    names = targets(store)
     if not names:
         raise NoDeployment(
             "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"

@@ -27,18 +27,17 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.statement import Retraction
 from mvc.names import is_report, printable
-from mvc.repo.config import load_config
-from mvc.repo.context import Context
+from mvc.repo.config import Config, load_config
 from mvc.repo.recording import announce, announce_target
 from mvc.repo.statements.live import Deployed, live_at, same_until
-from mvc.store.store import CONFIG
+from mvc.store.store import CONFIG, Store
 
 SETTING = "deploy.protect"
 
 
-def protecting(context: Context) -> tuple[str, ...]:
+def protecting(config: Config) -> tuple[str, ...]:
     """What the setting names, with ``*`` for any characters."""
-    return tuple(str(context.config.get(SETTING)).replace(",", " ").split())
+    return tuple(str(config.get(SETTING)).replace(",", " ").split())
 
 
 def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
@@ -51,10 +50,10 @@ def protected(globs: Iterable[str], targets: Iterable[str]) -> list[str]:
     ]
 
 
-def refuse_protected(context: Context, target: str, *, anyway: bool = False) -> None:
+def refuse_protected(config: Config, target: str, *, anyway: bool = False) -> None:
     """Raises TargetProtected for a target that the setting names, unless ``anyway``."""
     if not anyway:
-        refuse_protected_by(protecting(context), target)
+        refuse_protected_by(protecting(config), target)
 
 
 def refuse_protected_by(globs: Iterable[str], target: str) -> None:
@@ -81,7 +80,8 @@ class RecordingNotice:
 
     def __init__(
         self,
-        context: Context,
+        store: Store,
+        config: Config,
         branch: str | None,
         target: str | None = None,
         *,
@@ -89,14 +89,14 @@ class RecordingNotice:
     ) -> None:
         """``alone``: no other training deploys to the target. Raises Busy, TargetProtected."""
         self.branch, self.target = branch, target
-        self._context = context
-        self._file = context.store.folder / CONFIG
+        self._store, self._config = store, config
+        self._file = store.folder / CONFIG
         self._settings: tuple[object, tuple[str, ...]] = (None, ())
         self.left_out = 0
         with ExitStack() as failed:
             if target is not None:
-                failed.enter_context(announce_target(context, target, alone=alone))
-            failed.enter_context(announce(context, branch))
+                failed.enter_context(announce_target(store, target, alone=alone))
+            failed.enter_context(announce(store, branch))
             self.deploy_again()
             self.close = failed.pop_all().close
 
@@ -144,7 +144,7 @@ class RecordingNotice:
 
     def _reason(self, now_ns: int) -> str | None:
         """Why the training may not deploy any more."""
-        target, snapshot = str(self.target), self._context.store.snapshot
+        target, snapshot = str(self.target), self._store.snapshot
         if protected(self._protecting(), [target]):
             return f"it is protected ({SETTING})"
         recorded = snapshot.newest_on(target)
@@ -162,13 +162,13 @@ class RecordingNotice:
     def go_on_after(self, commit: CommitId) -> None:
         """Goes on for an earlier process of the training, whose last version is ``commit``."""
         with suppress(MvcError):
-            if live_at(self._context, None, self.target).commit == commit:
+            if live_at(self._store, None, self.target).commit == commit:
                 return
         self.stopped = self._other()
 
     def _other(self) -> str:
         with suppress(MvcError):
-            other = live_at(self._context, None, self.target)
+            other = live_at(self._store, None, self.target)
             how = "deployed" if other.returns_to is None else "rolled back to"
             return f"{printable(other.author) or 'somebody'} {how} {other.commit.short}"
         return "its deployment does not count any more"
@@ -176,7 +176,7 @@ class RecordingNotice:
     def _live_now(self) -> bytes | None:
         """The id of the live deployment; empty: lost entries of the journal may change it."""
         try:
-            return live_at(self._context, None, self.target).id
+            return live_at(self._store, None, self.target).id
         except (NoDeployment, UnknownTarget):
             return None
         except DamagedData:
@@ -184,14 +184,14 @@ class RecordingNotice:
 
     def _protecting(self) -> tuple[str, ...]:
         """The setting as it is now: the repository's file is read again once it has changed."""
-        context, fs = self._context, self._context.store.fs
+        config, fs = self._config, self._store.fs
         seen = fs.stat(self._file)
         if seen != self._settings[0]:
-            globs = () if context.config.origin(SETTING) == "repository" else protecting(context)
+            globs = () if config.origin(SETTING) == "repository" else protecting(config)
             try:
                 read = load_config(fs, self._file, None, {}, flags={})
                 globs += tuple(str(read.get(SETTING)).replace(",", " ").split())
             except MvcError:  # somebody is writing it
-                globs = protecting(context)
+                globs = protecting(config)
             self._settings = seen, globs
         return self._settings[1]

@@ -12,7 +12,7 @@ from mvc.errors import NoDeployment
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Deployment, Retraction
 from mvc.names import is_report
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.statements.live import (
@@ -33,6 +33,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.times import format_time
 
 Send = Callable[[Entry], Callable[[Recorded], None]]
@@ -42,7 +43,7 @@ _SECOND = 10**9
 
 
 def publish(
-    context: Context,
+    store: Store,
     make: Callable[[int], Entry],
     how: Signing | None,
     *,
@@ -55,20 +56,19 @@ def publish(
     Where others are faster each time, it is signed under the lock in the end.
     ``send``: gives the entry to a remote first. If that raises, nothing is recorded.
     """
-    store = context.store
 
     def drafted(moment: int) -> Entry:
         return completed(store.snapshot, make(moment))
 
     if send is not None:
-        context.fresh()
+        store.fresh()
         draft = signed(store.snapshot, drafted(store.now_ns()), how)
         after = send(draft)
         recorded = store.publish(lambda: draft)
         after(recorded)
         return recorded
     for _ in range(0 if how is None else _TRIES):
-        context.fresh()
+        store.fresh()
         moment = store.now_ns()
         draft = drafted(moment)
         whole = signed(store.snapshot, draft, how)
@@ -88,7 +88,8 @@ class _Overtaken(Exception):
 
 
 def deploy(
-    context: Context,
+    store: Store,
+    config: Config,
     rev: Rev,
     target: str,
     time_ns: int | None = None,
@@ -106,18 +107,18 @@ def deploy(
     ``publish``. Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten, CannotSign, and
     unless ``anyway`` TargetProtected, and BadModelFile if a file is missing or false.
     """
-    refuse_protected(context, target, anyway=anyway)
-    snapshot = context.fresh()
-    commit, how = resolve(context, rev), signing(context, sign, deployment=True)
+    refuse_protected(config, target, anyway=anyway)
+    snapshot = store.fresh()
+    commit, how = resolve(store, rev), signing(store, sign, deployment=True)
     if not anyway:
         from mvc.repo.whole import refuse_incomplete  # which loads what reads files
 
-        refuse_incomplete(context, commit, {})
+        refuse_incomplete(store, commit, {})
 
     def make(now: int) -> Entry:
         if time_ns is None or time_ns > now:
-            availability.check_kept(context, commit)
-        at, author = now if time_ns is None else time_ns, context.author
+            availability.check_kept(store, commit)
+        at, author = now if time_ns is None else time_ns, config.author
         check_deployment(target, at)
         made = Deployment(
             subject=commit,
@@ -130,11 +131,12 @@ def deploy(
         dropped = against.retractions(snapshot, made)
         return Entry("deploy", now, target, statements=(made, *dropped))
 
-    return recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
+    return recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
 
 
 def retract(
-    context: Context,
+    store: Store,
+    config: Config,
     rev: Rev | None,
     target: str,
     time_ns: int | None = None,
@@ -151,23 +153,23 @@ def retract(
     1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
     UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
     """
-    refuse_protected(context, target, anyway=anyway)
-    snapshot = context.fresh()
-    check_target(context, target)
-    commit = None if rev is None else resolve(context, rev)
-    how = signing(context, sign, deployment=True)
+    refuse_protected(config, target, anyway=anyway)
+    snapshot = store.fresh()
+    check_target(store, target)
+    commit = None if rev is None else resolve(store, rev)
+    how = signing(store, sign, deployment=True)
 
     def make(now: int) -> Entry:
         taken = Retraction(
             subject=_to_retract(snapshot, target, commit, time_ns, against=against).id,
-            author=context.author,
+            author=config.author,
             reason=reason,
             target=target,
             replaces=replaced(snapshot, target, now, against=against),
         )
         return Entry("retract", now, target, statements=(taken,))
 
-    (taken,) = publish(context, make, how, send=send).entry.retractions
+    (taken,) = publish(store, make, how, send=send).entry.retractions
     found = deployment_with(snapshot, StatementId(taken.subject))
     assert found is not None
     return recorded_as(snapshot, target, found[0].sequence)

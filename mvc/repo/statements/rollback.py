@@ -18,7 +18,7 @@ from mvc.errors import NoDeployment, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.statement import Deployment
 from mvc.names import printable
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.statements.live import (
@@ -37,6 +37,7 @@ from mvc.repo.statements.record import Send, publish
 from mvc.repo.statements.signatures import signing
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 
 class RolledBack(Deployed, frozen=True, kw_only=True):
@@ -46,7 +47,8 @@ class RolledBack(Deployed, frozen=True, kw_only=True):
 
 
 def rollback(
-    context: Context,
+    store: Store,
+    config: Config,
     target: str,
     *,
     steps: int = 1,
@@ -62,20 +64,20 @@ def rollback(
         raise WrongUsage(f"a rollback of {steps} steps makes no sense")
     if steps > 1 and to is not None:
         raise WrongUsage("name a version or a number of steps, not both")
-    refuse_protected(context, target, anyway=anyway)
-    snapshot = context.fresh()
-    wanted = None if to is None else resolve(context, to)
-    how = signing(context, sign, deployment=True)
+    refuse_protected(config, target, anyway=anyway)
+    snapshot = store.fresh()
+    wanted = None if to is None else resolve(store, to)
+    how = signing(store, sign, deployment=True)
     left: list[CommitId] = []
 
     def make(now: int) -> Entry:
-        live = live_at(context, None, target)
+        live = live_at(store, None, target)
         live = live_among(snapshot, target, now, against=against) or live
         past = _Past(snapshot, target, now, against)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
-        past.check_kept(context, back, live)
+        past.check_kept(store, back, live)
         left[:] = [live.commit]
-        author = context.author
+        author = config.author
         check_deployment(target, now)
         made = Deployment(
             subject=back.commit,
@@ -89,7 +91,7 @@ def rollback(
         dropped = against.retractions(snapshot, made)
         return Entry("deploy", now, target, statements=(made, *dropped))
 
-    done = recorded_as(snapshot, target, publish(context, make, how, send=send).sequence)
+    done = recorded_as(snapshot, target, publish(store, make, how, send=send).sequence)
     return RolledBack(**asdict(done), left=left[0])
 
 
@@ -113,13 +115,13 @@ class _Past:
             passed.add(here.commit)
         return here
 
-    def check_kept(self, context: Context, back: Deployed, live: Deployed) -> None:
+    def check_kept(self, store: Store, back: Deployed, live: Deployed) -> None:
         """Raises StateForgotten, which names the next version back that is kept."""
         try:
-            availability.check_kept(context, back.commit)
+            availability.check_kept(store, back.commit)
         except StateForgotten as error:
             for deployed in self._before(self._origin(back), {live.commit}):
-                if availability.forgotten_ns(context, deployed.commit) is None:
+                if availability.forgotten_ns(store, deployed.commit) is None:
                     command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
                     hint = f"'{command}' goes to the version before it that is kept"
                     further = StateForgotten(error.message, hint=hint)

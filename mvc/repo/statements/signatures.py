@@ -11,6 +11,7 @@ ones of a target were taken out together does not show.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -26,8 +27,7 @@ from mvc.io.ssh_keygen import Checked, Signers, Trust, check, sign
 from mvc.model.hashing import digest
 from mvc.model.statement import Retraction, Signature
 from mvc.names import printable
-from mvc.repo.config import user_path
-from mvc.repo.context import Context
+from mvc.repo.config import own_config, user_path
 from mvc.repo.statements.live import (
     Deployed,
     all_on,
@@ -39,6 +39,7 @@ from mvc.repo.statements.live import (
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import completed
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 
 VERSIONS, DEPLOYMENTS = "mvc-version", "mvc-deployment"
 """The namespaces: a list of allowed signers may say who signs which."""
@@ -54,7 +55,7 @@ class Signing(Struct, frozen=True):
 
 
 def signing(
-    context: Context, asked: bool | None, *, version: bool = False, deployment: bool = False
+    store: Store, asked: bool | None, *, version: bool = False, deployment: bool = False
 ) -> Signing | None:
     """What is signed of an operation that makes a version or says something of a deployment.
 
@@ -64,7 +65,7 @@ def signing(
     if asked is False or not (version or deployment):
         return None
     try:
-        settings = context.own_settings()
+        settings = own_config(store.fs, os.environ)
     except MvcError:
         if asked:
             raise
@@ -73,12 +74,12 @@ def signing(
     deployments = deployment and bool(asked or settings.get("sign.deployments"))
     if not (versions or deployments):
         return None
-    return Signing(_key_file(context), versions, deployments)
+    return Signing(_key_file(store), versions, deployments)
 
 
-def _key_file(context: Context) -> Path:
+def _key_file(store: Store) -> Path:
     try:
-        file = _named_file(context, _KEY)
+        file = _named_file(store, _KEY)
     except InvalidConfig as error:
         raise CannotSign(error.message, hint=error.hint) from error
     if file is None:
@@ -153,18 +154,18 @@ class Vouched(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def of_version(context: Context, commit: CommitId) -> Checked:
+def of_version(store: Store, commit: CommitId) -> Checked:
     """Who vouches for a version."""
-    return _Court(context).version(commit)
+    return _Court(store).version(commit)
 
 
-def of_deployment(context: Context, deployed: Deployed) -> Checked:
+def of_deployment(store: Store, deployed: Deployed) -> Checked:
     """Who vouches for a deployment, wherever it stands among the others of its target."""
-    return _Court(context).deployment(deployed)[0]
+    return _Court(store).deployment(deployed)[0]
 
 
 def verify(
-    context: Context, target: str | None = None, *, since: int | None = None
+    store: Store, target: str | None = None, *, since: int | None = None
 ) -> tuple[Vouched, ...]:
     """Every deployment on a target, or on any, as recorded; ``since``: those recorded from then on,
     or dated so.
@@ -172,14 +173,14 @@ def verify(
     Raises UnknownTarget, DamagedData, NotInstalled, and InvalidConfig where the user's settings do
     not say whose signatures count.
     """
-    court = _Court(context)
+    court = _Court(store)
     if court.signers.allowed is None:
         raise InvalidConfig(
             f"whose signatures count is not known: the setting {_ALLOWED} is empty",
             hint=f"'mvc config --user {_ALLOWED} ~/.config/mvc/allowed_signers' names the list",
         )
-    snapshot = context.fresh()
-    names = targets(context) if target is None else [check_target(context, target)]
+    snapshot = store.fresh()
+    names = targets(store) if target is None else [check_target(store, target)]
     found: list[Vouched] = []
     for name in names:
         note_gaps(snapshot, name, None)
@@ -191,9 +192,9 @@ def verify(
 class _Court:
     """Checks signatures by the lists of the user's settings."""
 
-    def __init__(self, context: Context) -> None:
-        self._snapshot: Snapshot = context.fresh()
-        self.signers = Signers(_named_file(context, _ALLOWED), _named_file(context, _REVOKED))
+    def __init__(self, store: Store) -> None:
+        self._snapshot: Snapshot = store.fresh()
+        self.signers = Signers(_named_file(store, _ALLOWED), _named_file(store, _REVOKED))
         self._versions: dict[CommitId, Checked] = {}
 
     def version(self, commit: CommitId) -> Checked:
@@ -306,19 +307,19 @@ def _from(line: list[Deployed], since: int | None) -> list[int]:
     return [n for n, d in enumerate(line) if n >= first or d.time_ns >= since]
 
 
-def _named_file(context: Context, name: str) -> Path | None:
+def _named_file(store: Store, name: str) -> Path | None:
     """The file that a setting names; None if it names none. Raises InvalidConfig."""
-    text = str(context.own_settings().get(name))
+    text = str(own_config(store.fs, os.environ).get(name))
     if not text:
         return None
     file = user_path(name, text)
-    if context.store.fs.stat(file) is None:
+    if store.fs.stat(file) is None:
         raise InvalidConfig(
             f"{name} names a file that is not there: {printable(str(file))}",
             hint=f"write it, or 'mvc config --user --unset {name}'",
         )
     try:
-        context.store.fs.open_read(file).close()
+        store.fs.open_read(file).close()
     except MvcError as error:
         raise InvalidConfig(
             f"{name} names a file that cannot be read: {error.message}", hint=error.hint

@@ -11,13 +11,13 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.statements.live import Deployed, of_commit
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
+from mvc.store.store import Store
 
 
 class Identified(Struct, frozen=True):
@@ -39,20 +39,18 @@ class Identified(Struct, frozen=True):
     absent: bool = False
 
 
-def identify(context: Context, file: Path | FileEntry) -> list[Identified]:
+def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
     """The versions that introduced the state of a file, newest first.
 
     Versions that have a path unchanged from their parent are not listed. A file without tensors
     is searched by all of its bytes. Of a forgotten version the journal still has the Merkle root
     and a hash prefix of each file. Raises UnknownPath if there is no such file.
     """
-    context.fresh()
-    entry = entry_at(context.store.fs, file, file.name) if isinstance(file, Path) else file
-    snapshot = context.store.snapshot
-    found = list(_versions(context, entry))
-    holders = (
-        [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(context)] if found else []
-    )
+    store.fresh()
+    entry = entry_at(store.fs, file, file.name) if isinstance(file, Path) else file
+    snapshot = store.snapshot
+    found = list(_versions(store, entry))
+    holders = [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(store)] if found else []
     return [
         Identified(
             commit.id,
@@ -60,23 +58,21 @@ def identify(context: Context, file: Path | FileEntry) -> list[Identified]:
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
             deployments=of_commit(snapshot, commit.id),
-            forgotten_ns=availability.forgotten_ns(context, commit.id) if same is None else None,
-            absent=same is None and availability.is_absent(context, commit.id),
+            forgotten_ns=availability.forgotten_ns(store, commit.id) if same is None else None,
+            absent=same is None and availability.is_absent(store, commit.id),
         )
         for commit, same in found
     ]
 
 
-def earlier(
-    context: Context, entry: FileEntry, *, besides: CommitId | None = None
-) -> CommitId | None:
+def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) -> CommitId | None:
     """The newest stored version that introduced this state at this path; None if there is none.
 
     A version with all bytes of the file is preferred to one with the same tensors. Damaged
     versions are skipped.
     """
     same_state = None
-    for commit, exact in at_its_path(context, entry):
+    for commit, exact in at_its_path(store, entry):
         if exact and commit.id != besides:
             return commit.id
         if same_state is None and commit.id != besides:
@@ -84,36 +80,36 @@ def earlier(
     return same_state
 
 
-def holders(context: Context, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
+def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
     """Sound versions that introduced this state, each with its path; forgotten ones are none."""
-    for commit, same in _versions(context, entry, skip_damaged=True):
+    for commit, same in _versions(store, entry, skip_damaged=True):
         if same is not None:
             yield commit.id, same.path
 
 
-def is_held(context: Context, entry: FileEntry) -> bool:
+def is_held(store: Store, entry: FileEntry) -> bool:
     """Whether an ancestor of a branch, a tag or HEAD has all bytes of a file at its path.
 
     A version that only an undone commit made is no such ancestor.
     """
-    tips = {ref.commit for ref in (*branches(context), *tags(context))}
-    at = head(context).commit
-    named = Ancestors(context.store.snapshot, tips if at is None else tips | {at})
-    return any(exact and commit.id in named for commit, exact in at_its_path(context, entry))
+    tips = {ref.commit for ref in (*branches(store), *tags(store))}
+    at = head(store).commit
+    named = Ancestors(store.snapshot, tips if at is None else tips | {at})
+    return any(exact and commit.id in named for commit, exact in at_its_path(store, entry))
 
 
-def at_its_path(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
+def at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
     """Undamaged versions that introduced this state at this path; whether all bytes are equal."""
-    for commit, same in _versions(context, entry, skip_damaged=True):
+    for commit, same in _versions(store, entry, skip_damaged=True):
         if same is not None and same.path == entry.path:
             yield commit, same.content_id == entry.content_id
 
 
 def _versions(
-    context: Context, entry: FileEntry, *, skip_damaged: bool = False
+    store: Store, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with the entry that has the state; None in its place for a forgotten version."""
-    snapshot = context.store.snapshot
+    snapshot = store.snapshot
     mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
     entries = snapshot.retry_on_rewrite(
@@ -125,7 +121,7 @@ def _versions(
                 continue
             seen.add(commit.id)
             try:
-                manifest = manifests.if_kept(context, commit.id)
+                manifest = manifests.if_kept(store, commit.id)
             except DamagedData:
                 if not skip_damaged:
                     raise

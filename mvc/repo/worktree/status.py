@@ -15,10 +15,16 @@ from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.compare import compare_files, renames
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
-from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
+from mvc.repo.worktree.worktree import (
+    FoundFile,
+    check_worktree,
+    entry_of,
+    files_in,
+    is_python_state,
+)
+from mvc.store.store import Store
 from mvc.text import html_table, text_table
 
 
@@ -93,19 +99,19 @@ def _above(name: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
-def status(context: Context) -> Status:
+def status(store: Store) -> Status:
     """Compares the working tree with HEAD."""
-    context.check_worktree()
-    at = head(context)
-    tracked = manifests.of_commit(context, at.commit).by_path
-    changes = {path: _change(context, entry) for path, entry in tracked.items()}
+    check_worktree(store)
+    at = head(store)
+    tracked = manifests.of_commit(store, at.commit).by_path
+    changes = {path: _change(store, entry) for path, entry in tracked.items()}
     dead: set[str] = set()
-    files = files_in(context.store.fs, context.root, dead=dead)
+    files = files_in(store.fs, store.root, dead=dead)
     found = sorted((f for f in files if f.name not in tracked), key=lambda f: f.name)
     missing = [
         tracked[path] for path, c in changes.items() if c.kind == "missing" and not c.not_written
     ]
-    moved = _renames(context, missing, found)
+    moved = _renames(store, missing, found)
     for new, old in moved.items():
         changes[old] = FileChange(new, "renamed", f"was {old}", old)
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
@@ -113,14 +119,14 @@ def status(context: Context) -> Status:
     return Status(at.branch, at.commit, rows, names, dead_links=tuple(sorted(dead)))
 
 
-def _change(context: Context, entry: FileEntry) -> FileChange:
-    identity = context.store.fs.stat(context.root / entry.path)
+def _change(store: Store, entry: FileEntry) -> FileChange:
+    identity = store.fs.stat(store.root / entry.path)
     if identity is None:
         return FileChange(entry.path, "missing", not_written=is_python_state(entry))
     if not identity.is_file:
         return FileChange(entry.path, "missing", "what is there is not a file")
     try:
-        now = entry_of(context, entry.path)
+        now = entry_of(store, entry.path)
     except SourceChanged:
         return FileChange(entry.path, "modified", "it is being written to")
     if now.content_id == entry.content_id:
@@ -134,13 +140,13 @@ def _change(context: Context, entry: FileEntry) -> FileChange:
         detail = "no tensor changed, other bytes did" if found.tensors else ""
         if found.changed_tensors:
             detail = f"{found.changed_tensors} of {len(found.tensors)} tensors changed"
-    return FileChange(entry.path, "modified", detail, same_as=earlier(context, now))
+    return FileChange(entry.path, "modified", detail, same_as=earlier(store, now))
 
 
 def _renames(
-    context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
+    store: Store, missing: Sequence[FileEntry], found: Sequence[FoundFile]
 ) -> dict[str, str]:
     """The old path of each renamed file by the new one; hashes only files of the right size."""
     sizes = {entry.size for entry in missing}
-    there = (entry_of(context, f.name) for f in found if f.identity.size in sizes)
+    there = (entry_of(store, f.name) for f in found if f.identity.size in sizes)
     return renames(missing, there)

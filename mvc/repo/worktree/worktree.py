@@ -15,12 +15,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from mvc.control_folders import MARKERS, VERSION_CONTROL
-from mvc.errors import InvalidName, IoFailed, UnknownPath
+from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.names import check_path, printable
-from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
+from mvc.store.store import Store
 
 REPORT_SUFFIX = ".html"
 REPORT_BEGIN = b'<!doctype html><html lang="en"><!-- mvc report -->'
@@ -33,6 +33,16 @@ class FoundFile(Struct, frozen=True):
 
     name: str
     identity: FileIdentity
+
+
+def check_worktree(store: Store) -> None:
+    """Raises WrongUsage in a bare repository, for what reads or writes working files."""
+    if store.bare:
+        raise WrongUsage(
+            f"{printable(str(store.root))} is a bare repository: it has no working files",
+            hint="'mvc clone' it to work with its files; 'mvc checkout -o FILE REV' writes one "
+            "elsewhere",
+        )
 
 
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
@@ -77,7 +87,7 @@ def _below(root: Path, path: Path) -> str | None:
 
 
 def expand(
-    context: Context,
+    store: Store,
     paths: Iterable[str | Path],
     cwd: Path,
     folders: set[str],
@@ -92,20 +102,20 @@ def expand(
     ignored. Raises UnknownPath for any other path that does not exist and for a symbolic link in a
     folder that leads nowhere, InvalidName for a path that cannot be tracked.
     """
-    context.check_worktree()
-    fs = context.store.fs
+    check_worktree(store)
+    fs = store.fs
     names: set[str] = set()
     for path in paths:
-        name = tracked_name(context.root, path, cwd, fs=fs)
-        identity = fs.stat(context.root / name)
+        name = tracked_name(store.root, path, cwd, fs=fs)
+        identity = fs.stat(store.root / name)
         if identity is None:
-            there = fs.stat(context.root / name, follow=False) is not None
+            there = fs.stat(store.root / name, follow=False) is not None
             if there or not any(f"{each}/".startswith(f"{name}/") for each in tracked):
-                raise _missing(context, cwd / path, name)
+                raise _missing(store, cwd / path, name)
             missing.add(name)
         elif identity.is_dir:
             folders.add(name)
-            for file in sound_files_in(fs, context.root, name):
+            for file in sound_files_in(fs, store.root, name):
                 try:
                     names.add(check_path(file.name))
                 except InvalidName as error:
@@ -118,9 +128,9 @@ def expand(
     return sorted(names, key=str.encode)
 
 
-def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPath:
-    fs = context.store.fs
-    if fs.stat(context.root / name, follow=False) is not None:
+def _missing(store: Store, path: Path, name: str) -> InvalidName | UnknownPath:
+    fs = store.fs
+    if fs.stat(store.root / name, follow=False) is not None:
         return dead_link(name)
     if fs.stat(path) is not None:
         return InvalidName(
@@ -238,12 +248,12 @@ def is_python_state(entry: FileEntry) -> bool:
     return entry.format == "state"
 
 
-def entry_of(context: Context, name: str) -> FileEntry:
+def entry_of(store: Store, name: str) -> FileEntry:
     """The entry that a commit of the file ``name`` would make now; stores nothing.
 
     Raises UnknownPath if there is no such file, SourceChanged if it is written to meanwhile.
     """
-    return entry_at(context.store.fs, context.root / name, name)
+    return entry_at(store.fs, store.root / name, name)
 
 
 def entry_at(fs: FileSystem, path: Path, name: str) -> FileEntry:

@@ -4,13 +4,13 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.lookup.revisions import resolve_ref
 from tests.repo.publishing import commit, repository, set_ref
 
 
 @cache
-def _repository() -> Context:
+def _repository() -> Handle:
     context = repository(Path(tempfile.mkdtemp(prefix="mvc-fuzz-")))
     for _ in range(3):
         last = commit(context)
@@ -19,7 +19,7 @@ def _repository() -> Context:
 
 
 def run(data: bytes) -> None:
-    id_, _ = resolve_ref(_repository(), data.decode("utf-8", "surrogateescape"))
+    id_, _ = resolve_ref(_repository().store, data.decode("utf-8", "surrogateescape"))
     assert len(id_) == 32
 
 

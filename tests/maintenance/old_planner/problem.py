@@ -14,7 +14,7 @@ from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Costs, Sizes
 from mvc.maintenance.repack.solve import Selected
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
 from tests.maintenance.old_planner.layout_codings import add_edges, of_layout, of_skips
@@ -33,7 +33,7 @@ class RepackProblem(plan.RepackProblem):
 
     def __init__(
         self,
-        context: Context,
+        context: Handle,
         goal: Goal,
         progress: Progress | None = None,
         given_up: Mapping[CommitId, str] | None = None,

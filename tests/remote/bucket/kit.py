@@ -20,6 +20,9 @@ from mvc.remote.remotes import Remote, add_remote, remotes
 from mvc.remote.transfer import Transferred
 from mvc.remote.transports.bucket import transport as transports
 from mvc.remote.transports.bucket.objects import Objects
+from mvc.repo.config import Config
+from mvc.repo.handle import Handle
+from mvc.store.store import Store
 
 T = TypeVar("T")
 Wrap = Callable[[Objects], Objects]
@@ -47,8 +50,8 @@ class Team:
 
     def add(self, name: str, repo: Repository) -> None:
         """Takes a repository in."""
-        if not remotes(repo.context):
-            add_remote(repo.context, self.remote)
+        if not remotes(repo.handle.store):
+            add_remote(repo.handle.store, self.remote)
         self._repos[name] = repo
 
     def commit(self, name: str, step: int, text: str = "") -> CommitId:
@@ -56,23 +59,34 @@ class Team:
         return self[name].commit(state(step), message=text or f"{name} {step}")
 
     def push(self, name: str, *refs: str, force: bool = False) -> Pushed:
-        return push(self[name].context, self.remote, refs, PushOptions(force=force))
+        return push(
+            self[name].handle.store,
+            self[name].handle.config,
+            self.remote,
+            refs,
+            PushOptions(force=force),
+        )
 
     def fetch(self, name: str) -> Transferred:
-        return fetch(self[name].context, self.remote)
+        return fetch(self[name].handle.store, self[name].handle.config, self.remote)
 
     def mirror(self, name: str) -> Path:
         return self.folder / name / ".mvc/remotes/origin/mirror"
 
+    def opened(self, name: str) -> tuple[Store, Config]:
+        """The store and the settings of a repository, for a transport."""
+        handle = self[name].handle
+        return handle.store, handle.config
+
     def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
         """Runs a verb on the bucket's repository."""
-        with closing(transports.open_bucket(self.remote, self[name].context)) as transport:
-            return transport.maintain(lambda context: act(Repository(context)))
+        with closing(transports.open_bucket(self.remote, *self.opened(name))) as transport:
+            return transport.maintain(lambda store, config: act(Repository(Handle(store, config))))
 
     def problems(self, name: str) -> tuple[object, ...]:
         """What fsck finds in the bucket."""
-        with closing(transports.open_bucket(self.remote, self[name].context)) as transport:
-            return transport.inspect(lambda context: fsck(context, full=True).problems)
+        with closing(transports.open_bucket(self.remote, *self.opened(name))) as transport:
+            return transport.inspect(lambda store, _: fsck(store, full=True).problems)
 
     def close(self) -> None:
         for repo in self._repos.values():

@@ -299,7 +299,7 @@ def test_two_transports_of_one_repository(folder_team: Team) -> None:
     team = folder_team
     team.commit("ada", 0)
     team.push("ada")
-    with closing(open_bucket(team.remote, team["ada"].context)) as first:
+    with closing(open_bucket(team.remote, *team.opened("ada"))) as first:
         before = first.head().place
         team.commit("ada", 1)
         team.push("ada")

@@ -171,7 +171,7 @@ def dies(self, *arguments):
 
 setattr(FolderObjects, name, dies)
 with Repository.open(root) as repo:
-    push(repo.context, find_remote(repo.context))
+    push(repo.handle.store, repo.handle.config, find_remote(repo.handle.store))
 """
 
 

@@ -21,7 +21,8 @@ root, pushes = sys.argv[1], int(sys.argv[2])
 with Repository.open(root) as repo:
     for step in range(1, pushes + 1):
         repo.commit(state(step, 500), message=f"{repo.root.name} {step}")
-        push(repo.context, find_remote(repo.context), [repo.root.name])
+        store, config = repo.handle.store, repo.handle.config
+        push(store, config, find_remote(store), [repo.root.name])
 """
 
 COLLECTOR = """

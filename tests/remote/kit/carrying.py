@@ -44,9 +44,9 @@ def over_the_wire(given: Iterable[Slice], took: Carried) -> Iterator[Slice]:
 def tracked(source: Repository, target: Repository) -> tuple[Move, ...]:
     """The moves of ``remotes/origin/*`` that a fetch makes of a sender's refs."""
     moves = []
-    for full, new in head_refs(source.context.fresh()).items():
+    for full, new in head_refs(source.handle.store.fresh()).items():
         name = "remotes/origin/" + full.removeprefix("heads/").removeprefix("tags/")
-        old = target.context.store.ref(name)
+        old = target.handle.store.ref(name)
         if old != new:
             assert not isinstance(old, str)
             moves.append(Move(name, old, new))
@@ -66,14 +66,16 @@ def carry(
 
     ``between`` is called with the number of slices after each one.
     """
-    took, without = took or Carried(), by_name(target.context.fresh())
+    took, without = took or Carried(), by_name(target.handle.store.fresh())
     took.place = wanted.after
     wanted = replace(wanted, without=wanted.without | without)
     for _ in range(12):
         took.tries += 1
         missing: tuple[bytes, ...] = ()
-        for given in over_the_wire(send(source.context, wanted, most=most), took):
-            took.last = receive(target.context, given, local=True)
+        for given in over_the_wire(
+            send(source.handle.store, source.handle.config, wanted, most=most), took
+        ):
+            took.last = receive(target.handle.store, target.handle.config, given, local=True)
             missing = took.last.missing
             if missing:
                 break
@@ -81,7 +83,12 @@ def carry(
             between(took.slices)
         if not missing:
             moves = tracked(source, target)
-            took.last = receive(target.context, Slice(encode_entries(()), 0, (), moves), local=True)
+            took.last = receive(
+                target.handle.store,
+                target.handle.config,
+                Slice(encode_entries(()), 0, (), moves),
+                local=True,
+            )
             return took
         assert took.last is not None
         without = wanted.without | took.last.without

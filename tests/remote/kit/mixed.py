@@ -142,7 +142,7 @@ def _lossy(repo: Repository) -> None:
     for i in range(7):
         state = moved(state, 900 + i)
         repo.commit(state, path="lc.safetensors", pipeline="lc:x=2,huffman", options=AUTHOR)
-    join(repo.context, 3)
+    join(repo.handle.store, repo.handle.config, 3)
     repo.switch("main", force=True)
 
 

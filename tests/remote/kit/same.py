@@ -29,7 +29,7 @@ class Contents:
             entries = self._repo.manifest(id_).entries
         except MvcError as error:
             return error.kind
-        gone = dropped(self._repo.context, id_)
+        gone = dropped(self._repo.handle.store, id_)
         return {
             entry.path: "weights-dropped" if gone and gone.path == entry.path else self._file(entry)
             for entry in entries
@@ -48,7 +48,7 @@ class Contents:
             out[at : at + len(data)] = data
 
         try:
-            write_file(self._repo.context.store.recovery, entry, write_at)
+            write_file(self._repo.handle.store.recovery, entry, write_at)
         except MvcError as error:
             return error.kind
         return hashlib.sha256(out).hexdigest()

@@ -74,11 +74,11 @@ def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
 
 def test_a_refused_switch_to_a_new_branch_makes_no_branch(repo: Repository) -> None:
     write_model(repo.root / "model.safetensors")
-    before = repo.context.store.snapshot.position.sequence
+    before = repo.handle.store.snapshot.position.sequence
     with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
         repo.switch("side", create=True, start="HEAD~1")
     assert [branch.name for branch in repo.refs()] == ["main"]
-    assert repo.context.store.snapshot.position.sequence == before
+    assert repo.handle.store.snapshot.position.sequence == before
     moved = repo.switch("side", create=True, start="HEAD~1", force=True)
     assert moved is not None and moved.branch == "side"
 
@@ -90,7 +90,7 @@ def test_a_failed_switch_to_a_new_branch_makes_no_branch(
         raise IoFailed("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(repo.context.store.fs, "write_beside", fail)
+        patched.setattr(repo.handle.store.fs, "write_beside", fail)
         with pytest.raises(IoFailed):
             repo.switch("side", create=True, start="HEAD~1")
     assert [branch.name for branch in repo.refs()] == ["main"]
@@ -106,9 +106,9 @@ def test_a_new_branch_without_a_valid_name_writes_no_file(repo: Repository, name
 
 
 def test_switching_to_a_new_branch_is_one_operation(repo: Repository) -> None:
-    before = repo.context.store.snapshot.position.sequence
+    before = repo.handle.store.snapshot.position.sequence
     repo.switch("side", create=True, start="HEAD~1")
-    assert repo.context.store.snapshot.position.sequence == before + 1
+    assert repo.handle.store.snapshot.position.sequence == before + 1
     repo.undo()
     assert [branch.name for branch in repo.refs()] == ["main"]
     assert repo.log()[0].refs == ("HEAD", "main")

@@ -38,7 +38,7 @@ def test_no_payload_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(PackReader, "payload", counted)
     with Repository.open(tmp_path / "repo") as repo:
         entry = repo.manifest("HEAD").entries[0]
-        graph = repo.context.store.graph
+        graph = repo.handle.store.graph
         last = [graph.path(content.id).steps[-1].member for content in entry.contents]
         assert sum(member.coding.predicted for member in last) >= 12
         repo.checkout("HEAD", to=tmp_path / "out")

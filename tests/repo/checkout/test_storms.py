@@ -44,12 +44,12 @@ def _swapped(repo: Repository, rev: str, live: Path) -> None:
 
 def _repack(repo: Repository, _: int) -> None:
     with suppress(Busy):
-        maintenance.repack(repo.context, 1)
+        maintenance.repack(repo.handle, 1)
 
 
 def _collect(repo: Repository, _: int) -> None:
     with suppress(Busy):
-        maintenance.collect(repo.context)
+        maintenance.collect(repo.handle)
 
 
 def _commit(repo: Repository, number: int) -> None:

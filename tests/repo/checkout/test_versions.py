@@ -220,7 +220,7 @@ def damage(repo: mvc.Repository, folder: Path, which: int, key: str) -> None:
     """Flips a bit in every payload that gives a version's tensor."""
     commit = [entry.id for entry in repo.log()][::-1][which]
     tensor = next(t for t in repo.manifest(commit).entries[0].tensors if t.key == key)
-    for step in repo.context.store.graph.codings(tensor.id):
+    for step in repo.handle.store.graph.codings(tensor.id):
         at = step.offset + step.header.body_at + step.member.at + step.member.stored // 2
         path = folder / f".mvc/packs/{step.pack:08d}.pack"
         data = bytearray(path.read_bytes())

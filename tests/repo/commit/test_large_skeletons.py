@@ -26,7 +26,7 @@ def check(root: Path, wanted: dict[str, bytes]) -> int:
             assert out.read_bytes() == data
         entry = repo.manifest().entries[0]
         assert entry.format == "torch"
-        return len(repo.context.store.graph.codings(entry.skeleton))
+        return len(repo.handle.store.graph.codings(entry.skeleton))
 
 
 def versions(root: Path, count: int) -> dict[str, bytes]:

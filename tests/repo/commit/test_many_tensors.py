@@ -182,7 +182,7 @@ def test_the_earlier_version_of_each_file_is_found_in_linear_time(tmp_path: Path
             entries = repo.manifest().entries
 
             def ask() -> None:
-                assert {earlier(repo.context, entry) for entry in entries} == {first.id}
+                assert {earlier(repo.handle.store, entry) for entry in entries} == {first.id}
 
             return lines_run(ask)
 

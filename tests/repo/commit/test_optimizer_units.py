@@ -24,7 +24,7 @@ def store(context, files):
     changes = [
         Change(path, lambda file=file: nullcontext(StateFile(file))) for path, file in files.items()
     ]
-    return commit(context, CommitRequest(changes)).commit
+    return commit(context.store, context.config, context.recent, CommitRequest(changes)).commit
 
 
 def layers_backwards(model):
@@ -39,19 +39,19 @@ def test_the_data_say_which_weights_an_optimizer_moved(context, form, kind):
     optimizer = OPTIMIZERS[kind](layers_backwards(model))
     for _ in range(3):
         move(model, optimizer)
-    parent = manifests.of_commit(context, store(context, form(model, optimizer)).id)
+    parent = manifests.of_commit(context.store, store(context, form(model, optimizer)).id)
     for _ in range(2):
         move(model, optimizer)
         files = form(model, optimizer)
-        made = units_of(context, files, parent)
+        made = units_of(context.store, context.recent, files, parent)
         assert paired(files, made.units, optimizer) == 10
-        parent = manifests.of_commit(context, store(context, files).id)
+        parent = manifests.of_commit(context.store, store(context, files).id)
         for path, state in made.states.items():
-            context.trainings.states[path, parent.by_path[path].content_id] = state
+            context.recent.trainings.states[path, parent.by_path[path].content_id] = state
 
 
 def test_a_commit_without_an_optimizer_has_no_units(context):
     files = {"m.pt": checkpoint(network(), torch.optim.SGD(network().parameters()))["last.pt"]}
     nothing = manifests.EMPTY
-    assert not units_of(context, files, nothing).units
-    assert not units_of(context, {}, nothing).units
+    assert not units_of(context.store, context.recent, files, nothing).units
+    assert not units_of(context.store, context.recent, {}, nothing).units

@@ -84,9 +84,9 @@ def same(one: Any, other: Any) -> bool:
 
 def predicted(repo: mvc.Repository, version: mvc.CommitResult) -> int:
     """How many of a version's tensors an optimizer's step predicts."""
-    manifest = manifests.of_commit(repo.context, version.id)
+    manifest = manifests.of_commit(repo.handle.store, version.id)
     ids = {content.id for entry in manifest.entries for content in entry.contents}
-    codings = [repo.context.store.graph.codings(id_) for id_ in ids]
+    codings = [repo.handle.store.graph.codings(id_) for id_ in ids]
     return sum(any(step.member.coding.predicted for step in steps) for steps in codings)
 
 
@@ -112,8 +112,8 @@ def test_a_run_is_followed_by_a_plain_version_that_goes_on_from_before_it(repo):
     training = Training(width=8)
     versions = training.commit(repo, RUN + 4)
     assert [i for i, v in enumerate(versions) if not predicted(repo, v)] == [0, RUN + 1]
-    graph = repo.context.store.graph
-    (entry,) = manifests.of_commit(repo.context, versions[RUN + 1].id).entries
+    graph = repo.handle.store.graph
+    (entry,) = manifests.of_commit(repo.handle.store, versions[RUN + 1].id).entries
     largest = max(entry.contents, key=lambda content: content.spec.nbytes)
     assert not any(link.predicted for link in graph.chain(largest.id))
     check(repo.root, versions, training.states)
@@ -173,8 +173,8 @@ def test_a_bound_for_recovery_ends_runs(repo):
 
 def seconds(repo: mvc.Repository, version: mvc.CommitResult) -> float:
     """An estimate of how long the version takes to recover."""
-    rates, graph = Rates(), repo.context.store.graph
-    entries = manifests.of_commit(repo.context, version.id).entries
+    rates, graph = Rates(), repo.handle.store.graph
+    entries = manifests.of_commit(repo.handle.store, version.id).entries
     contents = [content for entry in entries for content in entry.contents]
     walks = [(c.spec.nbytes, c.spec, plan(graph, [c.id]).steps) for c in contents]
     return rates.version(rates.works(walks), 1, sum(entry.size for entry in entries))

@@ -190,8 +190,8 @@ def test_views_are_compared_as_tensors(repo: Repository) -> None:
 
 def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     change(repo, 1.0)
-    head = module.version(repo.context, repo.find("HEAD"), "HEAD")
-    side = module.working_folder(repo.context, head.entries, [])
+    head = module.version(repo.handle.store, repo.find("HEAD"), "HEAD")
+    side = module.working_folder(repo.handle.store, head.entries, [])
     entry = side.entries[NAME]
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
@@ -226,7 +226,7 @@ def test_progress_counts_what_is_read(repo: Repository) -> None:
     from mvc.repo.diff.diff import diff
 
     told = []
-    diff(repo.context, "HEAD~1", "HEAD", progress=lambda *args: told.append(args))
+    diff(repo.handle.store, "HEAD~1", "HEAD", progress=lambda *args: told.append(args))
     assert told == [(2400, 2400, NAME)]
 
 

@@ -12,7 +12,7 @@ from mvc.errors import UnknownMetric, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.history import log as history
 from mvc.repo.history.log import LogEntry, LogOptions, is_reset_point
 from mvc.repo.statements.record import deploy, retract
@@ -20,22 +20,22 @@ from tests.repo.publishing import START, advance, commit, set_ref
 
 
 def log(
-    context: Context, rev: Any = "HEAD", *, limit: int | None = None, **options: Any
+    context: Handle, rev: Any = "HEAD", *, limit: int | None = None, **options: Any
 ) -> Iterator[LogEntry]:
-    return history.log(context, rev, LogOptions(**options), limit=limit)
+    return history.log(context.store, rev, LogOptions(**options), limit=limit)
 
 
-def ids(context: Context, *args: str, **options: object) -> list[CommitId]:
+def ids(context: Handle, *args: str, **options: object) -> list[CommitId]:
     return [e.id for e in log(context, *args, **options)]  # type: ignore[arg-type]
 
 
-def test_newest_first_with_names(context: Context) -> None:
+def test_newest_first_with_names(context: Handle) -> None:
     made = []
     for _ in range(4):
         advance(context, 60)
         made.append(commit(context))
-    refs.create_tag(context, "v1", "HEAD~1")
-    refs.create_branch(context, "side", "HEAD~1")
+    refs.create_tag(context.store, "v1", "HEAD~1")
+    refs.create_branch(context.store, "side", "HEAD~1")
     entries = list(log(context))
     assert [e.id for e in entries] == made[::-1]
     assert [e.refs for e in entries] == [("HEAD", "main"), ("side", "tag: v1"), (), ()]
@@ -47,7 +47,7 @@ def test_newest_first_with_names(context: Context) -> None:
     assert ids(context, "main", limit=0) == []
 
 
-def test_every_ancestor_once_and_parents_after_children(context: Context) -> None:
+def test_every_ancestor_once_and_parents_after_children(context: Handle) -> None:
     rng = random.Random(2)
     made: list[CommitId] = []
     parents: dict[CommitId, list[CommitId]] = {}
@@ -68,7 +68,7 @@ def test_every_ancestor_once_and_parents_after_children(context: Context) -> Non
     assert found == [i for i in reversed(made) if i in reach]
 
 
-def test_times_set_back_lose_nothing(context: Context) -> None:
+def test_times_set_back_lose_nothing(context: Handle) -> None:
     """An import puts old checkpoints after new versions."""
     new = commit(context, time_ns=START)
     old = [commit(context, time_ns=START - 1000 + i) for i in range(3)]
@@ -79,22 +79,22 @@ def test_times_set_back_lose_nothing(context: Context) -> None:
     assert ids(context, since=START - 999, until=START) == [old[2], old[1], new]
 
 
-def test_deployments_are_shown(context: Context) -> None:
+def test_deployments_are_shown(context: Handle) -> None:
     first = commit(context, deploy="prod")
     commit(context, deploy="test")
     advance(context, 60)
-    retract(context, None, "prod")
+    retract(context.store, context.config, None, "prod")
     second, one = log(context)
     assert [(d.target, d.commit, d.retracted) for d in one.deployments] == [("prod", first, True)]
     assert [d.target for d in second.deployments] == ["test"]
 
 
-def test_the_history_of_a_target(context: Context) -> None:
+def test_the_history_of_a_target(context: Handle) -> None:
     a = commit(context, deploy="prod", deploy_time=30)
     commit(context)
     b = commit(context, deploy="prod", deploy_time=20)
     gone = commit(context, deploy="prod", deploy_time=40)
-    retract(context, None, "prod")
+    retract(context.store, context.config, None, "prod")
     side = commit(context, a, branch="side", deploy="prod", deploy_time=50)
     c = commit(context, deploy="prod", deploy_time=10)
     assert gone not in ids(context, target="prod")
@@ -111,16 +111,16 @@ def test_the_history_of_a_target(context: Context) -> None:
         log(context, target="test")
 
 
-def test_a_version_deployed_twice_appears_once(context: Context) -> None:
+def test_a_version_deployed_twice_appears_once(context: Handle) -> None:
     a = commit(context, deploy="prod", deploy_time=10)
     b = commit(context, deploy="prod", deploy_time=20)
-    deploy(context, a, "prod", 30)
+    deploy(context.store, context.config, a, "prod", 30)
     assert ids(context, target="prod") == [a, b]
-    retract(context, a, "prod", 30)
+    retract(context.store, context.config, a, "prod", 30)
     assert ids(context, target="prod") == [b, a]
 
 
-def test_refusals_come_at_once(context: Context) -> None:
+def test_refusals_come_at_once(context: Handle) -> None:
     with pytest.raises(UnknownRevision):
         log(context)
     commit(context)
@@ -136,9 +136,9 @@ def test_reset_points_are_told_when_asked_for(repo: Repository) -> None:
         repo.commit(
             {"w": weights + np.float32(i * 1e-4)}, options=CommitOptions(reset_point=i == 2)
         )
-    entries = list(log(repo.context, reset_points=True))
+    entries = list(log(repo.handle, reset_points=True))
     assert [e.reset_point for e in entries] == [True, False, True]
-    assert is_reset_point(repo.context, entries[0].id)
+    assert is_reset_point(repo.handle.store, entries[0].id)
 
 
 # -- searching -------------------------------------------------------------------------------
@@ -166,28 +166,28 @@ def found(log: Iterable[LogEntry]) -> list[str]:
 
 def test_where(measured: Repository) -> None:
     """What was annotated later counts; numbers in params are numbers."""
-    assert found(log(measured.context, where="auc > 0.75")) == ["4", "3", "2"]
-    assert found(log(measured.context, where="auc > 0.75 and lr >= 1e-3")) == ["3", "2"]
-    assert found(log(measured.context, where="f1")) == ["2"] and found(
-        log(measured.context, where="not f1 > 1")
+    assert found(log(measured.handle, where="auc > 0.75")) == ["4", "3", "2"]
+    assert found(log(measured.handle, where="auc > 0.75 and lr >= 1e-3")) == ["3", "2"]
+    assert found(log(measured.handle, where="f1")) == ["2"] and found(
+        log(measured.handle, where="not f1 > 1")
     ) == ["2"]
-    assert found(log(measured.context, where="data != cars or run = b")) == ["3", "2", "1"]
-    assert found(log(measured.context, where="data != 'cars'")) == ["2"]
-    assert found(log(measured.context, where="auc > 0.5", limit=1)) == ["4"]
-    assert found(log(measured.context, where="run = 'b'", sort="auc")) == ["3", "1"]
-    assert found(log(measured.context, where="note != ''")) == ["2"]
+    assert found(log(measured.handle, where="data != cars or run = b")) == ["3", "2", "1"]
+    assert found(log(measured.handle, where="data != 'cars'")) == ["2"]
+    assert found(log(measured.handle, where="auc > 0.5", limit=1)) == ["4"]
+    assert found(log(measured.handle, where="run = 'b'", sort="auc")) == ["3", "1"]
+    assert found(log(measured.handle, where="note != ''")) == ["2"]
     with pytest.raises(WrongUsage, match=r"auc > \^and"):
-        log(measured.context, where="auc > and")
+        log(measured.handle, where="auc > and")
 
 
 def test_grep(measured: Repository) -> None:
-    assert found(log(measured.context, grep="step [12]")) == ["2", "1"]
-    assert found(log(measured.context, grep="by Ada")) == ["2"]
-    assert found(log(measured.context, grep="^data=vans$")) == ["2"]
-    assert found(log(measured.context, grep="f1=0.8")) == ["2"]
-    assert found(log(measured.context, grep="^b$")) == ["3", "1"]
+    assert found(log(measured.handle, grep="step [12]")) == ["2", "1"]
+    assert found(log(measured.handle, grep="by Ada")) == ["2"]
+    assert found(log(measured.handle, grep="^data=vans$")) == ["2"]
+    assert found(log(measured.handle, grep="f1=0.8")) == ["2"]
+    assert found(log(measured.handle, grep="^b$")) == ["3", "1"]
     with pytest.raises(WrongUsage, match="no regular expression"):
-        log(measured.context, grep="(")
+        log(measured.handle, grep="(")
 
 
 def test_sorts_by_params_and_by_what_was_annotated(measured: Repository) -> None:

@@ -188,7 +188,7 @@ def test_the_setting(tmp_path: Path) -> None:
 def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with start(tmp_path) as repo:
         repo.commit(first(), pipeline="lossless")
-        assert "lc" not in store_format.read_features(repo.context.store.fs, tmp_path / ".mvc")
+        assert "lc" not in store_format.read_features(repo.handle.store.fs, tmp_path / ".mvc")
         repo.commit(moved(first()), pipeline="lc")
     monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"lc"})
     with pytest.raises(UnsupportedFormat, match="it uses lc"):
@@ -269,15 +269,15 @@ def test_an_addition_is_not_undone(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         grow(repo, first(), 2)
         step = _addition(repo)
-        path = repo.context.store.graph.path(step.member.id)
+        path = repo.handle.store.graph.path(step.member.id)
         wrong = replace(path, steps=(path.steps[0], replace(step, reverse=True)))
         out = memoryview(bytearray(step.member.nbytes))
         with pytest.raises(DamagedData, match="cannot be undone"):
-            walk_together(repo.context.store.recovery.packs, [(wrong, out)])
+            walk_together(repo.handle.store.recovery.packs, [(wrong, out)])
 
 
 def _addition(repo: object) -> PathStep:
     (entry,) = repo.manifest("HEAD").entries  # type: ignore[attr-defined]
-    graph = repo.context.store.graph  # type: ignore[attr-defined]
+    graph = repo.handle.store.graph  # type: ignore[attr-defined]
     steps = (step for content in entry.contents for step in graph.path(content.id).steps[1:])
     return next(step for step in steps if step.member.coding.forward_only)

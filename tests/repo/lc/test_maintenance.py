@@ -118,7 +118,7 @@ def test_a_full_fsck_names_the_versions_behind_a_damaged_step(tmp_path: Path) ->
         at = next(
             step
             for content in repo.manifest(list(made)[5]).entries[0].contents
-            for step in repo.context.store.graph.codings(content.id)
+            for step in repo.handle.store.graph.codings(content.id)
             if step.header.group and step.member.base
         )
     pack = tmp_path / f".mvc/packs/{at.pack:08d}.pack"

@@ -25,7 +25,7 @@ def decoded(repo: mvc.Repository) -> int:
     fresh_process()
     with open_quietly(repo.root) as other:
         (entry,) = other.manifest("HEAD").entries
-        graph, found = other.context.store.graph, {}
+        graph, found = other.handle.store.graph, {}
         for content in entry.contents:
             for step in graph.path(content.id).steps[1:]:
                 place = (step.pack, step.offset) if step.header.group else step.place
@@ -69,11 +69,11 @@ def test_levels_one_after_the_other(tmp_path: Path) -> None:
         single = packed_bytes(tmp_path / "single")
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(5000), 40, CHAIN)
-        assert join(repo.context)
+        assert join(repo.handle.store, repo.handle.config)
         more, state = grow(repo, state, 25, CHAIN)
         chain = decoded(repo)
-        assert join(repo.context)
-        assert not join(repo.context)
+        assert join(repo.handle.store, repo.handle.config)
+        assert not join(repo.handle.store, repo.handle.config)
         assert 2 * decoded(repo) < chain
         assert packed_bytes(tmp_path) <= single
         check(repo, made | more)
@@ -84,9 +84,9 @@ def test_levels_one_after_the_other(tmp_path: Path) -> None:
 def test_nothing_to_join(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(100), 9, "lossless")
-        assert not join(repo.context)
+        assert not join(repo.handle.store, repo.handle.config)
         more, _ = grow(repo, state, 5, CHAIN)
-        assert not join(repo.context)  # no run of eight is complete
+        assert not join(repo.handle.store, repo.handle.config)  # no run of eight is complete
         check(repo, made | more)
 
 
@@ -97,7 +97,7 @@ def test_branches_share_a_run(tmp_path: Path) -> None:
         more, _ = grow(repo, state, 8, CHAIN)
         repo.switch("other")
         rest, _ = grow(repo, state, 8, CHAIN)
-        assert join(repo.context)
+        assert join(repo.handle.store, repo.handle.config)
         check(repo, made | more | rest)
         assert repo.storage.fsck(full=True).sound
 
@@ -105,6 +105,6 @@ def test_branches_share_a_run(tmp_path: Path) -> None:
 def test_versions_that_were_stored_in_full_between(tmp_path: Path) -> None:
     with start(tmp_path, {"store.reset_interval": 5}) as repo:
         made, _ = grow(repo, sparse(2000), 30, CHAIN)
-        join(repo.context)
+        join(repo.handle.store, repo.handle.config)
         check(repo, made)
         assert repo.storage.fsck(full=True).sound

@@ -15,15 +15,15 @@ from tests.repo.publishing import commit, repository, set_ref
 
 def test_a_commit_and_its_entry(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    assert head(context).commit is None
+    assert head(context.store).commit is None
     ids = [commit(context, message=f"m{i}") for i in range(3)]
     for i, id_ in enumerate(ids):
-        assert commits.get(context, id_).message == f"m{i}"
+        assert commits.get(context.store.snapshot, id_).message == f"m{i}"
         assert commits.placed(context.store.snapshot, id_)[0].sequence == i + 1
         assert commits.placed(context.store.snapshot, id_)[0].entry.commits[0].id == id_
-    assert head(context).commit == ids[2]
+    assert head(context.store).commit == ids[2]
     set_ref(context, "HEAD", ids[1])
-    assert head(context).commit == ids[1]
+    assert head(context.store).commit == ids[1]
 
 
 def test_an_unknown_commit(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_an_unknown_commit(tmp_path: Path) -> None:
     for id_ in (CommitId(bytes(32)), CommitId(known[:8] + bytes(24))):
         assert commits.find(context.store.snapshot, id_) is None
         with pytest.raises(UnknownRevision, match=id_.short):
-            commits.get(context, id_)
+            commits.get(context.store.snapshot, id_)
 
 
 def test_beginnings_of_ids(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_against_the_transitive_closure(tmp_path: Path) -> None:
         made.append(id_)
     for a in made:
         for b in made:
-            assert (a in Ancestors(context.fresh(), [b])) == (a in reach[b])
+            assert (a in Ancestors(context.store.fresh(), [b])) == (a in reach[b])
     tips = rng.sample(made, 5)
     together = Ancestors(context.store.snapshot, tips)
     for id_ in rng.sample(made, len(made)):
@@ -68,4 +68,4 @@ def test_against_the_transitive_closure(tmp_path: Path) -> None:
 
 def test_an_unknown_commit_is_no_ancestor(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    assert CommitId(bytes(32)) not in Ancestors(context.fresh(), [commit(context)])
+    assert CommitId(bytes(32)) not in Ancestors(context.store.fresh(), [commit(context)])

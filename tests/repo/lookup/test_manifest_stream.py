@@ -60,16 +60,16 @@ def test_oldest_first_newest_first_and_by_the_index(
         for _ in range(12):
             history.add(repo)
     with history.open() as repo:
-        ids, found = ids_of(repo, history), read_records(repo.context.store.snapshot)
-        wanted = [manifests.load(repo.context, id_).encoded for id_ in ids]
+        ids, found = ids_of(repo, history), read_records(repo.handle.store.snapshot)
+        wanted = [manifests.load(repo.handle.store, id_).encoded for id_ in ids]
         recovered.clear()
-        stream = ManifestStream(repo.context.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, kept=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.context.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, kept=kept)
         assert [stream.load(id_).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.context.store, kept=kept)
+        stream = ManifestStream(repo.handle.store, kept=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids[::-1]] == wanted[::-1]
         assert recovered
 
@@ -83,10 +83,10 @@ def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
         for _ in range(12):
             history.add(repo)
     with history.open() as repo:
-        ids, found = ids_of(repo, history), read_records(repo.context.store.snapshot)
-        sizes = [len(manifests.load(repo.context, id_).encoded) for id_ in ids]
+        ids, found = ids_of(repo, history), read_records(repo.handle.store.snapshot)
+        sizes = [len(manifests.load(repo.handle.store, id_).encoded) for id_ in ids]
         for place in range(1, len(ids)):
-            stream = ManifestStream(repo.context.store, kept_bytes=sum(sizes[-room:]))
+            stream = ManifestStream(repo.handle.store, kept_bytes=sum(sizes[-room:]))
             for id_ in (*ids, *ids):
                 stream.load(id_)
             near = stream.near(ids[place], steps(found, ids[place]))
@@ -103,7 +103,7 @@ def test_a_wrong_base_is_found_out(
 
     with history.open() as repo:
         ids = ids_of(repo, history)
-        stream = ManifestStream(repo.context.store)
+        stream = ManifestStream(repo.handle.store)
         for id_ in ids:
             stream.load(id_)
         monkeypatch.setattr(manifest_stream, "decode_patch", other_base)

@@ -10,7 +10,7 @@ import mvc.store.journal.reader as journal_reader
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.model.statement import Deployment
 from mvc.repo import refs
-from mvc.repo.context import Context
+from mvc.repo.handle import Handle
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.oplog import label
 from mvc.repo.oplog.undo import undo
@@ -18,18 +18,18 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, encode_entry
 from mvc.testing import FixedClock
 from tests.repo.publishing import START, UnsyncedFS, advance, commit, repository
-from tests.repo.working import open_context
+from tests.repo.working import open_handle
 
 
-def numbers(context: Context, limit: int | None = None) -> list[int]:
-    return [each.number for each in oplog.oplog(context, limit)]
+def numbers(context: Handle, limit: int | None = None) -> list[int]:
+    return [each.number for each in oplog.oplog(context.store, limit)]
 
 
-def test_newest_first_with_what_was_done(context: Context) -> None:
+def test_newest_first_with_what_was_done(context: Handle) -> None:
     first = commit(context, deploy="prod")
     advance(context, 60)
-    refs.create_tag(context, "v1")
-    found = list(oplog.oplog(context))
+    refs.create_tag(context.store, "v1")
+    found = list(oplog.oplog(context.store))
     assert [(o.number, o.entry.operation) for o in found] == [
         (2, "tag"), (1, "commit"), (0, "init"),
     ]  # fmt: skip
@@ -39,22 +39,22 @@ def test_newest_first_with_what_was_done(context: Context) -> None:
     assert numbers(context, 2) == [2, 1]
     assert numbers(context, 0) == []
     with pytest.raises(WrongUsage):
-        oplog.oplog(context, -1)
+        oplog.oplog(context.store, -1)
 
 
-def test_an_undo_that_was_undone_does_not_hold(context: Context) -> None:
+def test_an_undo_that_was_undone_does_not_hold(context: Handle) -> None:
     commit(context)
-    undo(context)
-    undo(context, 2)
-    undo(context, 3)
-    assert [(o.number, o.undone_by) for o in oplog.oplog(context)] == [
+    undo(context.store, context.config)
+    undo(context.store, context.config, 2)
+    undo(context.store, context.config, 3)
+    assert [(o.number, o.undone_by) for o in oplog.oplog(context.store)] == [
         (4, None), (3, 4), (2, None), (1, 2), (0, None),
     ]  # fmt: skip
 
 
-def test_one_by_its_number(context: Context) -> None:
+def test_one_by_its_number(context: Handle) -> None:
     commit(context)
-    undo(context)
+    undo(context.store, context.config)
     assert oplog.find(context.store.snapshot, 1).sequence == 1
     assert oplog.undone_by(context.store.snapshot, 1) == 2
     for number in (3, 1 << 40, 1 << 70, -1):
@@ -77,7 +77,7 @@ def test_numbers_may_be_left_out(tmp_path: Path) -> None:
     (folder / "journal").write_bytes(data)
     for path in (folder / "index.lmdb").glob("*/*.mdb"):
         path.unlink()
-    short = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
+    short = open_handle(tmp_path / "r", FixedClock(START), UnsyncedFS())
     assert numbers(short) == [9, 4, 3, 0]
     assert numbers(short, 2) == [9, 4]
     with pytest.raises(UnknownOperation):
@@ -85,11 +85,11 @@ def test_numbers_may_be_left_out(tmp_path: Path) -> None:
     short.store.close()
 
 
-def test_an_undo_of_what_is_yet_to_come_is_damage(context: Context) -> None:
+def test_an_undo_of_what_is_yet_to_come_is_damage(context: Handle) -> None:
     for undone in (2, 1):
         context.store.publish(lambda n=undone: Entry("undo", START, undoes=n))
     with pytest.raises(DamagedData):
-        list(oplog.oplog(context))
+        list(oplog.oplog(context.store))
 
 
 def test_the_newest_of_many_cost_a_few_entries(
@@ -99,7 +99,7 @@ def test_the_newest_of_many_cost_a_few_entries(
     for _ in range(2000):
         commit(context)
     context.store.close()
-    again = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
+    again = open_handle(tmp_path / "r", FixedClock(START), UnsyncedFS())
     reads: list[int] = []
     inner = journal_reader.read_entry
 

@@ -32,7 +32,6 @@ from mvc.remote.transports.bucket.layout import (
 from mvc.remote.transports.bucket.objects import Objects
 from mvc.remote.transports.bucket.packs import MirrorPacks
 from mvc.repo.config import Config
-from mvc.repo.context import Context
 from mvc.store.format import FORMAT, format_line, parse_format
 from mvc.store.index.reader import INDEX
 from mvc.store.journal.frames import GENESIS, Position
@@ -103,16 +102,15 @@ class Mirror:
         self.objects = objects
         self.place = place
         self.clock = clock
-        self._config = Config({
+        self.config = Config({
             **config.values,
-            "core.bare": (True, "flag"),
             "deploy.protect": ("", "flag"),  # who may write to a bucket may do everything
         })  # fmt: skip
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
         self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, own)
         self.fs.shared = None if own is None else own.fs.shared
-        self._context: Context | None = None
+        self._store: MirrorStore | None = None
         self.seen: Seen | None = None
         try:
             self.fs.make_dirs(place)
@@ -123,25 +121,25 @@ class Mirror:
             raise
 
     def close(self) -> None:
-        self._close_context()
+        self._close_store()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self._lock.release()
 
     # -- the repository -------------------------------------------------------------------
 
     @property
-    def context(self) -> Context:
-        if self._context is None:
+    def store(self) -> Store:
+        if self._store is None:
             if self.seen is not None:
                 parse_format(format_line(self.seen.head.features))
-            store = MirrorStore(self.fs, self.clock, self._folder)
-            self._context = Context(store, self.place, self._config)
-        return self._context
+            self._store = MirrorStore(self.fs, self.clock, self._folder)
+            self._store.bare = True
+        return self._store
 
-    def _close_context(self) -> None:
-        context, self._context = self._context, None
-        if context is not None:
-            context.store.close()
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
     # -- up to date -------------------------------------------------------------------------
 
@@ -177,7 +175,7 @@ class Mirror:
                 end = self.seen.head.end
                 if self.has(end) and self._take_in(seen, end):
                     return
-        self._close_context()
+        self._close_store()
         self.fs.unlink(self.place / _SEEN, missing_ok=True)
         self.seen = None
         if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
@@ -202,8 +200,8 @@ class Mirror:
             self._remove_packs({n for n, pack in named.items() if known.get(n) == pack})
         self._write_format(seen.head)
         self.settle(seen, named)
-        if self._context is not None:
-            self._context.fresh()
+        if self._store is not None:
+            self._store.fresh()
         return True
 
     def _read_on(
@@ -258,7 +256,7 @@ class Mirror:
         identity = self.fs.stat(path)
         if identity is None or identity.size <= at.offset:
             return
-        self._close_context()
+        self._close_store()
         with self.fs.open_write(path) as file:
             file.truncate(at.offset)
         self._remove_derived()
@@ -281,12 +279,12 @@ class Mirror:
         line = format_line(head.features)
         path = self._folder / FORMAT
         if self.fs.read_bytes(path, 1 << 16) != line:
-            self._close_context()
+            self._close_store()
             self.fs.write_atomic(path, line)
 
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""
-        self._close_context()
+        self._close_store()
         self.seen = None
         self.fs.forget()
         self.fs.unlink(self.place / _SEEN, missing_ok=True)

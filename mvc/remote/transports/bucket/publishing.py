@@ -89,7 +89,7 @@ class Publisher:
         The mirror then follows that one, without what it had beyond its own.
         """
         mirror = self._mirror
-        snapshot = mirror.context.fresh()
+        snapshot = mirror.store.fresh()
         before = EMPTY if mirror.seen is None else mirror.seen.head
         end = snapshot.position
         if end == before.end:
@@ -199,7 +199,7 @@ class Publisher:
 
     def _blocks(self, number: int, size: int) -> Iterator[bytes]:
         mirror = self._mirror
-        folder = mirror.context.store.folder / PACKS
+        folder = mirror.store.folder / PACKS
         with mirror.fs.open_read(pack_path(folder, number)) as file:
             for at in range(0, size, _BLOCK):
                 yield file.read(at, min(_BLOCK, size - at))

@@ -27,8 +27,8 @@ from mvc.remote.transports.bucket.objects import Objects, check_conditions
 from mvc.remote.transports.bucket.publishing import Publisher
 from mvc.remote.transports.bucket.sweeping import sweep
 from mvc.remote.transports.folder import FolderTransport, once_other
-from mvc.repo.config import own_config
-from mvc.repo.context import Context
+from mvc.repo.config import Config, own_config
+from mvc.store.store import Store
 from mvc.types import Bytes
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ class BucketTransport:
             got = self._until_published(
                 lambda transport: transport.receive(replace(given, records=records()))
             )
-        return replace(got, identity=self._mirror.context.store.snapshot.identity)
+        return replace(got, identity=self._mirror.store.snapshot.identity)
 
-    def maintain(self, act: Callable[[Context], T]) -> T:
+    def maintain(self, act: Callable[[Store, Config], T]) -> T:
         """Runs a verb on the bucket's repository and publishes what it changed.
 
         It may run several times: after a lost race it begins again on what is there. Objects that
@@ -107,13 +107,15 @@ class BucketTransport:
         """
         fs, publisher = self._mirror.fs, self._publisher
         fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
-        return self._until_published(lambda transport: act(transport.context), every_pack=True)
+        return self._until_published(
+            lambda inside: act(inside.store, inside.config), every_pack=True
+        )
 
-    def inspect(self, act: Callable[[Context], T]) -> T:
+    def inspect(self, act: Callable[[Store, Config], T]) -> T:
         """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""
         own, self._mirror.fs.own = self._mirror.fs.own, None
         try:
-            return self._on_mirror(lambda transport: act(transport.context), every_pack=True)
+            return self._on_mirror(lambda inside: act(inside.store, inside.config), every_pack=True)
         finally:
             self._mirror.fs.own = own
 
@@ -145,7 +147,7 @@ class BucketTransport:
         try:
             with self._taken_back():
                 done = act(self._transport(every_pack))
-                if (damage := self._mirror.context.store.snapshot.damage) is None:
+                if (damage := self._mirror.store.snapshot.damage) is None:
                     return done
                 raise damage
         except (DamagedData, IoFailed):
@@ -160,7 +162,7 @@ class BucketTransport:
             self._looked = True
         if every_pack:
             mirror.fs.load(list(mirror.fs.known))
-        return FolderTransport(self.url, mirror.context)
+        return FolderTransport(self.url, mirror.store, mirror.config)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -173,15 +175,15 @@ class BucketTransport:
 
 
 def open_bucket(
-    remote: Remote, context: Context | None, *, place: Path | None = None
+    remote: Remote, store: Store | None, config: Config | None, *, place: Path | None = None
 ) -> BucketTransport:
     """A transport to a bucket; its mirror is kept in the remote's folder, or at ``place``.
 
     Without a name, without a repository, or while the mirror that is kept is in use, it has one of
     its own, which lasts as long as the transport.
     """
-    if place is None and context is not None and remote.name:
-        place = remote.folder(context) / MIRROR
+    if place is None and store is not None and remote.name:
+        place = remote.folder(store) / MIRROR
     fs = FileSystem()
     with ExitStack() as held:
         objects = objects_of(remote)
@@ -191,9 +193,9 @@ def open_bucket(
             return Mirror(
                 objects,
                 place,
-                clock=Clock() if context is None else context.store.clock,
-                config=own_config(fs, {}) if context is None else context.config,
-                own=None if context is None else context.store,
+                clock=Clock() if store is None else store.clock,
+                config=config or own_config(fs, {}),
+                own=store,
             )
 
         made = None

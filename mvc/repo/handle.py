@@ -1,4 +1,4 @@
-"""Finds and opens a repository, without importing the verbs."""
+"""Finds and opens a repository, without importing the verbs; the handle of an open one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from mvc.adapters.optimizers.trainings import Trainings
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -21,13 +22,14 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.names import FOLDER, printable
 from mvc.repo.config import Config, load_config
-from mvc.repo.context import PLANS, Context
+from mvc.repo.killed import PLANS, Interrupted
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, Store
+from mvc.store.writing.base_cache import BaseCaches
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -58,6 +60,25 @@ _RESTORE = {
 }
 
 
+class Recent(Struct):
+    """States that were committed last, for the next commit: their tensors, and their meaning."""
+
+    caches: BaseCaches = field(default_factory=BaseCaches)
+    trainings: Trainings = field(default_factory=Trainings)
+
+
+class Handle(Struct):
+    """An open repository: its store, its settings, and what this process last committed.
+
+    ``interrupted``: the checkouts that opening has completed or taken back.
+    """
+
+    store: Store
+    config: Config
+    recent: Recent = field(default_factory=Recent)
+    interrupted: Interrupted = field(default_factory=Interrupted)
+
+
 class Tuning(Struct, frozen=True, kw_only=True):
     """When an index is made, and which threads work (``pool``); for tests and measurements."""
 
@@ -65,7 +86,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     pool: Executor | None = None
 
 
-def open_context(
+def open_handle(
     path: str | PathLike[str] = ".",
     *,
     discover: bool = True,
@@ -73,7 +94,7 @@ def open_context(
     fs: FileSystem | None = None,
     clock: Clock | None = None,
     tuning: Tuning | None = None,
-) -> Context:
+) -> Handle:
     """Opens the repository of a folder or, with ``discover``, of its nearest ancestor.
 
     ``config`` makes the configuration from the path of the repository's own file.
@@ -104,13 +125,14 @@ def open_context(
             except BaseException:
                 store.close()
                 raise
-            context = Context(store, root, settings)
+            store.bare = bool(settings.get("core.bare"))
+            handle = Handle(store, settings)
             with suppress(MvcError):  # the next command tries again
                 if files.stat(folder / PLANS) is not None and files.list(folder / PLANS):
                     from mvc.repo.interrupted import finish_checkouts
 
-                    finish_checkouts(context)
-            return context
+                    handle.interrupted = finish_checkouts(handle.store)
+            return handle
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )

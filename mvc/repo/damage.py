@@ -1,0 +1,19 @@
+"""Damaged entries that a query passes over and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mvc.errors import DamagedData
+
+
+@contextmanager
+def noting(incomplete: list[DamagedData] | None) -> Iterator[None]:
+    """Appends a DamagedData of the block to ``incomplete``; raises it if that is None."""
+    try:
+        yield
+    except DamagedData as error:
+        if incomplete is None:
+            raise
+        incomplete.append(error)
