@@ -359,8 +359,8 @@ def test_a_file_that_is_written_again_is_not_overwritten(
     np.savez(path, w=np.ones(3, np.float32))
     commit = commits.commit
 
-    def and_then(*arguments: Any) -> Any:
-        kept = commit(*arguments)
+    def and_then(*arguments: Any, **named: Any) -> Any:
+        kept = commit(*arguments, **named)
         np.savez(path, w=np.full(4, 5, np.float32))
         return kept
 
