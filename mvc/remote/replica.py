@@ -171,6 +171,16 @@ class Replica:
             raise WrongUsage(f"{shown} names a folder", hint="give the file a suffix")
 
     @staticmethod
+    def holds(fs: FileSystem, file: Path, entry: FileEntry) -> bool:
+        """Whether a file has all bytes of an entry, by its hash; not if it cannot be read."""
+        present = fs.stat(file, follow=False)
+        if present is None or not present.is_file or present.size != entry.size:
+            return False
+        with suppress(MvcError), open_file(fs, file, entry.path) as there:
+            return there.entry.content_id == entry.content_id
+        return False
+
+    @staticmethod
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
         """What the note beside a file says that it holds; while it is replaced the new version and
         the one before. Empty where there is no note, or none that can be read.
@@ -199,17 +209,9 @@ class Replica:
             if version.identity == there:
                 return version
         for version in self._known:
-            if self._holds(version.entry):
+            if self.holds(self._fs, self._place, version.entry):
                 return self.note(replace(version, identity=self._identity(self._place)))
         return None
-
-    def _holds(self, entry: FileEntry) -> bool:
-        present = self._fs.stat(self._place)
-        if present is None or present.size != entry.size:
-            return False
-        with suppress(MvcError), open_file(self._fs, self._place, entry.path) as file:
-            return file.entry.content_id == entry.content_id
-        return False
 
     def _identity(self, place: Path) -> _Identity | None:
         there = self._fs.stat(place, follow=False)

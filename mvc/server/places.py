@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +25,7 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = Counter[str]()
-        self._waiting = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
+        self._left = asyncio.Event()  # set once by the next one who leaves
 
     @property
     def held(self) -> int:
@@ -39,17 +39,9 @@ class Places:
 
     async def turn(self, caller: Caller, held: ExitStack) -> None:
         """Waits for a place, which ``held`` gives back."""
-        if self._has_one_for(caller.name):
-            held.callback(self._taken(caller.name))
-            return
-        mine = asyncio.get_running_loop().create_future()
-        self._waiting.append((caller.name, mine))
-        try:
-            held.callback(await mine)
-        except asyncio.CancelledError:
-            if not mine.cancelled():
-                mine.result()()
-            raise
+        while not self._has_one_for(caller.name):
+            await self._left.wait()
+        held.callback(self._taken(caller.name))
 
     def _has_one_for(self, name: str) -> bool:
         return self._held[name] < self._most - self._held.total()
@@ -60,11 +52,5 @@ class Places:
 
     def _leave(self, name: str) -> None:
         self._held[name] -= 1
-        left = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
-        while self._waiting:
-            waits, mine = self._waiting.popleft()
-            if self._has_one_for(waits) and not mine.done():
-                mine.set_result(self._taken(waits))
-            elif not mine.done():
-                left.append((waits, mine))
-        self._waiting = left
+        self._left.set()
+        self._left = asyncio.Event()

@@ -66,6 +66,8 @@ class Follower(Unpicklable):
         others = [each for each in sinks if not isinstance(each, ReplicaSink)]
         if replicas and len(sinks) > 1:
             raise WrongUsage("a ReplicaSink is the only sink of its Follower")
+        if not all(isinstance(each, Sink) for each in others):
+            raise WrongUsage("sinks are ModelSink, FileSink and FolderSink, or a ReplicaSink")
         self._source = (
             Replicated(source, target, replicas[0], on_change=on_change, options=remote)
             if replicas

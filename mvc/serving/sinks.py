@@ -7,13 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
-from mvc.api import Deployed, FileEntry
+from mvc.api import Deployed
 from mvc.errors import IoFailed, MvcError, MvcWarning
-from mvc.files import open_file
 from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.state import ServedVersion, encode_served
@@ -40,6 +39,7 @@ def warn_of_takeover(shown: str, commit: CommitId, target: str) -> None:
     warnings.warn(text, TakenOver, stacklevel=4)
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Where a Follower of a repository puts versions."""
 
@@ -157,15 +157,7 @@ class FileSink:
 
     def _holds(self, repo: Repository, live: Deployed) -> bool:
         """Whether what is there has all bytes of the version, whoever wrote it."""
-        return self._is_entry(self._place, repo.manifest(live).file(self._path))
-
-    def _is_entry(self, file: Path, entry: FileEntry) -> bool:
-        present = self._fs.stat(file, follow=False)
-        if present is None or not present.is_file or present.size != entry.size:
-            return False
-        with suppress(MvcError), open_file(self._fs, file, entry.path) as there:
-            return there.entry.content_id == entry.content_id
-        return False  # what cannot be read is written
+        return Replica.holds(self._fs, self._place, repo.manifest(live).file(self._path))
 
     def _is_known(self, repo: Repository, there: object, target: str) -> bool:
         """Whether a Follower of this target may have put it there, or this one did.
@@ -201,7 +193,7 @@ class FolderSink(FileSink):
                 inside = [e for e in manifest.entries if e.path not in manifest.training_states]
             else:
                 inside = [e for e in manifest.entries if f"{e.path}/".startswith(f"{path}/")]
-            return all(self._is_entry(self._place / each.path, each) for each in inside)
+            return all(Replica.holds(self._fs, self._place / e.path, e) for e in inside)
         return False
 
     def _is_known(self, repo: Repository, there: object, target: str) -> bool:

@@ -493,6 +493,8 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
         mvc.Follower(repo, "prod", mvc.FileSink(repo.root / ".mvc" / "journal"))
     with pytest.raises(IoFailed, match="there is no folder for"):
         mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "absent" / "file"))
+    with pytest.raises(WrongUsage, match="sinks are ModelSink"):
+        mvc.Follower(repo, "prod", torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="a ReplicaSink is the only sink"):
         mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "a"), mvc.ReplicaSink(tmp_path / "b"))
 

@@ -12,7 +12,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
@@ -270,18 +270,42 @@ class HttpTransport:
 
     def receive(self, given: Slice) -> Received:
         """Uploads the slice in parts, and returns what became of it."""
-        upload = _PartedSlice(self._client)
-        part = bytearray()
-        for piece in slices.write(given):
-            view = memoryview(piece).cast("B")
-            while len(view) > (room := wire.PART - len(part)):
-                upload.add(part + view[:room], last=False)
-                part, view = bytearray(), view[room:]
-            part += view
-        received = upload.add(part, last=True)
+        upload, at, received = os.urandom(16).hex(), 0, None
+        for part, is_last in _parts(slices.write(given)):
+            received = self._upload(upload, at, part, is_last=is_last)
+            at += len(part)
         if received is None:
             raise RemoteRefused(f"{self.url} does not say what became of the upload")
         return received
+
+    def _upload(self, upload: str, at: int, part: Bytes, *, is_last: bool) -> Received | None:
+        """Sends what begins at ``at``; what became of the slice, if this was its last part."""
+        sent = 0
+        for tries in self._client.tries(works=is_last):
+            with tries:
+                if sent < 0:
+                    sent = self._held(tries, upload) - at
+                    if not 0 <= sent <= len(part):
+                        raise RemoteUnreachable(
+                            f"{self.url} gave up an upload that was interrupted",
+                            hint="run it again: what was received whole stays",
+                        )
+                query = f"upload={upload}&at={at + sent}&last={int(is_last)}"
+                body, sent = memoryview(part)[sent:], -1  # unless this ends well, nobody knows
+                received = self._give(tries, query, body)
+        return received
+
+    def _held(self, tries: Try, upload: str) -> int:
+        with self._client.ask(tries, "GET", f"receive?upload={upload}") as answer:
+            text = _bounded(answer, 20)
+        return int(text) if text.isdigit() else 0
+
+    def _give(self, tries: Try, query: str, body: Bytes) -> Received | None:
+        with self._client.ask(tries, "POST", f"receive?{query}", body) as answer:
+            for kind, payload in wire.read_frames(_reader(answer)):
+                if kind == wire.ANSWER:
+                    return wire.decode(Received, payload)
+        return None
 
     def close(self) -> None:
         self._client.close()
@@ -327,42 +351,16 @@ class _Incoming:
                     yield piece
 
 
-class _PartedSlice:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._id = os.urandom(16).hex()
-        self._start = 0  # of the part that is on its way
-
-    def add(self, part: bytearray, *, last: bool) -> Received | None:
-        """Sends a part; what became of the slice, if this was the last one."""
-        sent = 0
-        for tries in self._client.tries(works=last):
-            with tries:
-                if sent < 0:
-                    sent = self._held(tries) - self._start
-                    if not 0 <= sent <= len(part):
-                        raise RemoteUnreachable(
-                            f"{self._client.url} gave up an upload that was interrupted",
-                            hint="run it again: what was received whole stays",
-                        )
-                at, body = self._start + sent, memoryview(part)[sent:]
-                sent = -1  # unless this ends well, nobody knows
-                query = f"upload={self._id}&at={at}&last={int(last)}"
-                received = self._give(tries, query, body)
-        self._start += len(part)
-        return received
-
-    def _held(self, tries: Try) -> int:
-        with self._client.ask(tries, "GET", f"receive?upload={self._id}") as answer:
-            text = _bounded(answer, 20)
-        return int(text) if text.isdigit() else 0
-
-    def _give(self, tries: Try, query: str, body: Bytes) -> Received | None:
-        with self._client.ask(tries, "POST", f"receive?{query}", body) as answer:
-            for kind, payload in wire.read_frames(_reader(answer)):
-                if kind == wire.ANSWER:
-                    return wire.decode(Received, payload)
-        return None
+def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
+    """The pieces in parts of what a request may bring, each with whether it is the last."""
+    part = bytearray()
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        while len(view) > (room := wire.PART - len(part)):
+            yield part + view[:room], False
+            part, view = bytearray(), view[room:]
+        part += view
+    yield part, True
 
 
 def open_transport(remote: Remote, store: Store | None, config: Config | None) -> HttpTransport:
@@ -411,7 +409,9 @@ def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectio
     A proxy sees the host and encrypted bytes: TLS goes through it to the server.
     """
     proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
-    if not proxy or _bypasses(host):
+    from urllib.request import proxy_bypass  # slow to load, and seldom needed
+
+    if not proxy or proxy_bypass(host):
         return HTTPSConnectionPool(host, port, maxsize=2, ssl_context=tls)
     try:
         user = urllib3.util.parse_url(proxy).auth
@@ -422,12 +422,6 @@ def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectio
         raise WrongUsage(
             "the variable HTTPS_PROXY names no proxy", hint="HTTPS_PROXY=http://HOST:PORT"
         ) from error
-
-
-def _bypasses(host: str) -> bool:
-    from urllib.request import proxy_bypass  # slow to load, and seldom needed
-
-    return bool(proxy_bypass(host))
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:
