@@ -270,10 +270,6 @@ def _found(text: str, pattern: str) -> str | None:
     return found[1].strip() if found else None
 
 
-_FOLDERS: dict[tuple[str, int], dict[str, str]] = {}
-"""The packages of a folder, as long as its time of change is the same."""
-
-
 def _packages() -> Iterator[tuple[str, str]]:
     """Installed packages and versions by the names of their metadata folders.
 
@@ -284,11 +280,8 @@ def _packages() -> Iterator[tuple[str, str]]:
         identity = fs.stat(Path(folder)) if folder.startswith("/") else None
         if identity is None or not identity.is_dir:
             continue
-        key = (folder, identity.mtime_ns)
-        if key not in _FOLDERS:
-            names = fs.list(Path(folder))
-            _FOLDERS[key] = dict(filter(None, map(_package, names)))
-        found = {**_FOLDERS[key], **found}
+        there = dict(filter(None, map(_package, fs.list(Path(folder)))))
+        found = {**there, **found}
     yield from sorted(found.items())
 
 

@@ -11,10 +11,11 @@ import ast
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
-from importlib.util import decode_source
+from importlib.machinery import SOURCE_SUFFIXES, PathFinder, SourceFileLoader
+from importlib.util import decode_source, find_spec
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -242,7 +243,8 @@ def _find(name: str) -> _ModulePlace | None:
             return above
         if parent and (above is None or not above.folders):
             return None
-        spec = _spec(name, above.folders if above else None)
+        with suppress(AttributeError, ImportError, ValueError):  # of an old or a foreign finder
+            spec = PathFinder.find_spec(name, above.folders) if above else find_spec(name)
         if spec is None:
             return None
     origin = getattr(spec, "origin", None) or getattr(module, "__file__", None)
@@ -255,17 +257,6 @@ def _find(name: str) -> _ModulePlace | None:
         return _ModulePlace("project", None, folders)
     kind = "installed" if _is_installed(Path(place)) else "project"
     return _ModulePlace(kind, Path(origin) if origin else None, folders)
-
-
-def _spec(name: str, path: Sequence[str] | None) -> Any:
-    for finder in sys.meta_path:
-        try:
-            spec = finder.find_spec(name, path)
-        except (AttributeError, ImportError, ValueError):  # an old or a foreign finder
-            continue
-        if spec is not None:
-            return spec
-    return None
 
 
 def _is_installed(path: Path) -> bool:

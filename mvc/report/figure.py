@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -245,22 +246,15 @@ def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
     return drawn
 
 
-def _groups(axis: Axis, lanes: Iterable[Lane]) -> Iterator[list[Lane]]:
-    """Each lane alone; those too narrow to be seen together with the narrow ones after them."""
-    held: list[Lane] = []
-    for lane in lanes:
-        if held and _x(axis, held[-1].end) - _x(axis, held[0].start) >= 3:
-            yield held
-            held = []
-        if _x(axis, lane.end) - _x(axis, lane.start) < 1.5:
-            held.append(lane)
-            continue
-        if held:
-            yield held
-            held = []
-        yield [lane]
-    if held:
-        yield held
+def _groups(axis: Axis, lanes: Iterable[Lane]) -> list[list[Lane]]:
+    """Each lane alone; those too narrow to be seen together with narrow ones beside them."""
+
+    def place(lane: Lane) -> tuple[bool, float]:
+        start = _x(axis, lane.start)
+        is_narrow = _x(axis, lane.end) - start < 1.5
+        return is_narrow, start // 3 if is_narrow else lane.start
+
+    return [list(group) for _, group in groupby(lanes, place)]
 
 
 def _x(axis: Axis, place: int) -> float:

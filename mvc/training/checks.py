@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypedDict, cast
 
@@ -139,22 +140,13 @@ def check_options(options: RecorderOptions) -> None:
     whole("every", options.every, 1)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
-    optional = ("branch", "deploy", "push", "author", "pipeline", "run")
-    for name in ("name", "message", *optional):
+    for name, check in _TEXTS.items():
         value = getattr(options, name)
-        if not isinstance(value, str) and (value is not None or name not in optional):
+        if isinstance(value, str):
+            encode_text(value)
+            check(value)
+        elif value is not None or name in {"name", "message"}:
             raise _wrong(name, value, "text")
-        encode_text(value or "")
-    if options.pipeline is not None:
-        Pipeline.parse(options.pipeline)
-    _check_place(check_path(options.name))
-    if options.branch is not None:
-        check_ref("branch", options.branch)
-    if options.deploy is not None:
-        check_ref("deployment target", options.deploy)
-    if options.author is not None:
-        check_author(options.author)
-    check_run(options.run or "")
     for name in ("metrics", "params"):
         value = getattr(options, name)
         if not (value is None or callable(value) or isinstance(value, Mapping)):
@@ -182,13 +174,26 @@ def whole(name: str, value: Any, least: int) -> int:
 
 
 def _check_place(name: str) -> None:
-    path = PurePosixPath(name)
+    path = PurePosixPath(check_path(name))
     if path.stem.endswith(".training"):
         model = path.with_name(path.stem.removesuffix(".training") + path.suffix)
         raise WrongUsage(
             f"name is {name!r}, where the training state of {model} would lie",
             hint=f"name={str(model)!r} records both",
         )
+
+
+_TEXTS: dict[str, Callable[[str], object]] = {
+    "name": _check_place,
+    "message": str,
+    "branch": partial(check_ref, "branch"),
+    "deploy": partial(check_ref, "deployment target"),
+    "push": str,
+    "author": check_author,
+    "pipeline": Pipeline.parse,
+    "run": check_run,
+}
+"""The options that are texts, with what refuses one beside ``encode_text``."""
 
 
 def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:

@@ -269,7 +269,7 @@ def test_versions_of_a_plain_recorder_are_no_checkpoints(
         MVCCallback(repo).checkpoint("HEAD", tmp_path / "ck")
     callback = MVCCallback(repo, include=["model"])
     trainer(tmp_path, [callback], max_steps=1).train()
-    with pytest.raises(CannotResume, match="without the random generators"):
+    with pytest.raises(CannotResume, match="without the state of the random generators"):
         callback.checkpoint("HEAD", tmp_path / "ck")
 
 

@@ -197,14 +197,15 @@ class Attached(Records):
         accelerator.step = saved["step"]
         set_rng_state(rng)
         epochs.restore(saved["loaders"], rng, draws=saved["draws"])
-        processes = saved["processes"]
-        if processes != accelerator.num_processes:
-            differs.append(f"processes: {accelerator.num_processes}, not {processes}")
-        if processes > 1 and saved["gradients"]:
-            differs.append("pending gradients: only those of the first process were kept")
-        if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
-            differs.append("data: the next batches draw random numbers of their own")
-        return differs
+        then, now = saved["processes"], accelerator.num_processes
+        reasons = {
+            f"processes: {now}, not {then}": then != now,
+            "pending gradients: only those of the first process were kept": then > 1
+            and saved["gradients"],
+            "data: the next batches draw random numbers of their own": saved["draws"]
+            and any(loader["done"] for loader in saved["loaders"]),
+        }
+        return [*differs, *(reason for reason, applies in reasons.items() if applies)]
 
 
 attach = Attached

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, groupby
 from os import PathLike
 from typing import Any
 
@@ -25,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.names import DEFAULT_STATE, check_path
 
-_TOGETHER = 64 * MIB  # tensors that are recovered in one go
+_TOGETHER = 64 * MIB  # about so many bytes of tensors are recovered in one go
 
 
 class MvcReader(StorageReader):
@@ -174,15 +175,10 @@ class _State:
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole tensors by torch's names, recovered some at a time. Raises DamagedData."""
-        groups: list[dict[str, str]] = [{}]
-        size = 0
-        for name in names:
-            key = self._keys[id(self._flat[name])][0]
-            size += self._by_key[key].spec.nbytes
-            if groups[-1] and size > _TOGETHER:
-                groups.append({})
-                size = self._by_key[key].spec.nbytes
-            groups[-1][name] = key
-        for group in groups:
-            found = self._file.tensors(list(group.values()))
-            yield from ((name, found[key]) for name, key in group.items())
+        keys = {name: self._keys[id(self._flat[name])][0] for name in names}
+        ends = accumulate(self._by_key[key].spec.nbytes for key in keys.values())
+        numbered = zip(ends, keys.items(), strict=True)
+        for _, group in groupby(numbered, lambda pair: pair[0] // _TOGETHER):
+            together = dict(named for _, named in group)
+            found = self._file.tensors(list(together.values()))
+            yield from ((name, found[key]) for name, key in together.items())

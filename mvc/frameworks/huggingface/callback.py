@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import io
 import json
 import re
 import tempfile
@@ -410,11 +409,9 @@ def _write_checkpoint(
     else:
         repo.checkout(commit, path=[name], to=weights)
     for file in beside:
-        source = str(PurePosixPath(name).parent / file)
         fs.make_dirs((folder / file).parent)
-        stream = io.BytesIO()
-        repo.checkout(commit, path=[source], to=stream)
-        files[file] = stream.getvalue()
+        source = str(PurePosixPath(name).parent / file)
+        files[file] = repo.open_file(commit, source, counted=False).read()
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
 
