@@ -10,17 +10,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from mvc.cli.payload import stamped
 from mvc.cli.verb import (
     CommandOptions,
     PathText,
     Session,
     argument,
     check_alone,
+    fields,
     flag,
     nbytes,
     option,
@@ -28,7 +29,7 @@ from mvc.cli.verb import (
 )
 from mvc.names import printable
 from mvc.server.repositories import names_in
-from mvc.server.tokens import DAYS, Token, Tokens
+from mvc.server.tokens import DAYS, Tokens
 from mvc.transport import scopes
 
 
@@ -133,27 +134,24 @@ def _token(session: Session, words: Sequence[str], args: _ServeOptions) -> None:
 
 
 def _list(session: Session, tokens: Tokens) -> None:
-    known = tokens.all()
-    if session.as_json:
-        rows = [
-            {
-                "name": each.name, "scopes": list(each.scopes),
-                "made": _time(each.made), "expires": _time(each.expires),
-                "expired": tokens.has_expired(each),
-            }
-            for each in known
-        ]  # fmt: skip
-        session.json("mvc.serve.tokens/1", {"tokens": rows})
-        return
-    session.table(
-        "name, until, scopes", [_row(each, expired=tokens.has_expired(each)) for each in known]
-    )
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _row(token: Token, *, expired: bool) -> tuple[str, str, str]:
-    day = _time(token.expires)[:10]
-    return token.name, f"{day} (expired)" if expired else day, ",".join(token.scopes)
+    rows = [
+        {
+            **fields(each, "name scopes"),
+            **stamped("made", each.made * 10**9),
+            **stamped("expires", each.expires * 10**9),
+            "expired": tokens.has_expired(each),
+        }
+        for each in tokens.all()
+    ]
+    if not session.answered("mvc.serve.tokens/1", {"tokens": rows}):
+        session.table(
+            "name, until, scopes",
+            [
+                (
+                    row["name"],
+                    row["expires"][:10] + (" (expired)" if row["expired"] else ""),
+                    ",".join(row["scopes"]),
+                )
+                for row in rows
+            ],
+        )
