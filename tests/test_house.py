@@ -25,7 +25,7 @@ BUDGET = {
     ".": 1_028,
     "adapters": 2_150,
     "api": 912,
-    "cli": 3_568,
+    "cli": 3_557,
     "codecs": 1_521,
     "distributed": 1_655,
     "frameworks": 2_586,

@@ -76,6 +76,7 @@ OWN_FIELDS = {
     "nonfinite",
     "TensorSpec": "dtype shape",
     "Undoing": "number undone=operation refs=entry.refs before head=after deployments",
+    "Unsent": "remote target state",
     "Vouched": "target=deployment.target commit=deployment.commit time@deployment.time_ns "
     "recorded@deployment.recorded_ns sequence=deployment.sequence id=deployment.id "
     "retracted=deployment.retracted signature version retraction problems",

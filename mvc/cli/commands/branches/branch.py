@@ -42,10 +42,6 @@ def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
 
 def _list(session: Session) -> None:
     found, current = session.repo.refs(), session.repo.head().branch
-    if not session.as_json:
+    payload = {"current": current, "branches": refs_json(session, found)}
+    if not session.answered("mvc.branch/1", payload):
         print_refs(session, found, "branch", current=current)
-        return
-    rows = refs_json(session, found)
-    if current is not None:
-        rows = [row | {"current": row["name"] == current} for row in rows]
-    session.json("mvc.branch/1", {"current": current, "branches": rows})

@@ -34,13 +34,9 @@ def command(session: Session, args: _StatusOptions) -> None:
     found = session.repo.status()
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
-        tracking = session.repo.remotes.tracking(found.branch)
-        session.json("mvc.status/1", {
-            **fields(found), "tracking": tracking, "unsent": [
-                {"remote": u.remote, "target": u.target, "state": u.state}
-                for u in session.repo.remotes.unsent()
-            ],
-        })  # fmt: skip
+        remotes = session.repo.remotes
+        more = {"tracking": remotes.tracking(found.branch), "unsent": remotes.unsent()}
+        session.json("mvc.status/1", fields(found) | more)
     elif args.short:
         _print_short(session, found, changed)
     else:
