@@ -88,7 +88,11 @@ def sign(key: Path, namespace: str, message: bytes) -> bytes:
     """
     done = _run(["-Y", "sign", "-n", namespace, "-f", os.fspath(key)], message)
     if done.returncode != 0:
-        raise _failed(key, done)
+        raise CannotSign(
+            f"{_PROGRAM} cannot sign with {key}: {_said(done) or 'it does not say why'}",
+            hint=f"'ssh-add {key}' gives a key with a passphrase to the agent once; 'ssh-add -l' "
+            "lists what the agent holds; the setting sign.key names the file",
+        )
     armored = done.stdout
     with suppress(ValueError):
         middle = armored[armored.index(_BEGIN) + len(_BEGIN) : armored.index(_END)]
@@ -96,26 +100,6 @@ def sign(key: Path, namespace: str, message: bytes) -> bytes:
         if key_of(made) and len(made) <= MAX_SIGNATURE:
             return made
     raise CannotSign(f"{_PROGRAM} made no signature with {key}", hint=f"it needs {_NEWEST}")
-
-
-def _failed(key: Path, done: subprocess.CompletedProcess[bytes]) -> CannotSign:
-    said = _said(done)
-    if "passphrase" in said:
-        return CannotSign(
-            f"the key {key} has a passphrase, and no agent holds it",
-            hint=f"'ssh-add {key}' gives it to the agent once",
-        )
-    if "No private key found" in said:
-        return CannotSign(
-            f"the private key of {key} is neither next to it nor in the agent",
-            hint="'ssh-add -l' lists what the agent holds",
-        )
-    if "agent refused" in said:
-        return CannotSign(f"the agent refuses to sign with {key}", hint="confirm it, or touch it")
-    return CannotSign(
-        f"{_PROGRAM} cannot sign with {key}: {said or 'it does not say why'}",
-        hint="'ssh-add -l' lists the keys of the agent; the setting sign.key names the file",
-    )
 
 
 # -- checking ----------------------------------------------------------------------------

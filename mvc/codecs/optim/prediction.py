@@ -44,28 +44,16 @@ class Prediction(Struct, frozen=True):
     def parse(text: str) -> Prediction:
         """The prediction of a text; InvalidPipeline unless it is known and written as here."""
         prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
-        if prefix != PREFIX or len(text) > MAX_PIPELINE_TEXT:
-            raise InvalidPipeline(f"a prediction begins with {PREFIX}: and is a short text")
         try:
             made = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
         except ValueError as error:
             raise InvalidPipeline(f"{text!r} names a number that is none") from error
-        made.check()
-        if made.text != text:
-            raise InvalidPipeline(f"{text!r} is written {made.text!r}")
+        known = prefix == PREFIX and rule in RULES and dtype in PREDICTED
+        if not known or len(text) > MAX_PIPELINE_TEXT or made.text != text:
+            raise InvalidPipeline(f"{text!r} is no prediction")
+        if len(made.numbers) != made._rule.count or not all(map(math.isfinite, made.numbers)):
+            raise InvalidPipeline(f"{text!r} has other numbers than {made._rule.count} finite ones")
         return made
-
-    def check(self) -> None:
-        """Raise InvalidPipeline unless rule and dtype are known and the numbers fit."""
-        if self.rule not in RULES:
-            raise InvalidPipeline(f"{self.rule!r} is no rule of {PREFIX}")
-        if self.dtype not in PREDICTED:
-            raise InvalidPipeline(f"{PREFIX} predicts float32 and float64, not {self.dtype!r}")
-        if len(self.numbers) != RULES[self.rule].count:
-            count = RULES[self.rule].count
-            raise InvalidPipeline(f"{PREFIX}:{self.rule} has {count} numbers")
-        if not all(map(math.isfinite, self.numbers)):
-            raise InvalidPipeline(f"{PREFIX}:{self.rule} has finite numbers only")
 
     @property
     def text(self) -> str:

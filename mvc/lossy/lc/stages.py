@@ -183,14 +183,7 @@ def expand(text: str) -> str:
             f"{', '.join(known)}",
         )
     (bound,) = bounds
-    if bound == "x":
-        whole(text, "X", options["x"], low=1, high=MAX_BITS)
     coder = coders[0] if coders else "packed" if bound == "x" else "ans"
-    wrong = next((name for name in ("mean", "x") if name in options), None)
-    if "uniform" in options and wrong is not None:
-        raise InvalidPipeline(
-            f"{text!r}: uniform takes no {wrong}", hint="it takes budget=B or error=E"
-        )
     flags = [name for name in ("mean", "tensor") if name in options]
     if "uniform" in options:
         return f"uniform:{','.join([f'{bound}={options[bound]}', *flags])} | {coder}"
