@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mvc
 from mvc.api.repository import Repository
 from mvc.errors import (
     InvalidConfig,
@@ -19,6 +20,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.io.files import FileSystem
+from mvc.remote.kinds import KINDS, RemoteKind
 from mvc.remote.remotes import (
     Remote,
     add_remote,
@@ -28,6 +30,7 @@ from mvc.remote.remotes import (
     remove_remote,
     states_of,
 )
+from mvc.remote.transports.bucket.objects import FolderObjects
 from mvc.remote.transports.opening import open_transport
 
 HERE = Path("/here")
@@ -162,6 +165,39 @@ def test_a_folder_that_leads_elsewhere_is_not_used(repo: Repository, tmp_path: P
     with pytest.raises(IoFailed, match="symbolic link"):
         find_remote(repo.handle.store).folder(repo.handle.store)
     assert not list((tmp_path / "else").iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_the_module_of_each_kind_has_what_its_row_says(kind: RemoteKind) -> None:
+    module = kind.load()
+    assert callable(module.open_objects if kind.is_bucket else module.open_transport)
+    assert hasattr(module, "run") == kind.runs_commands
+
+
+SHELF: list[Path] = []
+
+
+def open_objects(remote: Remote) -> FolderObjects:
+    """Of the kind ``shelf``, which is a row and this function."""
+    assert remote.url == "shelf://top/models"
+    return FolderObjects(FileSystem(), SHELF[-1])
+
+
+def test_a_row_and_a_module_make_a_kind_of_remote(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = RemoteKind("shelf://PLACE/NAME", __name__, "top|bottom", "none", is_bucket=True)
+    monkeypatch.setitem(KINDS, "shelf", row)
+    SHELF.append(tmp_path / "shelf")
+    SHELF[-1].mkdir()
+    with pytest.raises(WrongUsage, match="this is no host: 'middle'"):
+        repo.remotes.add("origin", "shelf://middle/models")
+    repo.remotes.add("origin", "shelf://top/models")
+    made = repo.commit({"w": np.ones(9, np.float32)})
+    repo.push("origin")
+    with mvc.clone("shelf://top/models", tmp_path / "clone") as ada:
+        assert ada.version("main").id == made.id
+        assert repo.remotes.maintain("origin", lambda there: there.version("main").id) == made.id
 
 
 def test_states() -> None:
