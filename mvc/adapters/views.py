@@ -7,7 +7,7 @@ are checked here again: what asks may come from a damaged repository.
 from __future__ import annotations
 
 from mvc.errors import DamagedData
-from mvc.model.manifest import View
+from mvc.model.manifest import View, reach
 from mvc.model.tensor import DTYPES, TensorSpec
 
 
@@ -26,15 +26,6 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
         return True
     rows = zip(shape, strides, c_strides(shape), strict=True)
     return all(n == 1 or has == wants for n, has, wants in rows)
-
-
-def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
-    """Bytes [first, end) of the content between a view's first and last element."""
-    if not spec.elements:
-        return 0, 0
-    size = DTYPES[spec.dtype].itemsize
-    last = view.offset + sum((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
-    return view.offset * size, (last + 1) * size
 
 
 def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:

@@ -194,6 +194,8 @@ class PlanesOfAll(Planes, frozen=True):
     """Planes over all tensors of a record (form 2)."""
 
     scope = "group"
+    takes = WORDS - {Kind.KEPT}
+    needs = "all words of a tensor, not bytes or streams, before it"
     costs: ClassVar[Costs] = {1: (0.055, 0.0), 2: (0.047, 0.0), 4: (0.058, 0.0), 8: (0.079, 0.0)}
 
 

@@ -78,6 +78,15 @@ class View(Struct, frozen=True):
     strides: tuple[int, ...]
 
 
+def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
+    """Bytes [first, end) of the content between a view's first and last element."""
+    if not spec.elements:
+        return 0, 0
+    size = DTYPES[spec.dtype].itemsize
+    last = view.offset + sum((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
+    return view.offset * size, (last + 1) * size
+
+
 class LogicalTensor(Struct, frozen=True):
     """A named tensor of the state.
 
@@ -445,9 +454,7 @@ def _read_tensors(
         view = View(reader.uint(1 << 62), reader.uints(MAX_DIMENSIONS))
         if len(view.strides) != len(spec.shape):
             raise reader.fail(f"the strides of {key} do not fit its shape")
-        moves = ((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
-        end = (view.offset + sum(moves) + 1) * DTYPES[spec.dtype].itemsize
-        if spec.elements and end > content.spec.nbytes:
+        if reach(spec, view)[1] > content.spec.nbytes:
             raise reader.fail(f"{key} reaches outside its storage")
         tensors.append(LogicalTensor(key, spec, id_, at, view=view))
     if len({t.key for t in tensors}) != len(tensors):

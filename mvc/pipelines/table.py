@@ -139,9 +139,6 @@ def check_order(stages: Sequence[Stage]) -> None:
     first = next((s for s in stages if not s.decides), None)
     kind = Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
     for stage in stages:
-        if kind is Kind.CHOSEN and stage.gives is kind:
-            chosen = " and ".join(s.text for s in stages if s.gives is kind)
-            raise InvalidPipeline(f"{text!r} chooses changes more than once: {chosen}")
         if kind not in stage.takes:
             raise InvalidPipeline(
                 f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
@@ -155,9 +152,4 @@ def check_order(stages: Sequence[Stage]) -> None:
     if first is None:
         raise InvalidPipeline(
             f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
-        )
-    group = next((s for s in stages if s.scope == "group" and s.gives is not Kind.CHOSEN), None)
-    if group and any(isinstance(s, lossless.Elide) for s in stages):
-        raise InvalidPipeline(
-            f"{text!r}: elide works on one tensor, {group.text} on a whole record"
         )

@@ -20,10 +20,10 @@ from msgspec import Struct
 from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, PlacedFile, Source, gaps
-from mvc.adapters.views import is_contiguous, reach
+from mvc.adapters.views import is_contiguous
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
-from mvc.model.manifest import View
+from mvc.model.manifest import View, reach
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.structure import MAX_DEPTH, Names, join, part_name
 
