@@ -72,9 +72,9 @@ class AtHand:
         self,
         source: Repository | PathName,
         target: str,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[Sink],
         *,
-        on_change: OnChange | None = None,
+        on_change: OnChange | None,
     ) -> None:
         self.repo, self._own = opened(source)
         self._target, self._sinks, self._on_change = target, sinks, on_change
@@ -97,8 +97,8 @@ class AtHand:
         """Whether there is nothing to do while nothing else is live: a poll costs no more."""
         return False
 
-    def live(self) -> Deployed | None:
-        """The deployment that is live by the record; None before the first. Changes nothing.
+    def _live_now(self) -> Deployed | None:
+        """The deployment that is live by the record; None before the first.
 
         While nothing is recorded and no dated deployment becomes due, this costs a few calls of
         the system. Raises NotARepository while the repository is away, NoDeployment or
@@ -133,7 +133,7 @@ class AtHand:
 
     def poll(self) -> Followed | None:
         """Serves what is live; what has changed."""
-        live = self.live()
+        live = self._live_now()
         if live is None:
             return None
         before, done = self.current, None
