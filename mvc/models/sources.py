@@ -330,7 +330,6 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 def _refuse_script_that_acts(tree: ast.Module, path: Path) -> None:
     """Raises CannotRecord if importing the script would do again what it did when it was run."""
     for node in tree.body:
-        acts: bool
         if isinstance(node, ast.Assign | ast.AnnAssign):
             acts = any(isinstance(each, ast.Call | ast.Await) for each in ast.walk(node))
         elif isinstance(node, ast.If):

@@ -278,10 +278,11 @@ def _frame(top: int, labels: Sequence[str]) -> str:
     return lines + f'<path class="g" d="M{_LEFT} {top + _PANEL}h{_PLOT}"/>'
 
 
-def _cut(shown: str, most: int) -> str:
+def cut(shown: str, most: int = 60) -> str:
+    """A text, cut off after ``most`` characters."""
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def clipped(value: str, most: int = 24) -> str:
     """Text that may stand in a document, cut off after ``most`` characters."""
-    return escape(_cut(printable(value), most))
+    return escape(cut(printable(value), most))

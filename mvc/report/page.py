@@ -16,7 +16,7 @@ from mvc.ids import CommitId
 from mvc.names import printable
 from mvc.report.axis import Axis, By, ByteAxis, check_by
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
-from mvc.report.figure import STYLE, Curve, Line, Panel, svg
+from mvc.report.figure import STYLE, Curve, Line, Panel, cut, svg
 from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.system import FileSystem
 from mvc.text import number, size
@@ -185,9 +185,9 @@ def _versions(
             _cell(commit.run),
             _cell(", ".join(history.names.get(commit.id, ()))),
             _cell(", ".join(history.live.get(commit.id, ()))),
-            _cell(_cut(commit.message.strip().partition("\n")[0])),
+            _cell(cut(commit.message.strip().partition("\n")[0])),
             *(_cell("" if value is None else number(value), "n") for value in values),
-            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(params.items())))),
+            _cell(cut("  ".join(f"{k}={v}" for k, v in sorted(params.items())))),
         ]
         if of is None:
             gone = "forgotten" if commit.id in history.forgotten else "unknown"
@@ -217,7 +217,7 @@ def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
         end_ns = found.end(span)
         end = "now" if end_ns == found.history.now_ns else format_time(end_ns, precise=False)
         start = format_time(span.since_ns, precise=False)
-        texts = (target, start, end, span.deployment.author, _cut(span.deployment.reason))
+        texts = (target, start, end, span.deployment.author, cut(span.deployment.reason))
         cells = "".join(map(_cell, texts))
         rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
@@ -259,7 +259,7 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: Collection[Com
     rows = []
     for group in dict.fromkeys(groups.values()):
         cells = "".join(_shade(column, group, low, high) for column in columns)
-        rows.append(f'<tr><th scope="row">{_e(_cut(group))}</th>{cells}</tr>')
+        rows.append(f'<tr><th scope="row">{_e(cut(group))}</th>{cells}</tr>')
     merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
     return (
         f"<p>How far each layer is from the version before, along first parents from HEAD: the "
@@ -318,10 +318,6 @@ def _shade(column: Mapping[str, float], group: str, low: float, high: float) -> 
 
 def _e(text: str) -> str:
     return escape(printable(text))
-
-
-def _cut(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _cell(text: str, kind: str = "") -> str:

@@ -36,20 +36,18 @@ def check_type(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
     Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume
     for another type. ``kept`` is None if the version has no such part or is an older one.
     """
-    if kept is None or obj is None:
+    here = component_type(obj)
+    if kept is None or here is None:
         return ()
-    obj = _inside(obj)
-    kind = type_name(obj)
-    if kept["kind"] != kind:
+    if kept["kind"] != here["kind"]:
         raise CannotResume(
-            f"the {part} was {kept['kind']}, not {kind}",
+            f"the {part} was {kept['kind']}, not {here['kind']}",
             hint=f"pass a {part} of the kind that was recorded; to go on with another one take "
             "the weights alone: model.load_state_dict(repo.checkout(rev))",
         )
-    functions = _functions(obj)
     return tuple(
         f"{part}: {new}, not {old}"
-        for old, new in zip(kept["functions"], functions, strict=False)
+        for old, new in zip(kept["functions"], here["functions"], strict=False)
         if old and new and old != new
     )
 
