@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 TRIPS = {
-    "commit": ("mvc.api.repository", "Repository.commit", ("request", "self.context")),
-    "checkout": ("mvc.api.repository", "Repository.checkout", ("self.context",)),
-    "gc": ("mvc.api.storage", "Storage.gc", ("context",)),
-    "push": ("mvc.api.repository", "Repository.push", ("self.context",)),
+    "commit": ("mvc.api.repository", "Repository.commit", ("request", "self._store")),
+    "checkout": ("mvc.api.repository", "Repository.checkout", ("self._store",)),
+    "gc": ("mvc.api.storage", "Storage.gc", ("store",)),
+    "push": ("mvc.api.repository", "Repository.push", ("self._store",)),
     "recorded step": ("mvc.training.recorder", "Recorder.step", ("self", "state")),
 }
 

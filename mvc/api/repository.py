@@ -323,40 +323,13 @@ class Repository(Unpicklable):
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.pipelines.requirements import pipeline_and_bound
-        from mvc.repo.commit.committing import commit_files, commit_states
-        from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import (
-            CommitOptions,
-            CommitRequest,
-            FileOptions,
-            check_request,
-        )
-        from mvc.repo.statements.protection import refuse_protected
+        from mvc.repo.commit.commit import commit
+        from mvc.repo.commit.request import CommitOptions, CommitRequest, with_files
 
         chosen = options or CommitOptions()
         text, bound = pipeline_and_bound(pipeline)
-        given = states_by_path(state, path, states)
-        every = files is not None and files.all
-        has_files = not isinstance(state, Mapping) and bool(
-            state is not None or every or states is None
-        )
-        on_disk = has_files or any(isinstance(each, Path) for each in given.values())
-        if files is not None and not on_disk:
-            raise WrongUsage("files= is for paths", hint="pass the state in states= instead")
-        if not has_files and not given:
-            raise WrongUsage("states names no state")
-        if not chosen.allow_empty:
-            refuse_empty(given)
-        if every and chosen.branch not in {None, lookup_refs.head(self._store).branch}:
-            raise WrongUsage(
-                "all is for the current branch: it compares files with HEAD", hint="name the files"
-            )
-        if chosen.allow_empty is None:
-            chosen = replace(chosen, allow_empty=not has_files or deploy is not None)
-        if bound is not None:
-            chosen = replace(chosen, max_recovery=bound)
         request = CommitRequest(
-            changes=(),
+            path=path,
             message=message,
             metrics=metrics_from(metrics or {}),
             params=params_from(params or {}),
@@ -365,41 +338,12 @@ class Repository(Unpicklable):
             pipeline=text,
             time_ns=self._moment(chosen.time),
             attachments=attachments or {},
-            options=chosen,
+            options=chosen if bound is None else replace(chosen, max_recovery=bound),
         )
-        if chosen.push:
-            if deploy is None:
-                raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
-            check_request(request)
-            refuse_protected(self._config, deploy)
-            self._sending(chosen.push)
-            request = replace(request, deploy=None, deploy_time_ns=None)
-        announce = announcing(self._store, None if chosen.detached else request.deploy)
-        whole = deploy is not None and not chosen.anyway
-        read = files or FileOptions()
-        act = partial(
-            commit_states,
-            self._store,
-            self._config,
-            self._recent,
-            given=given,
-            path=path,
-            request=request,
-            read=read,
-            whole=whole,
-        )
-        if has_files:
-            act = partial(
-                commit_files,
-                self._store,
-                self._config,
-                self._recent,
-                paths=state,
-                given=given,
-                request=request,
-                read=read,
-                whole=whole,
-            )
+        request = with_files(request, state, states, files)
+        self._sending(chosen.push)  # refuses a remote that there is not
+        announce = announcing(self._store, None if chosen.detached else request.target)
+        act = partial(commit, self._store, self._config, self._recent, request=request)
         done = with_states(self._store, self._config, act)
         if done.deployment is not None:
             announce("deploy", done.deployment)

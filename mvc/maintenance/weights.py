@@ -19,7 +19,7 @@ from mvc.limits import PIECE
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
-from mvc.repo.commit.commit import store_file
+from mvc.repo.commit.write import store_file
 from mvc.repo.config import Config
 from mvc.repo.content.contents import write_file
 from mvc.repo.content.predecessors import BaseFinder
@@ -234,7 +234,8 @@ def store(store: Store, config: Config, commit: CommitId, file: StateFile | None
         with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
             if file is not None:
                 finder = BaseFinder(manifests.EMPTY)
-                store_file(ContentWriter(objects), finder, file.parsed, mark.path)
+                storing = finder.storing(mark.path, file.parsed)
+                store_file(ContentWriter(objects), finder, storing)
             regions = objects.sync()
 
             def make() -> Entry:

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from mvc.api.repository import Repository
-from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.worktree.git_code import GitCode
 from tests.frozen.made import AUTHOR, Ticking, model, moved
 
@@ -15,21 +14,22 @@ from tests.frozen.made import AUTHOR, Ticking, model, moved
 def annotated(root: Path) -> None:
     """Two people, several runs, annotations that are undone, and what gc leaves of all that."""
     with Repository.init(root, clock=Ticking()) as repo:
-        context, state = repo.handle, model()
+        state = model()
         for i in range(6):
             os.environ["MVC_AUTHOR"] = AUTHOR if i % 2 else "gräce"
             state = moved(state, i)
-            request = CommitRequest(
-                [Change.of("model.safetensors", state)],
-                f"version {i}",
-                {"acc": i / 8} if i % 2 else {},
+            patch = b"--- a\n+++ b\n" if i == 4 else b""
+            repo.commit(
+                state,
+                message=f"version {i}",
+                metrics={"acc": i / 8} if i % 2 else {},
                 deploy="prod" if i < 4 else None,
                 options=CommitOptions(
-                    author="somebody" if i == 2 else None, run=("", "lr 0.1", "é")[i % 3]
+                    author="somebody" if i == 2 else None,
+                    run=("", "lr 0.1", "é")[i % 3],
+                    code=GitCode("1f" * 20, dirty=i > 2, patch=patch),
                 ),
-                code=GitCode("1f" * 20, dirty=i > 2, patch=b"--- a\n+++ b\n" if i == 4 else b""),
             )
-            commit(context.store, context.config, context.recent, request)
         repo.rollback("prod", reason="the error rate\ndoubled")
         repo.rollback("prod", to="HEAD~5")
         repo.deploy("HEAD", "edge", at=Ticking.now, reason="\udcff")

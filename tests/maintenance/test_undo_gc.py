@@ -27,8 +27,8 @@ def context(tmp_path: Path) -> Handle:
 
 
 def empty_commit(context: Handle) -> None:
-    request = CommitRequest([], options=CommitOptions(allow_empty=True))
-    make_commit(context.store, context.config, context.recent, request, None)
+    request = CommitRequest(options=CommitOptions(allow_empty=True))
+    make_commit(context.store, context.config, context.recent, request)
 
 
 def padded(context: Handle) -> None:

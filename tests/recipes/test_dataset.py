@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,9 +25,9 @@ from mvc.ids import CommitId
 from mvc.recipes.dataset import place, used
 from mvc.recipes.recipe import Data
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import attachments
-from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.request import CommitRequest
 from mvc.repo.handle import Handle
+from mvc.state import StateFile
 
 
 @pytest.fixture
@@ -154,15 +153,12 @@ def test_hostile_references_are_refused(
 
 
 def forged(context: Handle, path: Path) -> None:
-    ((_, parsed),) = attachments({"x": path.read_bytes()})
-    change = Change("reference.json", lambda: nullcontext(parsed))
-    params = {"mvc.data": "reference"}
-    commit(
-        context.store,
-        context.config,
-        context.recent,
-        CommitRequest([change], params=params, options=mvc.CommitOptions(tag="data/forged")),
+    request = CommitRequest(
+        given={"reference.json": StateFile.of_bytes(path.read_bytes())},
+        params={"mvc.data": "reference"},
+        options=mvc.CommitOptions(tag="data/forged"),
     )
+    commit(context.store, context.config, context.recent, request)
 
 
 def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
@@ -174,9 +170,4 @@ def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
     assert not recipes.data_sets(repo)
     ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
     with pytest.raises(WrongUsage, match="needs at most 1024 others"):
-        commit(
-            repo.handle.store,
-            repo.handle.config,
-            repo.handle.recent,
-            CommitRequest([], options=mvc.CommitOptions(needs=ids)),
-        )
+        repo.commit({"w": 1}, options=mvc.CommitOptions(needs=ids))

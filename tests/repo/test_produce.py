@@ -353,18 +353,17 @@ def test_a_file_that_is_written_again_is_not_overwritten(
     repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training has gone on and saved once more before the production file was written."""
-    from mvc.repo.commit import commit as commits
+    from mvc.repo.commit import production_files
 
     path = repo.root / "a.npz"
     np.savez(path, w=np.ones(3, np.float32))
-    commit = commits.commit
+    write = production_files.write_production
 
-    def and_then(*arguments: Any, **named: Any) -> Any:
-        kept = commit(*arguments, **named)
+    def after(*arguments: Any) -> None:
         np.savez(path, w=np.full(4, 5, np.float32))
-        return kept
+        write(*arguments)
 
-    monkeypatch.setattr(commits, "commit", and_then)
+    monkeypatch.setattr(production_files, "write_production", after)
     with pytest.raises(SourceChanged, match="written again") as caught:
         repo.commit("a.npz", pipeline=LSB, files=mvc.FileOptions(in_place=True, cwd=repo.root))
     assert np.load(path)["w"].tolist() == [5] * 4

@@ -1,7 +1,8 @@
-"""Turns what a caller gives ``Repository.commit`` into changes: a Python state, or files."""
+"""The files of a commit: Python states, files on disk, and what a lossy pipeline does to them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -9,56 +10,171 @@ from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.adapters.opening import open_file
 from mvc.adapters.state_file import StateFile
-from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WouldOverwrite, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    MvcWarning,
+    NothingToCommit,
+    StateForgotten,
+    WouldOverwrite,
+    WrongUsage,
+)
+from mvc.io.files import FileIdentity
+from mvc.lossy.reducer import Reducer
 from mvc.model.manifest import FileEntry
-from mvc.names import attached_path, check_path, printable
-from mvc.repo.commit.request import Attachment, Change, CommitOptions, FileContent, FileOptions
+from mvc.names import PATCH, printable
+from mvc.pipelines.pipeline import Pipeline
+from mvc.repo.commit.request import (
+    Attachment,
+    Change,
+    CommitOptions,
+    CommitRequest,
+    FileOptions,
+    check_places,
+)
+from mvc.repo.config import Config
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head, tip
+from mvc.repo.lookup.refs import Head, head, tagged, tip
+from mvc.repo.whole import refuse_incomplete
 from mvc.repo.worktree import worktree
+from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.repo.worktree.status import FileChange, status
 from mvc.store.store import Store
 
 
-def states_by_path(
-    state: object, path: str, states: Mapping[str, FileContent | None] | None
-) -> dict[str, FileContent | None]:
-    """``states``, and ``state`` if it is a mapping: of files by path, or the state at ``path``.
+class Inputs(Struct, frozen=True):
+    """The files of a commit and what else it records.
 
-    Raises InvalidName, WrongUsage.
+    ``produced_by`` is the lossy pipeline that makes some of them; ``state`` a state that is
+    committed as it is. ``production``: the files on disk whose production weights are written
+    afterwards, as they are now.
     """
-    first: Mapping[str, Any] = {}
-    if isinstance(state, Mapping):
-        files = any(isinstance(each, StateFile | FileEntry) for each in state.values())
-        first = state if files else {path: state}
-    if twice := first.keys() & (states or {}):
-        raise WrongUsage(f"{min(twice)} is named twice")
-    return {check_path(name): each for name, each in {**first, **(states or {})}.items()}
+
+    request: CommitRequest
+    changes: Sequence[Change]
+    code: GitCode
+    produced_by: str | None
+    state: Any = None
+    production: Mapping[str, FileIdentity | None] | None = None
+
+    @property
+    def attachments(self) -> dict[str, Attachment]:
+        """What the version carries beside its files, the patch of the code with it."""
+        patch = {PATCH: self.code.patch} if self.code.patch else {}
+        return {**self.request.attachments, **patch}
 
 
-def refuse_empty(states: Mapping[str, FileContent | None]) -> None:
-    """Raises WrongUsage if one of the states by path is empty."""
-    for path, state in states.items():
-        if isinstance(state, Mapping) and not state:
-            raise WrongUsage(
-                f"the state at {path} is empty, and would take the place of what may be "
-                "stored there",
-                hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
-            )
+def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
+    """Finds the files of a commit, and what reduces which of them; a file is opened later.
+
+    Raises WrongUsage, and as ``of_files`` and ``refuse_incomplete``.
+    """
+    given, read, reads = request.given, request.files, request.reads
+    changes = _of_files(store, request.paths, read, request.options) if reads else []
+    named = {change.path for change in changes if change.open is not None}
+    on_disk = {c.path: store.root / c.path if c.path in named else None for c in changes}
+    on_disk |= {path: each for path, each in given.items() if isinstance(each, Path | None)}
+    whole = request.deploy is not None and not request.options.anyway
+    if whole and (reads or any(on_disk.values())):
+        refuse_incomplete(store, tip_of(store, request).commit, on_disk)
+    for path, each in given.items():
+        if isinstance(each, Path):
+            open_ = partial(open_file, store.fs, each, path, strict=not read.opaque)
+            changes.append(Change(path, open_))
+        else:
+            changes.append(Change.of(path, each))
+    check_places(changes)
+    code = request.options.code or _code_now(store, config, patch=request.options.patch)
+    live: Any = given.get(request.path)
+    reduced = named if reads else {request.path} if isinstance(live, Mapping) else set[str]()
+    text, written = request.pipeline, read.output is not None or read.in_place
+    if text is None and reduced:
+        setting = str(config.get("commit.pipeline"))
+        text = setting if written or Pipeline.parse(setting).forward_only else None
+    made = not reads and all(isinstance(e, StateFile | FileEntry | None) for e in given.values())
+    reducer = None if made else _reducer(request, text)
+    if reducer is None:
+        if written:
+            raise WrongUsage("output and in_place are for lossy pipelines")
+        state = live if isinstance(live, Mapping) and not reads else None
+        return Inputs(request, changes, code, produced_by=request.options.produced_by, state=state)
+    if not (reads or reduced):
+        raise WrongUsage(
+            f"a lossy pipeline reduces the state at {request.path}, which is not given",
+            hint="name its path with path=, or commit with pipeline='lossless'",
+        )
+    changes = [replace(c, reducer=reducer) if c.path in reduced else c for c in changes]
+    production = None
+    # Training goes on from its own weights: an approximation is only written on request.
+    if reads and (written or not reducer.pipeline.forward_only):
+        from mvc.repo.commit.production_files import check_output  # rarely needed
+
+        production = {path: store.fs.stat(store.root / path) for path in sorted(named)}
+        check_output(store.fs, len(production), read)
+    return Inputs(request, changes, code, produced_by=text, production=production)
 
 
-def attachments(
-    given: Mapping[str, Attachment],
-) -> Iterator[tuple[str, StateFile]]:
-    """What a version carries beside its files, by path: bytes, or mappings of tensors."""
-    for name, value in given.items():
-        file = StateFile.of_bytes(value) if isinstance(value, bytes) else StateFile.of(value)
-        yield attached_path(name), file
+def tip_of(store: Store, request: CommitRequest) -> Head:
+    """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
+    if request.options.detached:
+        return Head(None, request.options.parent)
+    if request.options.tag is not None:
+        return Head(None, tagged(store, request.options.tag))
+    return tip(store, request.options.branch, new=request.options.new_branch)
 
 
-def of_files(
+def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
+    """What reduces weights as the pipeline ``text`` says; None if that only codes.
+
+    Raises WrongUsage if the pipeline has a save decision: a commit always saves.
+    """
+    options, pipeline = request.options, Pipeline.parse(text or "lossless")
+    makes = pipeline.decisions or pipeline.lossy or pipeline.forward_only
+    if options.produced_by is not None or not makes:
+        if options.exact:
+            raise WrongUsage("exact is for lossy pipelines")
+        return None
+    if pipeline.decisions:
+        decided = {each.text for each in pipeline.decisions}
+        words = [word.strip() for word in pipeline.text.split("|")]
+        rest = " | ".join(word for word in words if word not in decided)
+        origin = "" if request.pipeline else f"commit.pipeline is {text}: "
+        raise WrongUsage(
+            f"{origin}stage {pipeline.decisions[0].text} decides whether a version is saved, and a "
+            "commit always saves",
+            hint=f"use mvc.Recorder, which decides, or leave out stage and bound: {rest}",
+        )
+    return Reducer(pipeline, frozenset(options.exact))
+
+
+class PatchMissing(MvcWarning):
+    """The patch that the setting ``commit.patch`` asks for could not be had."""
+
+
+def _code_now(store: Store, config: Config, *, patch: bool | None) -> GitCode:
+    """The git work tree around the repository; its patch as the settings say, if None.
+
+    Raises WrongUsage, IoFailed or NotInstalled for a patch that ``patch`` asks for and that cannot
+    be had; where only the settings ask for it, this is a warning (PatchMissing).
+    """
+    asked = bool(config.get("commit.patch")) if patch is None else patch
+    code = git_code(store.fs, store.root, patch=asked, again=bool(patch))
+    if code.problem is not None:
+        if patch:
+            raise code.problem
+        said = f"the version is recorded without its patch (commit.patch): {code.problem.message}"
+        warnings.warn(said, PatchMissing, stacklevel=4)
+    return code
+
+
+# -- files on disk -----------------------------------------------------------------------
+
+
+def _of_files(
     store: Store, given: object, files: FileOptions, options: CommitOptions
 ) -> list[Change]:
     """The files at the paths ``given``; a folder means its content.
@@ -74,8 +190,12 @@ def of_files(
     """
     fs, root = store.fs, store.root
     names, folders, missing = list[str](), set[str](), set[str]()
-    at = tip(store, options.branch, new=options.new_branch).commit
-    tracked = manifests.of_commit(store, at).by_path
+    at = tip(store, options.branch, new=options.new_branch)
+    tracked = manifests.of_commit(store, at.commit).by_path
+    if files.all and at.branch != head(store).branch:
+        raise WrongUsage(
+            "all is for the current branch: it compares files with HEAD", hint="name the files"
+        )
     if given is not None:
         cwd = files.cwd or fs.cwd()
         names = worktree.expand(
@@ -94,7 +214,7 @@ def of_files(
     missed = (c.path for c in changed if c.kind == "missing" and not c.not_written)
     gone += [path for path in missed if fs.stat(root / path, follow=False) is None]
     if files.all and not (names or gone or options.allow_empty):
-        refuse_unnamed(changed)
+        _refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[StateFile]:
         unless = partial(_was_kept_opaque, store, name)
@@ -136,7 +256,7 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
             )
 
 
-def refuse_unnamed(changed: Sequence[FileChange]) -> None:
+def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
     """Raises NothingToCommit with the way to record a new name, where that is all there is."""
     for change in changed:
         if change.kind == "renamed":

@@ -21,46 +21,48 @@ from mvc.errors import (
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.names import printable
 from mvc.repo.checkout.checkout import fill_file
-from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.checkout.outputs import refuse_slash, refuse_store
+from mvc.repo.commit.request import FileOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.store.store import Store
 
 
-def check_places(fs: FileSystem, files: int, output: Path | None, *, in_place: bool) -> None:
+def check_output(fs: FileSystem, files: int, read: FileOptions) -> None:
     """Raises unless the production weights of ``files`` have a place, and can be written there.
 
     Raises WrongUsage, UnknownPath, IoFailed, WouldOverwrite.
     """
-    if not files and output is None:
+    if read.output is None:
+        if files and not read.in_place:
+            raise WrongUsage(
+                "a lossy pipeline makes production weights, and those are what is to be deployed",
+                hint="say where they go: -o FILE, or --in-place",
+            )
         return
-    if output is not None and in_place:
+    if read.in_place:
         raise WrongUsage("name one place for the production weights: a file, or in place")
-    if output is None and not in_place:
-        raise WrongUsage(
-            "a lossy pipeline makes production weights, and those are what is to be deployed",
-            hint="say where they go: -o FILE, or --in-place",
-        )
-    if output is not None and files != 1:
+    if files != 1:
         raise WrongUsage(
             f"the production weights of {files} files do not fit into one",
             hint="commit one file, or use --in-place",
         )
-    if output is not None:
-        _check_output(fs, output)
+    refuse_slash(read.output)
+    _check_place(fs, Path(read.output))
 
 
 def write_production(
     store: Store,
     done: CommitResult,
     files: Mapping[str, FileIdentity | None],
-    output: Path | None,
+    read: FileOptions,
 ) -> None:
-    """Writes the production weights of ``files`` to ``output``, or in place of those files.
+    """Writes the production weights of ``files`` to ``read.output``, or in place of those files.
 
     ``files``: as they were before the commit. Each is recovered from the repository, so that it
     equals the stored version. Raises SourceChanged if one to be replaced was written to meanwhile.
     """
     fs, root, version = store.fs, store.root, done.id.short
+    output = None if read.output is None else Path(read.output)
     for path, before in files.items():
         entry = done.entries[path]
         if output is None and not entry.tensors:
@@ -88,7 +90,7 @@ def write_production(
             ) from error
 
 
-def _check_output(fs: FileSystem, output: Path) -> None:
+def _check_place(fs: FileSystem, output: Path) -> None:
     """Production weights may replace a model file, but no other file."""
     refuse_store(fs, output)
     shown = printable(str(output))

@@ -18,7 +18,16 @@ from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
 from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NEEDS
 from mvc.model.manifest import FileEntry
-from mvc.names import check_author, check_place, check_ref, check_run, encode_text, printable
+from mvc.names import (
+    DEFAULT_STATE,
+    check_author,
+    check_path,
+    check_place,
+    check_ref,
+    check_run,
+    encode_text,
+    printable,
+)
 from mvc.repo.statements.protection import RecordingNotice
 from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
@@ -142,32 +151,28 @@ class Change(Struct, frozen=True):
     stored: FileEntry | None = None
 
     @classmethod
-    def of(
-        cls,
-        path: str,
-        file: Mapping[str, Any] | StateFile | FileEntry | None,
-        *,
-        cached: bool = True,
-    ) -> Self:
+    def of(cls, path: str, file: Mapping[str, Any] | StateFile | FileEntry | None) -> Self:
         """A path with what a caller gives. A file is ``cached`` only if it lies in memory."""
         if file is None or isinstance(file, FileEntry):
             return cls(path, None, stored=file)
         made = file if isinstance(file, StateFile) else StateFile.of(file)
-        cached = cached and (made is not file or made.in_memory)
-        return cls(path, lambda: nullcontext(made), cached)
+        return cls(path, lambda: nullcontext(made), made is not file or made.in_memory)
 
 
-class CommitRequest(Struct, frozen=True):
-    """What to commit.
+class CommitRequest(Struct, frozen=True, kw_only=True):
+    """What to commit: ``given`` by path, and with ``reads`` the files at ``paths`` on disk.
 
-    ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
-    publishing, and ``time_ns`` likewise the commit's time. Of ``options`` those count that are not
-    about files, times and output. With ``options.produced_by`` the commit itself is lossless and
-    uses only the coding stages of ``pipeline``. ``attachments`` are what the version carries beside
-    its files, bytes or tensors by name.
+    A lossy pipeline reduces these files, or else the state at ``path``. ``deploy_time_ns`` (ns
+    since 1970) is when the version went live; None means the moment of publishing, and ``time_ns``
+    likewise the commit's time. Of ``options`` those count that are not about times.
+    ``attachments`` are what the version carries beside its files, bytes or tensors by name.
     """
 
-    changes: Sequence[Change]
+    given: Mapping[str, FileContent | None] = field(default_factory=dict)
+    path: str = DEFAULT_STATE
+    reads: bool = False
+    paths: object | None = None
+    files: FileOptions = field(default_factory=FileOptions)
     message: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     deploy: str | None = None
@@ -179,18 +184,65 @@ class CommitRequest(Struct, frozen=True):
     options: CommitOptions = field(default_factory=CommitOptions)
 
     @property
+    def target(self) -> str | None:
+        """On which the commit itself deploys; with ``push`` that comes after it."""
+        return None if self.options.push else self.deploy
+
+    @property
     def guard(self) -> RecordingNotice | None:
         """What decides whether the version is deployed as well."""
         recording = self.options.recording
-        return recording if recording and recording.target == self.deploy is not None else None
+        return recording if recording and recording.target == self.target is not None else None
 
-    def made_by(self, pipeline: str) -> Self:
-        """The same of contents that a lossy pipeline has made."""
-        return replace(self, options=replace(self.options, produced_by=pipeline))
+
+def with_files(
+    request: CommitRequest,
+    state: object,
+    states: Mapping[str, FileContent | None] | None,
+    files: FileOptions | None,
+) -> CommitRequest:
+    """The request with what a caller gives to commit, and with ``allow_empty`` decided.
+
+    ``state`` is a mapping, of files by path or of tensors, or it names files on disk. Raises
+    InvalidName, WrongUsage.
+    """
+    first: Mapping[str, Any] = {}
+    if isinstance(state, Mapping):
+        by_path = any(isinstance(each, StateFile | FileEntry) for each in state.values())
+        first = state if by_path else {request.path: state}
+    if twice := first.keys() & (states or {}):
+        raise WrongUsage(f"{min(twice)} is named twice")
+    given = {check_path(name): each for name, each in {**first, **(states or {})}.items()}
+    every = files is not None and files.all
+    reads = not isinstance(state, Mapping) and (state is not None or every or states is None)
+    if files is not None and not (reads or any(isinstance(e, Path) for e in given.values())):
+        raise WrongUsage("files= is for paths", hint="pass the state in states= instead")
+    if not (reads or given):
+        raise WrongUsage("states names no state")
+    options = request.options
+    for path, each in () if options.allow_empty else given.items():
+        if isinstance(each, Mapping) and not each:
+            raise WrongUsage(
+                f"the state at {path} is empty, and would take the place of what may be "
+                "stored there",
+                hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
+            )
+    if options.allow_empty is None:
+        options = replace(options, allow_empty=not reads or request.deploy is not None)
+    return replace(
+        request,
+        given=given,
+        reads=reads,
+        paths=state,
+        files=files or FileOptions(),
+        options=options,
+    )
 
 
 def check_request(request: CommitRequest) -> None:
     """Raises WrongUsage, InvalidName or another error of names for a request that is not valid."""
+    if request.options.push and request.deploy is None:
+        raise WrongUsage("push sends a deployment", hint="name its target with deploy=")
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     options, deploy = request.options, request.deploy
@@ -213,8 +265,12 @@ def check_request(request: CommitRequest) -> None:
     for name, given in request.attachments.items():
         if isinstance(given, bytes) and len(given) > MAX_ATTACHED_BYTES:
             raise WrongUsage(f"{printable(name)} has more than {MAX_ATTACHED_BYTES} bytes")
+
+
+def check_places(changes: Sequence[Change]) -> None:
+    """Raises InvalidName or WrongUsage for files that no version can have together."""
     seen: set[str] = set()
-    for change in request.changes:
+    for change in changes:
         if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
         if any(map(is_temporary, change.path.split("/"))):

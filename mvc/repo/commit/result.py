@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.repo.content.compare import renames
 from mvc.repo.statements.live import Deployed
 from mvc.repo.worktree.git_code import GitCode
 from mvc.text import html_table
@@ -74,3 +75,26 @@ class CommitResult(Struct, frozen=True):
             if p.kind != "unchanged"
         ]
         return html_table(("path", "kind", "tensors changed"), rows, repr(self))
+
+
+def path_changes(
+    parent: Manifest, manifest: Manifest, committed: Mapping[str, FileEntry]
+) -> tuple[PathChange, ...]:
+    """What a version does to the paths of its parent."""
+    old, found = parent.by_path, []
+    gone = sorted(set(old) - set(manifest.by_path))
+    added = [entry for path, entry in committed.items() if path not in old]
+    origins = renames([old[path] for path in gone], added)
+    for path, new in committed.items():
+        kind, changed, origin = "added", len(new.tensors), origins.get(path)
+        if origin is not None:
+            kind, changed = "renamed", 0
+        elif path in old:
+            kind = "unchanged" if old[path].content_id == new.content_id else "changed"
+            known = {t.key: t.id for t in old[path].tensors}
+            changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
+        found.append(PathChange(path, kind, changed, len(new.tensors), renamed_from=origin))
+    for path in (path for path in gone if path not in origins.values()):
+        count = len(old[path].tensors)
+        found.append(PathChange(path, "removed", count, count))
+    return tuple(found)

@@ -25,7 +25,7 @@ from mvc.model.hashing import pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.inputs import Inputs
 from mvc.repo.config import Config
 from mvc.repo.handle import Recent
 from mvc.store.graph.search import Link, PathStep
@@ -58,13 +58,13 @@ def storage_policy(
     store: Store,
     config: Config,
     recent: Recent,
-    request: CommitRequest,
+    inputs: Inputs,
     parent: Manifest,
-    pipeline: Pipeline,
 ) -> Policy:
     """How a commit on ``parent`` is stored. Raises InvalidConfig for a bound that none can keep."""
-    get, bound = config.get, request.options.max_recovery
-    layout, reset = layout_of(config, bound), request.options.reset_point
+    get, bound = config.get, inputs.request.options.max_recovery
+    pipeline = Pipeline.parse(inputs.request.pipeline or str(get("commit.pipeline"))).coding()
+    layout, reset = layout_of(config, bound), inputs.request.options.reset_point
     if bound is None:
         bound = get("store.max_recovery")
     run = _run_of_many(parent)
@@ -75,7 +75,7 @@ def storage_policy(
         run = 0 if reset or after.seconds(predicted=True) > bound else run
     weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
     if not reset and (bound is None or weight is not None):
-        chains = list(_chains(store, recent, request, parent))
+        chains = list(_chains(store, recent, inputs, parent))
     if bound is None:
         sequence = store.graph.next_sequence
         reset = reset or any(layout.ends(chain, sequence) for chain in chains)
@@ -126,7 +126,7 @@ def _is_paid(
 
 
 def _chains(
-    store: Store, recent: Recent, request: CommitRequest, parent: Manifest
+    store: Store, recent: Recent, inputs: Inputs, parent: Manifest
 ) -> Iterable[tuple[Link, ...]]:
     """The chains of the paths that the commit changes; those of other paths do not grow.
 
@@ -135,7 +135,7 @@ def _chains(
     caches = recent.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
         return known
-    paths = {change.path for change in request.changes}
+    paths = {change.path for change in inputs.changes}
     entries = (entry for entry in parent.entries if entry.path in paths)
     contents = {c.id: c.spec.nbytes for entry in entries for c in entry.contents}
     found = []

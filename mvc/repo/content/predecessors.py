@@ -21,7 +21,7 @@ from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.content.compare import bare_name
 from mvc.store.writing.base_cache import BaseCache
-from mvc.store.writing.storing import Origin
+from mvc.store.writing.storing import Origin, Storing
 
 
 class _Placed(Protocol):
@@ -76,21 +76,23 @@ class BaseFinder:
         self._files: dict[str, _Candidates] = {}  # filled on first use
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
-    def origins(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> list[Origin]:
-        """The name and the base of each content; none for those that ``last`` has in memory."""
+    def storing(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> Storing:
+        """A file to store, with the name and the base of each content.
+
+        Those that ``last`` has in memory have no base.
+        """
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:
             same = self._candidates(path).by_name
-        found = []
+        origins = []
         for name, content in zip(names, parsed.contents, strict=True):
-            if last is not None and last.base(name, content.spec) is not None:
-                base = None
-            else:
-                base, spec = same.get(name), content.spec
+            spec, base = content.spec, None
+            if last is None or last.base(name, spec) is None:
+                base = same.get(name)
                 if base is None or (base.spec is not spec and base.spec != spec):
                     base = self.find(path, name, spec)
-            found.append(Origin(name, base))
-        return found
+            origins.append(Origin(name, base))
+        return Storing(parsed, path, origins, last)
 
     def find(self, path: str, name: str, spec: TensorSpec) -> Content | None:
         """A blob of the parent that is likely to be similar to the new one, or None."""

@@ -1,12 +1,10 @@
 """Which weights an optimizer moved, where only the data of two versions say it."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.units import units_of
 from mvc.repo.lookup import manifests
 from mvc.state import StateFile
@@ -21,10 +19,8 @@ OPTIMIZERS = {
 
 
 def store(context, files):
-    changes = [
-        Change(path, lambda file=file: nullcontext(StateFile(file))) for path, file in files.items()
-    ]
-    return commit(context.store, context.config, context.recent, CommitRequest(changes)).commit
+    request = CommitRequest(given={path: StateFile(file) for path, file in files.items()})
+    return commit(context.store, context.config, context.recent, request).commit
 
 
 def layers_backwards(model):

@@ -12,7 +12,7 @@ import pytest
 
 import mvc
 from mvc.errors import InvalidName, IoFailed, NotInstalled, UnknownPath, WrongUsage
-from mvc.repo.commit.commit import PatchMissing
+from mvc.repo.commit.inputs import PatchMissing
 from mvc.repo.worktree import git_code
 from mvc.testing.history import weights
 

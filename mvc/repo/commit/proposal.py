@@ -1,0 +1,203 @@
+"""The version that a commit proposes on top of a tip, and the journal entry that publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+
+from mvc.errors import StateForgotten, WrongUsage
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.statement import Deployment
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
+from mvc.repo.commit.inputs import Inputs
+from mvc.repo.commit.write import Written
+from mvc.repo.config import Config
+from mvc.repo.lookup import availability, commits, manifests
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
+from mvc.repo.statements.live import check_deployment, replaced
+from mvc.store.graph.plan import recovers
+from mvc.store.graph.search import Graph
+from mvc.store.journal.entries import Entry, RefChange, Region
+from mvc.store.packs.records import MANIFEST
+from mvc.store.proving import proof_of, prove_equal
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.store import Store
+from mvc.store.writing.full_or_delta import exactly
+from mvc.store.writing.object_writer import ObjectWriter
+from mvc.times import local_zone_minutes
+
+
+class Proposal(Struct, frozen=True):
+    """The version on top of ``at``, whose manifest is ``parent``; durable in ``regions``."""
+
+    at: Head
+    parent: Manifest
+    manifest: Manifest
+    regions: tuple[Region, ...]
+
+
+def propose(store: Store, written: Written, at: Head) -> Proposal:
+    """Stores the version's manifest and makes everything durable.
+
+    It has the parent's paths, less the removed ones, with the committed ones.
+    """
+    inputs, objects = written.inputs, written.objects
+    parent = manifests.of_commit(store, at.commit)
+    gone = {change.path for change in inputs.changes if change.path not in written.entries}
+    whole = inputs.request.options.tag is not None  # a tag's version has what it is given, no more
+    paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+    for path in _displaced(store, {*paths, *written.entries}, written.entries.keys()):
+        del paths[path]
+    if at.commit is not None:
+        reused = [entry for path, entry in paths.items() if path not in written.entries]
+        availability.check_available(store, at.commit, reused, stored=True)
+    manifest = Manifest({**paths, **written.entries, **written.attached}.values())
+    if not objects.holds(manifest.id):
+        _prove_manifest(manifest)
+        store.require(manifest.features)
+        base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
+        objects.put_bytes(MANIFEST, manifest.id, manifest.encoded, base)
+    return Proposal(at, parent, manifest, regions=objects.sync())
+
+
+def _displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
+    """Those of ``paths`` that are folders of ``committed`` files now, or lay in their place.
+
+    Raises WrongUsage where no file on disk tells which of the two is meant.
+    """
+    fs, displaced = store.fs, set[str]()
+    for file, inside in _nested(paths):
+        for path, other in ((file, inside), (inside, file)):
+            if path in committed:
+                identity = fs.stat(store.root / path)
+                if other in committed or identity is None or not identity.is_file:
+                    raise WrongUsage(
+                        f"{file} cannot be a file and the folder of {inside} in one version",
+                        hint=f"name another path, or take the tracked one out: 'mvc commit {other}'"
+                        if other not in committed
+                        else "give one of them another path",
+                    )
+                displaced.add(other)
+    return displaced
+
+
+def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
+    for path in sorted(paths):
+        for folder in map(str, PurePosixPath(path).parents):
+            if folder in paths:
+                yield folder, path
+
+
+def _prove_manifest(manifest: Manifest) -> None:
+    """Raises EncodingFailed unless readers find in its bytes what it says."""
+    with proof_of("what the version holds"):
+        read = Manifest.decode(manifest.encoded)
+        prove_equal(read.all_entries, manifest.all_entries)
+        prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
+
+
+def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -> None:
+    """Raises ConcurrentRewrite unless all of a version is added by ``objects`` or recoverable.
+
+    A commit reuses stored objects and stores deltas against them. If the journal was replaced
+    since the commit began, gc may have removed them.
+    """
+    sizes: dict[bytes, int] = {manifest.id: 0}
+    for entry in manifest.all_entries:
+        sizes |= {content.id: content.spec.nbytes for content in entry.contents}
+        if entry.skeleton is not None:
+            sizes[entry.skeleton] = 0
+    needed = {id_ for id_ in sizes if not objects.added(id_)} | objects.bases
+    if not all(recovers(graph, id_, sizes.get(id_, 1)) for id_ in needed):
+        raise ConcurrentRewrite
+
+
+def entry_of(
+    store: Store, config: Config, written: Written, proposal: Proposal, *, now: int
+) -> Entry:
+    """What publishes the version at the moment ``now``; valid only under the journal's lock."""
+    request, at = written.inputs.request, proposal.at
+    for needed in request.options.needs:
+        commits.get(store.snapshot, needed)
+        availability.check_kept(store, needed)
+    made = _commit(config, written.inputs, proposal, now)
+    if availability.forgotten_ns(store, made.id) is not None:
+        raise StateForgotten(
+            f"this very version, {made.id.short}, was forgotten",
+            hint="with another message or time it is another version",
+        )
+    statements: tuple[Deployment, ...] = ()
+    guard, target = request.guard, request.target
+    if target is not None and (guard is None or guard.allows(now)):
+        moment = now if request.deploy_time_ns is None else request.deploy_time_ns
+        check_deployment(target, moment)
+        deployment = Deployment(
+            subject=made.id,
+            author=config.author,
+            target=target,
+            time_ns=moment,
+            replaces=replaced(store.snapshot, target, now, moment),
+        )
+        statements = (deployment,)
+    tag = request.options.tag
+    name = BRANCH + at.branch if at.branch else HEAD
+    ref = RefChange(name if tag is None else TAG + tag, at.commit, made.id)
+    return Entry(
+        "commit",
+        now,
+        regions=proposal.regions,
+        commits=(made,),
+        refs=() if request.options.detached else (ref,),
+        marks=_marks(proposal, written.entries),
+        statements=statements,
+    )
+
+
+def _commit(config: Config, inputs: Inputs, proposal: Proposal, now: int) -> Commit:
+    request, head = inputs.request, proposal.at.commit
+    time_ns = now if request.time_ns is None else request.time_ns
+    return Commit(
+        manifest=proposal.manifest.id,
+        root=proposal.manifest.root,
+        parents=(head,) if head else (),
+        author=request.options.author or config.author,
+        time_ns=time_ns,
+        zone_minutes=local_zone_minutes(time_ns),
+        message=request.message,
+        metrics={name: float(value) for name, value in request.metrics.items()},
+        pipeline=_recorded_pipeline(config, inputs),
+        code=inputs.code.commit,
+        run=request.options.run,
+        dirty=inputs.code.dirty,
+        params=request.params,
+        needs=tuple(sorted(set(request.options.needs))),
+        attached=tuple(sorted({name.split("/")[0] for name in inputs.attachments})),
+    )
+
+
+def _recorded_pipeline(config: Config, inputs: Inputs) -> str:
+    """The pipeline that the commit records: a preset's name if there is one, else the text.
+
+    A lossy pipeline is recorded only if the weights were produced by it.
+    """
+    text = inputs.produced_by or inputs.request.pipeline or str(config.get("commit.pipeline"))
+    pipeline = Pipeline.parse(text)
+    coding = exactly(pipeline.coding())
+    if inputs.produced_by is None and coding != pipeline:
+        text = coding.text
+    return text if text in PRESETS else Pipeline.parse(text).text
+
+
+def _marks(proposal: Proposal, entries: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
+    """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
+    old = proposal.parent.by_path
+    marks = {
+        bytes(e.state_id)[:8]
+        for path, e in entries.items()
+        if path not in old or old[path].content_id != e.content_id
+    }
+    return tuple(sorted(marks - {bytes(proposal.manifest.root)[:8]}))

@@ -1,0 +1,202 @@
+"""Stores the files of a commit: opens them, chooses bases, encodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.adapters.hashing import entry_from
+from mvc.adapters.optimizers.states import FileState
+from mvc.adapters.state_file import Specs, StateFile, array_of
+from mvc.errors import DamagedData, StateForgotten, UnknownPath
+from mvc.lossy.reducer import Array
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.names import attached_path
+from mvc.repo.commit.inputs import Inputs
+from mvc.repo.commit.request import Change
+from mvc.repo.commit.units import units_of
+from mvc.repo.content.predecessors import BaseFinder
+from mvc.repo.handle import Recent
+from mvc.repo.lookup import availability
+from mvc.store.recovery.recover import Request
+from mvc.store.store import Store
+from mvc.store.writing.base_cache import BaseCache
+from mvc.store.writing.content_writer import ContentWriter
+from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.storing import Storing
+
+_HELD_OPEN = 16  # files
+
+
+class Written(Struct, frozen=True):
+    """The stored files of ``inputs`` by path; ``raw_bytes`` were read of ``entries``.
+
+    ``state``: what was made of the state that was to be reduced. ``objects`` has stored them.
+    """
+
+    inputs: Inputs
+    objects: ObjectWriter
+    entries: Mapping[str, FileEntry]
+    attached: Mapping[str, FileEntry]
+    raw_bytes: int
+    state: Any
+
+
+def write(
+    store: Store, recent: Recent, inputs: Inputs, parent: Manifest, objects: ObjectWriter
+) -> Written:
+    """Stores the changed files, and what the version carries beside them.
+
+    Up to 16 files are open together, so that a tensor in one file serves as the base of its copy
+    in lower precision in another, and weights are stored with their optimizer's states.
+    """
+    writer = ContentWriter(objects, inputs.request.options.progress)
+    changes = [change for change in inputs.changes if change.open is not None]
+    together = len(inputs.changes) <= _HELD_OPEN
+    entries, finder, state = dict[str, FileEntry](), BaseFinder(parent), inputs.state
+    for group in [changes] if together else [[change] for change in changes]:
+        stored, made = _store_together(store, recent, group, inputs, finder=finder, writer=writer)
+        entries |= stored
+        state = made if made is not None else state
+    for change in inputs.changes:
+        if change.stored is not None:
+            if not availability.is_stored(store, change.stored):
+                raise StateForgotten(f"the content of {change.path} is not stored here")
+            entries[change.path] = replace(change.stored, path=change.path)
+    _refuse_unknown(inputs, entries)
+    raw_bytes, attached = writer.raw_bytes, dict[str, FileEntry]()
+    for name, given in inputs.attachments.items():
+        file = StateFile.of_bytes(given) if isinstance(given, bytes) else StateFile.of(given)
+        path = attached_path(name)
+        attached[path] = store_file(writer, finder, finder.storing(path, file.parsed))
+        writer.forget(file.parsed)
+    return Written(
+        inputs,
+        objects,
+        entries,
+        attached,
+        raw_bytes=raw_bytes,
+        state=state,
+    )
+
+
+def _refuse_unknown(inputs: Inputs, entries: Mapping[str, FileEntry]) -> None:
+    """Raises UnknownPath for a name in ``exact`` that is no tensor of the files to be reduced."""
+    reduced = [entries[change.path] for change in inputs.changes if change.reducer is not None]
+    unknown = set(inputs.request.options.exact) - {t.key for e in reduced for t in e.tensors}
+    if reduced and unknown:
+        raise UnknownPath(
+            f"there is no tensor {min(unknown)} to be kept exactly", hint="'mvc ls' lists the names"
+        )
+
+
+def _store_together(
+    store: Store,
+    recent: Recent,
+    changes: Sequence[Change],
+    inputs: Inputs,
+    finder: BaseFinder,
+    *,
+    writer: ContentWriter,
+) -> tuple[dict[str, FileEntry], Any]:
+    """The stored files by path, and the state that the reducer made."""
+    with ExitStack() as held:
+        files = choose_bases(store, recent, changes, inputs, finder=finder, until=held)
+        states: Mapping[str, FileState] = {}
+        if len(inputs.changes) <= _HELD_OPEN:
+            parsed = {path: file.file for path, file in files.items()}
+            found = units_of(store, recent, parsed, finder.parent)
+            states = found.states
+            if found.units:
+                writer.put_units(found.units, files, finder.parent)
+        entries, state = dict[str, FileEntry](), None
+        for change in changes:
+            file = files[change.path]
+            entries[change.path] = store_file(writer, finder, file)
+            if change.reducer is not None and change.cached:
+                state = StateFile(file.file).nested()
+        for path, each in states.items():
+            recent.trainings.states[path, entries[path].content_id] = each
+        for file in files.values():
+            writer.forget(file.file)
+        return entries, state
+
+
+def choose_bases(
+    store: Store,
+    recent: Recent,
+    changes: Sequence[Change],
+    inputs: Inputs,
+    finder: BaseFinder,
+    *,
+    until: ExitStack,
+) -> dict[str, Storing]:
+    """The files by path, reduced if they are to be, with a base of each content.
+
+    They are open until ``until`` ends.
+    """
+    files: dict[str, Storing] = {}
+    for change in changes:
+        assert change.open is not None
+        file, last = until.enter_context(change.open()), recent.caches.in_use.get(change.path)
+        if change.reducer is not None:
+            old = finder.parent.by_path.get(change.path)
+            loss = inputs.request.metrics.get("loss")
+            file = _reduced(store, change, file, old, last=last, loss=loss)
+        files[change.path] = finder.storing(change.path, file.parsed, last)
+    return files
+
+
+def _reduced(
+    store: Store,
+    change: Change,
+    file: StateFile,
+    entry: FileEntry | None,
+    *,
+    last: BaseCache | None,
+    loss: float | None,
+) -> StateFile:
+    """A file as its reducer makes it after the stored version ``entry``.
+
+    What is approximated has steps from that version; all is stored exactly if it cannot be
+    recovered. Tensors that ``last`` has in memory are taken from there, others are recovered.
+    """
+    reducer = change.reducer
+    assert reducer is not None
+    forward_only, tensors = reducer.pipeline.forward_only, () if entry is None else entry.tensors
+
+    def before(specs: Specs) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        missing: list[Request] = []
+        for tensor in tensors:
+            if tensor.view is not None or specs.get(tensor.key) != tensor.spec:
+                continue
+            data = None if last is None else last.content(tensor.key, tensor.id, tensor.spec)
+            if data is None:
+                data = np.empty(tensor.spec.nbytes, np.uint8).data
+                missing.append(Request(tensor.id, tensor.spec, data))
+            found[tensor.key] = array_of(tensor.spec, data)
+        try:
+            store.recovery.fill(missing)
+        except DamagedData:
+            if not forward_only:
+                raise
+            return {}
+        return found
+
+    ids = {tensor.key: tensor.id for tensor in tensors}
+    return file.reduced(reducer, before, ids, loss=loss)
+
+
+def store_file(writer: ContentWriter, finder: BaseFinder, file: Storing) -> FileEntry:
+    """Stores the contents and the skeleton of a file."""
+    ids, skeleton = writer.put(file), file.file.skeleton()
+    entry = entry_from(file.file, file.path, ids, skeleton)
+    if entry.skeleton is not None:
+        writer.put_skeleton(entry.skeleton, skeleton, finder.parent.by_path.get(file.path))
+    return entry
