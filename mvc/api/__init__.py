@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.weights import Alternative
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.model.statement import Statement
     from mvc.model.tensor import TensorSpec
     from mvc.remote.clone import CloneOptions, clone_into
     from mvc.remote.push import Pushed
@@ -115,6 +116,7 @@ __all__ = [
     "Restored",
     "Rev",
     "Scratch",
+    "Statement",
     "Stats",
     "Status",
     "Storage",
@@ -198,6 +200,7 @@ _IN = {
     "Restored": "mvc.repo.checkout.checkout",
     "Rev": "mvc.repo.lookup.revisions",
     "Scratch": "mvc.repo.scratch",
+    "Statement": "mvc.model.statement",
     "Stats": "mvc.maintenance.stats",
     "Status": "mvc.repo.worktree.status",
     "Storage": "mvc.api.storage",

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from mvc.api import Statement
 from mvc.times import format_time
 
 OWN_FIELDS = {
@@ -27,8 +28,6 @@ OWN_FIELDS = {
     "CommitResult": "commit branch paths raw_bytes stored_bytes deployment",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to replaces "
     "retracted retracted_ns retracted_by retracted_reason id sent_by",
-    "AnnotationStatement": "kind=name id commit author reason",
-    "Deployment": "kind=name id commit author reason target time_ns",
     "Diff": "a b comparisons from_head metrics params unmeasured relations files",
     "Dropped": "path seconds where time@ proven@",
     "FileChange": "path kind detail not_written same_as",
@@ -61,11 +60,7 @@ OWN_FIELDS = {
     "before=plan.before planned=plan.after now",
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
-    "ReplayProof": "kind=name id commit author path milliseconds environment",
-    "Retraction": "kind=name id subject author reason target",
-    "Signature": "kind=name id subject author",
     "StateMark": "commit state=what path",
-    "Tombstone": "kind=name id commit author reason root",
     "Receipt": "number time@ author reason rules states",
     "Followed": "target commit time@ file path previous received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",
@@ -93,6 +88,8 @@ def fields(value: object, names: str = "") -> dict[str, Any]:
 
 
 def _names(value: object) -> str:
+    if isinstance(value, Statement):
+        return " ".join(("kind=name id subject commit author reason", *value.body))
     own = OWN_FIELDS.get(type(value).__name__)
     return own or " ".join(getattr(value, "__struct_fields__", ()))
 

@@ -2,7 +2,7 @@
 
 A statement never changes, and its bytes are equal in every repository. Each kind is a class that
 declares all that differs between kinds: its number and name, what a reader of the format must know,
-its body, whose topic it belongs to, and whether a collection may leave it out.
+its body, whose topic it belongs to, and whether it stays as evidence.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     name: ClassVar[str]
     feature: ClassVar[str]
     body: ClassVar[Mapping[str, _Field]]  # what is written after the fields of all kinds, in order
-    stays: ClassVar[bool] = False  # also if the version that it is about is collected
+    stays: ClassVar[bool] = False  # evidence: neither undo nor a collection takes it away
 
     @property
     def target(self) -> str:

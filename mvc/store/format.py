@@ -12,12 +12,14 @@ from blake3 import blake3
 
 from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
+from mvc.model.statement import KINDS
 from mvc.names import printable
+from mvc.types import FIRST_RELEASE
 
 FORMAT = "format"
 _NAME = "mvc"
 _VERSION = 1
-KNOWN = frozenset({"lc", "optim", "stages"})
+KNOWN = frozenset({"lc", "optim", "stages", *(kind.feature for kind in KINDS)}) - {FIRST_RELEASE}
 """Features of the codes that this release has, beside those of the first one."""
 _BARS_WRITING = "w-"
 _UPGRADE = "upgrade mvc"

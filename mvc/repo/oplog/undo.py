@@ -33,8 +33,6 @@ from mvc.times import format_time
 _NOT_UNDONE = {
     "init": "made the repository",
     "clone": "made the repository",
-    "deploy": "recorded a deployment, which is not undone",
-    "retract": "retracted a deployment, which is not undone",
     "fetch": "took over what a remote has, which stays",
     "push": "gave a remote what it has, which stays there",
     "forget": "gave up states, which are gone",
@@ -138,12 +136,13 @@ def _chosen(store: Store, number: int | None) -> tuple[Operation, _Revert]:
             if recorded.entry.undoes is not None:
                 continue
             revert = _Revert(store, recorded)
-            if revert.moves and undone_by(snapshot, recorded.sequence) is None:
+            if not revert.moves:
+                if recorded.sequence and _is_final(store, recorded):
+                    final = final or recorded
+            elif undone_by(snapshot, recorded.sequence) is None:
                 if final is not None:
                     raise _cannot(store, final, before=recorded)
                 return Operation(recorded.sequence, recorded.entry, None), revert
-            if recorded.sequence and _is_final(store, recorded):
-                final = final or recorded
         if final is not None:
             raise _cannot(store, final)
         raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
@@ -163,7 +162,14 @@ def _is_final(store: Store, recorded: Recorded) -> bool:
     """Whether it cannot be undone, and has an effect still: weights may be stored again."""
     if recorded.entry.operation == "drop-weights":
         return bool(_given_up(store, recorded))
-    return recorded.entry.operation in _NOT_UNDONE.keys() - _OF_REMOTES
+    entry = recorded.entry
+    return entry.operation in _NOT_UNDONE.keys() - _OF_REMOTES or _evidence(entry) is not None
+
+
+def _evidence(entry: Entry) -> Statement | None:
+    """A statement that was recorded here and that no undo takes back."""
+    every = () if entry.is_received else entry.statements
+    return next((each for each in every if each.stays), None)
 
 
 def _given_up(store: Store, recorded: Recorded) -> list[CommitId]:
@@ -216,6 +222,9 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
     nothing = "moved no branch, no tag and not HEAD: there is nothing to undo"
+    if (evidence := _evidence(entry)) is not None:
+        article = "an" if evidence.name[0] in "aeiou" else "a"
+        nothing = f"recorded {article} {evidence.name}, which is not undone"
     what = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
     return RefConflict(f"operation {recorded.sequence} {what}", hint="; ".join(ways) or None)
 

@@ -147,7 +147,7 @@ def test_a_wrong_deployment_takes_back_no_good_commit(context: Handle) -> None:
     hint = refused(context, None, r"5 \(deploy\)").hint or ""
     assert f"'mvc deploy {second.short} prod' deploys what was live before" in hint
     retract(context.store, context.config, None, "prod")
-    hint = refused(context, None, r"6 \(retract\) retracted a deployment").hint or ""
+    hint = refused(context, None, r"6 \(retract\) recorded a retraction").hint or ""
     assert f"'mvc deploy {first.short} prod --at " in hint
     undo(context.store, context.config, 2)
     assert "'mvc undo 1'" in (refused(context, None, r"6 \(retract\)").hint or "")
