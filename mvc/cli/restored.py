@@ -42,9 +42,8 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
         return
     name, versions = left.newest.short, count(left.count, "version")
     days = f"{float(session.repo.config.get('gc.grace_days')):g} days"
-    kept = f", but for {left.deployed:,} that deployments keep" if left.deployed else ""
     session.warn(
-        f"no branch or tag leads to {versions} now, the newest {name}; 'mvc gc' deletes what is "
-        f"without a name for {days}{kept}"
+        f"no branch or tag leads to {versions} now, the newest {name}; 'mvc gc' deletes what "
+        f"neither a name nor a deployment leads to for {days}"
     )
     session.note(f"to keep what leads to {name}: mvc branch NAME {name}")

@@ -406,13 +406,6 @@ class Snapshot:
                 end = keys.DEPLOYED + keys.text(names[-1])
         return names[::-1]
 
-    def newest_on(self, target: str) -> Recorded | None:
-        """The entry with the last deployment or retraction on ``target``; errors as of ``newest``.
-
-        None if there is none.
-        """
-        return self.newest(keys.on(target))
-
     def next_deployment(self, target: str, time_ns: int) -> int | None:
         """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
         low = keys.DEPLOYED + keys.text(target)
@@ -428,11 +421,9 @@ class Snapshot:
         key = self.last(low, low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
 
-    def offsets_on(self, target: str, start: int = 0) -> list[int]:
-        """Offsets, from ``start`` on, of the entries with deployments or retractions; ascending."""
-        prefix = keys.on(target)
-        found = self.scan(prefix + keys.number(start), keys.after(prefix))
-        return [keys.offset_of(key) for key in found]
+    def offsets_on(self, target: str) -> list[int]:
+        """Offsets of the entries with deployments or retractions on a target, ascending."""
+        return [keys.offset_of(key) for key in self.under(keys.on(target))]
 
     def deployments_of(self, commit: bytes) -> list[int]:
         """Offsets of entries with deployments of commits whose ids begin like ``commit``."""

@@ -132,7 +132,7 @@ def entry_of(
         )
     statements: tuple[Deployment, ...] = ()
     guard, target = request.guard, request.target
-    if target is not None and (guard is None or guard.allows(now)):
+    if target is not None and (guard is None or guard.allows()):
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
         check_deployment(target, moment)
         deployment = Deployment(

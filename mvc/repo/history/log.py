@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
@@ -488,48 +488,15 @@ def names_by_commit(store: Store) -> dict[CommitId, list[str]]:
 
 
 class Orphans(Struct, frozen=True):
-    """``count`` orphaned versions, of which ``newest`` is the tip.
-
-    ``deployed`` of them were deployed or are ancestors of a deployed one; gc keeps those.
-    """
+    """``count`` orphaned versions, of which ``newest`` is the tip."""
 
     newest: CommitId
     count: int
-    deployed: int
 
 
 def orphans(store: Store, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
-    snapshot = store.fresh()
     every = (*refs.branches(store), *refs.tags(store), *refs.remote_refs(store))
     names = {ref.commit for ref in every}
-    reached = commits.Ancestors(snapshot, names if to is None else names | {to})
-    found: dict[CommitId, int] = {}  # where each was published
-    waiting = [tip]
-    while waiting:
-        id_ = waiting.pop()
-        if id_ not in found and id_ not in reached:
-            recorded, commit = commits.placed(snapshot, id_)
-            found[id_] = recorded.offset
-            waiting.extend(commit.parents)
-    if not found:
-        return None
-    # A deployment that keeps one of them was recorded after the first was published.
-    kept = commits.Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
-    return Orphans(tip, len(found), sum(id_ in kept for id_ in found))
-
-
-def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:
-    """The versions of deployments recorded from a journal offset on, retracted ones included."""
-    found = set()
-    for target in snapshot.targets():
-
-        def look(target: str = target) -> list[CommitId]:
-            return [
-                CommitId(deployment.subject)
-                for at in snapshot.offsets_on(target, offset)
-                for deployment in snapshot.entry(at).entry.deployments
-            ]
-
-        found.update(snapshot.retry_on_rewrite(look))
-    return found
+    found = commits.leading_to(store.snapshot, [tip], names if to is None else names | {to})
+    return Orphans(tip, len(found)) if found else None

@@ -29,7 +29,7 @@ from mvc.model.statement import Retraction
 from mvc.names import is_report, printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.recording import announce, announce_target
-from mvc.repo.statements.live import Deployed, live_at, same_until
+from mvc.repo.statements.live import Deployed, live_at
 from mvc.store.store import CONFIG, Store
 
 SETTING = "deploy.protect"
@@ -112,25 +112,19 @@ class RecordingNotice:
             return
         refuse_protected_by(self._protecting(), self.target)
         self._live = self._live_now()
-        # While this is the newest record, and until then, ``_live`` is live unless it is retracted.
-        self._newest: int | None = -1
-        self._until_ns = 0
         self._warned = False
         self.stopped: str | None = None
 
-    def allows(self, now_ns: int) -> bool:
-        """Whether the version that is published now is deployed; call it under the journal's lock.
-
-        Costs a look-up or two while nobody else deploys.
-        """
+    def allows(self) -> bool:
+        """Whether the version that is published now is deployed; under the journal's lock."""
         if self.stopped is None:
-            self.stopped = self._reason(now_ns)
+            self.stopped = self._reason()
         return self.stopped is None
 
     def committed(self, deployed: Deployed | None) -> None:
         """Notes how a version was committed. Warns of the first one without a deployment."""
         if deployed is not None:
-            self._live, self._newest = deployed.id, deployed.sequence
+            self._live = deployed.id
             return
         self.left_out += 1
         if not self._warned:
@@ -142,22 +136,15 @@ class RecordingNotice:
                     NotDeployed, "mvc recorder", 0,
                 )  # fmt: skip
 
-    def _reason(self, now_ns: int) -> str | None:
+    def _reason(self) -> str | None:
         """Why the training may not deploy any more."""
-        target, snapshot = str(self.target), self._store.snapshot
-        if protected(self._protecting(), [target]):
+        if protected(self._protecting(), [str(self.target)]):
             return f"it is protected ({SETTING})"
-        recorded = snapshot.newest_on(target)
-        newest = None if recorded is None else recorded.sequence
-        known = newest == self._newest and now_ns < self._until_ns
-        taken = self._live is not None and snapshot.is_subject(Retraction, self._live)
-        if known and not taken:
+        if self._live_now() == self._live:
             return None
-        live = self._live_now()
-        if live == self._live:
-            self._newest, self._until_ns = newest, same_until(snapshot, target, now_ns).stop
-            return None
-        return "its deployment was retracted" if taken else self._other()
+        if self._live and self._store.snapshot.is_subject(Retraction, self._live):
+            return "its deployment was retracted"
+        return self._other()
 
     def go_on_after(self, commit: CommitId) -> None:
         """Goes on for an earlier process of the training, whose last version is ``commit``."""
