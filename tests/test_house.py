@@ -36,7 +36,7 @@ BUDGET = {
     "model": 660,
     "models": 922,
     "pipelines": 447,
-    "probing": 800,
+    "probing": 797,
     "recipes": 1_578,
     "remote": 5_801,
     "repo": 6_292,

@@ -110,7 +110,7 @@ class Hooks:
     ) -> tuple[Any, Any] | None:
         call = _Open(layer, next(self._clock))
         self._open.append(call)
-        if not self._selection.may_have(layer):
+        if not self._selection.has(layer):
             return None
         self._record(call, "input", {**dict(enumerate(args)), **kwargs})
         if not torch.is_grad_enabled():
@@ -154,7 +154,7 @@ class Hooks:
             if unused is not None:
                 unused.remove()
         call.gradients.clear()
-        if not self._selection.may_have(layer):
+        if not self._selection.has(layer):
             return
         self._record(call, "output", output)
         if torch.is_grad_enabled():

@@ -131,16 +131,11 @@ class LayerSelection:
     def every(self) -> bool:
         return self.patterns is None
 
-    def may_have(self, layer: str) -> bool:
-        """False if no call of the layer is recorded, whatever its forward index."""
-        return self.every or bool(self._ranges) or self._named(layer)
-
-    def has(self, layer: str, forward: int) -> bool:
-        found = any(forward in each for each in self._ranges)
-        return self.every or found or self._named(layer)
-
-    def _named(self, layer: str) -> bool:
-        return any(fnmatchcase(layer, pattern) for pattern in self._names)
+    def has(self, layer: str, forward: int | None = None) -> bool:
+        """Whether a call of the layer is recorded; while its forward index is unknown, may be."""
+        numbered = any(forward is None or forward in each for each in self._ranges)
+        named = any(fnmatchcase(layer, pattern) for pattern in self._names)
+        return self.every or numbered or named
 
 
 class Summary(Struct, frozen=True, dict=True):
