@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
     from mvc.maintenance.receipts import Receipt
+    from mvc.maintenance.repack.goal import Aims
     from mvc.maintenance.repack.plan import RepackCurve
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import Repaired
@@ -269,58 +270,39 @@ class Storage:
         """
         return queries.queries(self._store)
 
-    def join_steps(self, *, since: int = 0) -> int:
+    def join_steps(self, step: int = 8, *, since: int = 0) -> int:
         """Stores runs of approximate steps (``lc``) together, in less space.
 
-        ``since``: of versions that this operation or a later one published. Returns the number of
-        the newest operation, to go on from there.
+        ``step``: the commits of a run. ``since``: of versions that this operation or a later one
+        published. Returns the number of the newest operation, to go on from there.
         """
         from mvc.maintenance.repack.super_steps import join
 
         newest = self._store.fresh().position.sequence
-        join(self._store, self._config, since=since)
+        join(self._store, self._config, step, since=since)
         return newest
 
     def repack(
         self,
         *,
-        interval: int | None = None,
-        max_recovery: float | None = None,
-        max_size: int | None = None,
-        add: Sequence[Rev] | None = None,
-        remove: Sequence[Rev] | None = None,
-        add_queried: int | None = None,
-        super_step: int | None = None,
         alternatives: Mapping[CommitId, Alternative] | None = None,
         dry_run: bool = False,
         reason: Reason = "",
         progress: Progress | None = None,
+        **aims: Unpack[Aims],
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
 
-        At most one aim is given, of ``interval`` to ``super_step``; without one the settings
-        count. ``add_queried`` adds that many versions, those that were asked for most often. With
-        ``dry_run`` only the plan is made.
-
-        Without an aim and with the setting ``store.storage_weight``, weights of versions with
-        ``alternatives`` (``mvc.recipes.alternatives``) are dropped where that is cheaper. Raises
-        WeightsDropped for a version to ``add`` that has none.
+        At most one of the ``aims`` is given: ``interval``, ``max_recovery``, ``max_size``, ``add``,
+        ``remove``, ``add_queried``; without one the settings count. With the setting
+        ``store.storage_weight`` weights of versions with ``alternatives``
+        (``mvc.recipes.alternatives``) are then dropped where that is cheaper. ``dry_run``: only
+        the plan is made. Raises WeightsDropped for a version to ``add`` that has none.
         """
         from mvc.maintenance.repack.goal import goal_of
         from mvc.maintenance.repack.repack import repack
 
-        added, removed = (
-            None if revs is None else tuple(resolve(self._store, rev) for rev in revs)
-            for revs in (add, remove)
-        )
-        for commit in added or ():
-            if (gone := availability.dropped(self._store, commit)) is not None:
-                raise availability.dropped_error(commit, gone)
-        goal = goal_of(
-            self._store, self._config, interval=interval, max_recovery=max_recovery,
-            max_size=max_size, add=added, remove=removed, add_queried=add_queried,
-            super_step=super_step,
-        )  # fmt: skip
+        goal = goal_of(self._store, self._config, **aims)
         if goal.weight is not None:
             goal = replace(goal, alternatives=alternatives or {})
         return repack(

@@ -162,7 +162,7 @@ GONE_OPTIONS: dict[str, str] = {
     "probe --time": "torch.profiler times the layers",
     "repack --drop-weights": "'mvc forget --weights REV' gives up proven weights",
     "repack --outside-data": "store the data with 'mvc import --data', and train on those",
-    "repack --super-step": "repo.storage.repack(super_step=M) in Python",
+    "repack --super-step": "repo.storage.join_steps(M) in Python joins approximate steps",
     "repack --curve": "the storage curve is on the page of 'mvc report'",
     "report --text": _PAGE,
     "report --svg": _PAGE,

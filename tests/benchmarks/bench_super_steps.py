@@ -4,7 +4,7 @@
 
 A network of 300,938 float32 weights moves as under SGD with a rate that falls: most changes are
 small, some large. Its versions are stored as ``lc:x=2,huffman``. Bytes are those of the packs
-before and after ``repack(super_step=8)``; seconds are of the processor, to check out the newest
+before and after ``join_steps()``; seconds are of the processor, to check out the newest
 version from a repository that is opened for it: the best of three. Nothing here asserts a time.
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
         head(f"{versions} versions of {weights:,} weights", "MB in packs", "newest, ms")
         _print(root, "steps")
         with mvc.Repository.open(root) as repo:
-            repo.storage.repack(super_step=8)
+            repo.storage.join_steps()
             repo.storage.gc()
         _print(root, "super-steps of 8 and 64")
 

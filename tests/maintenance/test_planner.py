@@ -211,7 +211,6 @@ def goals(repo: mvc.Repository) -> Iterator[Goal]:
     yield Goal(add=(ids[len(ids) // 2], ids[-1]))
     if len(before.reset_points) > 1:
         yield Goal(remove=before.reset_points[-1:])
-    yield Goal(super_step=4)
     for part in (0.95, 0.85, 0.7):
         yield Goal(max_recovery=part * before.worst_seconds)
     for part in (1.0, 1.1, 1.4):

@@ -130,7 +130,7 @@ def test_a_run_is_shortened_where_recovery_has_to_be_fast(tmp_path: Path) -> Non
     run.close()
 
 
-@pytest.mark.parametrize("aim", [{"interval": 4}, {"max_size": 1 << 40}, {}, {"super_step": 4}])
+@pytest.mark.parametrize("aim", [{"interval": 4}, {"max_size": 1 << 40}, {}])
 def test_repacked(run: CheckedHistory, aim: dict[str, int]) -> None:
     done = run.repo.storage.repack(**aim)
     run.check()

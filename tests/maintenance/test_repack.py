@@ -185,7 +185,7 @@ def test_skips_are_never_made_worse(tmp_path: Path, layout: str) -> None:
 
 
 def test_commits_go_on_after_every_layout(series: Series) -> None:
-    for goal in ({}, {"interval": 4}, {"max_size": 10**9}, {"super_step": 4}):
+    for goal in ({}, {"interval": 4}, {"max_size": 10**9}):
         if goal:
             series.repack(**goal)
         else:
@@ -193,15 +193,6 @@ def test_commits_go_on_after_every_layout(series: Series) -> None:
         series.step()
         series.step()
         series.check()
-
-
-def test_super_steps_shorten_the_walk(series: Series) -> None:
-    before = present_metrics(series.repo.handle.store, series.repo.handle.config)
-    done = series.repack(super_step=4)
-    assert before.worst_deltas == 11
-    assert done.now is not None
-    assert done.now.worst_deltas <= 12 // 4 + 4
-    assert done.now.bytes > before.bytes
 
 
 def test_size_and_time_are_kept(series: Series) -> None:
@@ -263,10 +254,9 @@ def test_what_cannot_be_removed(series: Series) -> None:
 def test_wishes_that_make_no_sense(series: Series) -> None:
     for goal in (
         {"interval": 0},
-        {"super_step": 1},
         {"max_recovery": 0.0},
         {"max_recovery": float("nan")},
-        {"interval": 3, "super_step": 3},
+        {"interval": 3, "max_size": 3},
     ):
         with pytest.raises(WrongUsage):
             series.repo.storage.repack(**goal)
@@ -346,7 +336,7 @@ def test_files_copies_and_opaque_bytes(tmp_path: Path) -> None:
         files = ["m.pt", "m.safetensors", "notes.bin"]
         id_ = repo.commit([root / f for f in files]).id
         want.append((id_, {f: (root / f).read_bytes() for f in files}))
-    for goal in ({"interval": 2}, {"max_recovery": 10.0}, {"super_step": 2}, {"interval": 28}):
+    for goal in ({"interval": 2}, {"max_recovery": 10.0}, {"interval": 28}):
         repo.storage.repack(**goal)
         for id_, files in want:
             repo.checkout(id_.hex(), to=tmp_path / "out", force=True)
@@ -375,7 +365,7 @@ def test_the_oracle_reads_deltas_that_lead_back(tmp_path: Path, pipeline: str) -
     series = Series(tmp_path / "r", 10, pipeline=pipeline)
     if pipeline == "lossless":
         series.from_both_sides()
-    series.repack(super_step=3)
+    series.repack(interval=3)
     held_against(series.root, edges=False)
 
 
@@ -441,7 +431,6 @@ def test_any_order_of_repacks(tmp_path_factory, order: list[int], seed: int) -> 
             {"add": [series.ids[int(random.integers(len(series.ids)))]]},
             {"remove": [now.reset_points[int(random.integers(len(now.reset_points)))]]
              if now.reset_points else []},
-            {"super_step": int(random.integers(2, 4))},
             {},
         ][kind]  # fmt: skip
         try:

@@ -19,7 +19,6 @@ AIMS: dict[str, Any] = {
     "add": ["HEAD~1"],
     "remove": ["HEAD~3"],
     "add_queried": 1,
-    "super_step": 2,
 }
 _LISTS = {"add", "remove"}
 

@@ -29,7 +29,7 @@ FORGOTTEN = ([0], [1], [2], [3], [4], [0, 1], [2, 4], [1, 2, 3])
 Aim = Mapping[str, Any]
 AIMS: tuple[Aim, ...] = (
     {"remove": [0]}, {"remove": [3]}, {"remove": [0, 3]}, {"add": [1]}, {"add": [5]},
-    {"interval": 1}, {"interval": 4}, {"super_step": 2}, {"max_recovery": 10.0},
+    {"interval": 1}, {"interval": 4}, {"max_recovery": 10.0},
     {"max_size": 10**9},
 )  # fmt: skip
 

@@ -423,7 +423,6 @@ class History:
             {"interval": self.rng.randint(1, 5)},
             {"max_recovery": self.rng.choice((1e-6, 0.01, 10.0))},
             {"max_size": self.rng.choice((1_000, 40_000, 10**9))},
-            {"super_step": self.rng.randint(2, 4)},
             {"add_queried": self.rng.randint(1, 3)},
         ]
         if some:

@@ -52,7 +52,7 @@ CHANGES: dict[str, tuple[type, str, Call]] = {
 COMMANDS: dict[str, Callable[[mvc.Repository], object]] = {
     "gc": lambda repo: repo.storage.gc(grace="0"),
     "interval": lambda repo: repo.storage.repack(interval=3),
-    "super_step": lambda repo: repo.storage.repack(super_step=4),
+    "super_step": lambda repo: repo.storage.join_steps(4),
 }
 
 

@@ -20,6 +20,7 @@ from mvc.limits import CHUNK, PIECE
 from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.guard import GuardStage
 from mvc.lossy.weights import LossyStage
+from mvc.maintenance.repack.super_steps import join
 from mvc.model.commit import Commit
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import STAGES
@@ -353,9 +354,9 @@ def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 result(last_part)(import_module("mvc.lossy.lc.payload").encode_joint),
             )
             with pytest.raises(EncodingFailed, match="super-step"):
-                repo.storage.repack(super_step=4)
+                repo.storage.join_steps(4)
         assert stored_bytes(tmp_path) == before
-        assert repo.storage.repack(super_step=4).plan.joined
+        assert join(repo.handle.store, repo.handle.config, 4)
         for id_, state in kept.items():
             found = repo.checkout(id_)
             assert all(found[key].tobytes() == state[key].tobytes() for key in state)

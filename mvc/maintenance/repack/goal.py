@@ -1,9 +1,10 @@
-"""The goal of a repack."""
+"""The goal of a repack: the aims that it may be given, and what the settings ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import TypedDict, Unpack
 
 from msgspec import Struct, field
 
@@ -13,20 +14,35 @@ from mvc.maintenance.retention import stored_versions
 from mvc.maintenance.weights import Alternative
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.config import Config
+from mvc.repo.lookup import availability
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import queries
 from mvc.store.store import Store
 from mvc.store.writing.layout import Layout
 
 
-class Goal(Struct, frozen=True):
-    """The goal of a repack: one of the following.
+class Aims(TypedDict, total=False):
+    """What a repack may aim at: one of these, None being none; without one the settings count.
 
-    ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in
-    seconds. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
-    commits that the longer deltas span. ``layout``: that of the settings, with skip deltas.
-    ``bound``: seconds of recovery that ``remove`` and ``weight`` must keep. ``weight``: the lowest
-    price, where a gigabyte is worth so many seconds of recovery; then weights of the versions in
-    ``alternatives`` may be dropped.
+    ``interval``: a reset point every so many commits. ``max_recovery``: seconds within which every
+    version is recovered. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points.
+    ``add_queried``: how many of the versions asked for most often become reset points.
+    """
+
+    interval: int | None
+    max_recovery: float | None
+    max_size: int | None
+    add: Sequence[Rev] | None
+    remove: Sequence[Rev] | None
+    add_queried: int | None
+
+
+class Goal(Struct, frozen=True):
+    """One of the aims, checked, or what the settings ask for.
+
+    ``layout``: that of the settings, with skip deltas. ``weight``: the lowest price, where a
+    gigabyte is worth so many seconds of recovery; then weights of the versions in ``alternatives``
+    may be dropped. ``bound``: seconds of recovery that ``remove`` and ``weight`` must keep.
     """
 
     interval: int | None = None
@@ -34,7 +50,6 @@ class Goal(Struct, frozen=True):
     max_size: int | None = None
     add: tuple[CommitId, ...] = ()
     remove: tuple[CommitId, ...] = ()
-    super_step: int | None = None
     bound: float | None = None
     layout: Layout | None = None
     weight: float | None = None
@@ -47,7 +62,6 @@ class Goal(Struct, frozen=True):
             "max-recovery": self.max_recovery,
             "layout": self.layout,
             "max-size": self.max_size,
-            "super-step": self.super_step,
         }
         for name, aim in aims.items():
             if aim is not None:
@@ -63,65 +77,55 @@ def plain(value: float, digits: int | None = None) -> str:
     return whole + (point + part).rstrip("0").rstrip(".")
 
 
-def goal_of(
-    store: Store,
-    config: Config,
-    *,
-    interval: int | None = None,
-    max_recovery: float | None = None,
-    max_size: int | None = None,
-    add: tuple[CommitId, ...] | None = None,
-    remove: tuple[CommitId, ...] | None = None,
-    add_queried: int | None = None,
-    super_step: int | None = None,
-) -> Goal:
-    """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones.
+def goal_of(store: Store, config: Config, **aims: Unpack[Aims]) -> Goal:
+    """The aim given, else the goal of the settings.
 
-    ``add_queried``: how many of the stored versions that were asked for most are to be added.
+    Raises WrongUsage for several aims or a bad one; WeightsDropped for a version to ``add`` that
+    has none.
     """
-    given = check_aims(
-        interval=interval, max_recovery=max_recovery, max_size=max_size, add=add, remove=remove,
-        add_queried=add_queried, super_step=super_step,
-    )  # fmt: skip
-    if add_queried is not None:
-        add = _most_queried(store, add_queried)
+    given = [name.replace("_", "-") for name, value in aims.items() if value is not None]
+    if len(given) > 1:
+        raise WrongUsage(f"{given[0]} and {given[1]} exclude each other", hint="give one of them")
+    bound = config.get("store.max_recovery")
+    limit = None if bound is None else float(bound)
+    if not given:
+        return _of_settings(config, limit)
+    interval, seconds, size = (aims.get("interval"), aims.get("max_recovery"), aims.get("max_size"))
     if interval is not None and interval < 1:
         raise WrongUsage("an interval is at least 1 commit")
-    if super_step is not None and super_step < 2:
-        raise WrongUsage("a super-step spans at least 2 commits")
-    if max_recovery is not None and not 0 < max_recovery < float("inf"):
+    if seconds is not None and not 0 < seconds < float("inf"):
         raise WrongUsage("max-recovery is a number of seconds above 0")
-    if max_size is not None and max_size < 0:
+    if size is not None and size < 0:
         raise WrongUsage("max-size is a number of bytes from 0 on")
-    bound = config.get("store.max_recovery")
-    if not given:
-        weight = config.get("store.storage_weight")
-        if weight is not None:
-            return Goal(bound=bound, weight=float(weight))
-        if bound is not None:
-            return Goal(max_recovery=float(bound))
-        layout = layout_of(config)
-        return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
-    limit = None if bound is None else float(bound)
+    add, remove = _named(store, "add", aims.get("add")), _named(store, "remove", aims.get("remove"))
+    queried = aims.get("add_queried")
+    for commit in add:
+        if (gone := availability.dropped(store, commit)) is not None:
+            raise availability.dropped_error(commit, gone)
     return Goal(
         interval=interval,
-        max_recovery=max_recovery,
-        max_size=max_size,
-        add=add or (),
-        remove=remove or (),
-        super_step=super_step,
+        max_recovery=seconds,
+        max_size=size,
+        add=add if queried is None else _most_queried(store, queried),
+        remove=remove,
         bound=limit,
     )
 
 
-def check_aims(**aims: object) -> bool:
-    """Whether an aim is given, None being none. Raises WrongUsage for two, and for an empty one."""
-    given = [name.replace("_", "-") for name, value in aims.items() if value is not None]
-    if len(given) > 1:
-        raise WrongUsage(f"{given[0]} and {given[1]} exclude each other", hint="give one of them")
-    if any(isinstance(value, Sized) and not len(value) for value in aims.values()):
-        raise WrongUsage(f"{given[0]} names no version")
-    return bool(given)
+def _of_settings(config: Config, bound: float | None) -> Goal:
+    weight = config.get("store.storage_weight")
+    if weight is not None:
+        return Goal(bound=bound, weight=float(weight))
+    if bound is not None:
+        return Goal(max_recovery=bound)
+    layout = layout_of(config)
+    return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
+
+
+def _named(store: Store, aim: str, revs: Sequence[Rev] | None) -> tuple[CommitId, ...]:
+    if revs is not None and not revs:
+        raise WrongUsage(f"{aim} names no version")
+    return tuple(resolve(store, rev) for rev in revs or ())
 
 
 def _most_queried(store: Store, count: int) -> tuple[CommitId, ...]:

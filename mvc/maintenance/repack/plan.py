@@ -450,8 +450,7 @@ class RepackPlan(Struct, frozen=True):
 
     ``full_*`` and ``deltas_*`` count codings of tensors.
     ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
-    before and after in seconds, if the goal is the lowest price. ``joined``: approximate steps of
-    tensors that go into super-steps.
+    before and after in seconds, if the goal is the lowest price.
     """
 
     goal: Goal
@@ -464,7 +463,6 @@ class RepackPlan(Struct, frozen=True):
     rewrite: RewritePlan
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
-    joined: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.rewrite or self.given_up)

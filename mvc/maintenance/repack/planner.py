@@ -65,21 +65,12 @@ def planned(problem: RepackProblem) -> RepackPlan:
         return _within_bytes(problem, goal.max_size)
     if goal.remove:
         return _removed(problem)
+    plan = problem.plan_of(problem.selected(lambda: rules.by_rule(costs, goal)))
     if goal.layout is not None:
-        layout = goal.layout
-        plan = problem.plan_of(problem.selected(lambda: rules.skipping(costs, layout)))
         a, b = plan.before, plan.after
         kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * ALIKE
         return problem.unchanged() if kept else plan
-    step, interval = goal.super_step, goal.interval
-    if goal.add:
-        chosen = problem.selected(lambda: rules.with_reset_points(costs, goal.add))
-    elif step is not None:
-        chosen = problem.selected(lambda: rules.with_steps(costs, step))
-    else:
-        assert interval is not None
-        chosen = problem.selected(lambda: rules.at_interval(costs, interval))
-    return problem.plan_of(chosen)
+    return plan
 
 
 def _removed(problem: RepackProblem) -> RepackPlan:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.plan import LayoutMetrics, RepackCurve, RepackPlan, RepackProblem
 from mvc.maintenance.repack.planner import ALIKE, curve, planned
-from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite, rewrite
 from mvc.maintenance.weights import drop, is_proven
 from mvc.repo.config import Config
@@ -93,18 +92,7 @@ def make_plan(
     if not _is_worth(plan):
         prices = plan.prices and (plan.prices[0], plan.prices[0])
         plan = replace(problem.unchanged(), prices=prices)
-    return plan if goal.super_step is None else _with_super_steps(problem, plan, goal.super_step)
-
-
-def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> RepackPlan:
-    """The plan, and super-steps of versions that are stored as approximate steps."""
-    made = super_steps(problem.survey, step)
-    if not made:
-        return plan
-    rewrite = made.beside(plan.rewrite)
-    after = replace(plan.after, bytes=plan.after.bytes - made.saved)
-    joined = sum(len(each.chains) * len(each.chains[0]) for each in made.joint)
-    return replace(plan, rewrite=rewrite, after=after, joined=joined)
+    return plan
 
 
 def _is_worth(plan: RepackPlan) -> bool:

@@ -3,7 +3,7 @@
 A *shape* says from which earlier content each one may be made, and by which codings. The solver
 decides which of these deltas are kept, and what is stored in full (``ContentPlan``). Some goals say
 themselves what is stored: an interval, the layout of the settings, reset points to add or to
-remove, longer deltas.
+remove.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
+from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Candidate, Costs, Survey, Version, starts_of
 from mvc.maintenance.repack.solve import (
@@ -218,6 +219,16 @@ def trainings(
     return found
 
 
+def by_rule(costs: Costs, goal: Goal) -> Selection:
+    """What a goal itself says to store."""
+    if goal.add:
+        return with_reset_points(costs, goal.add)
+    if goal.layout is not None:
+        return skipping(costs, goal.layout)
+    assert goal.interval is not None
+    return at_interval(costs, goal.interval)
+
+
 def at_interval(costs: Costs, interval: int) -> Selection:
     """A reset point every ``interval`` versions from the first on, and the deltas to parents.
 
@@ -320,26 +331,6 @@ def with_reset_points(costs: Costs, ids: Sequence[CommitId]) -> Selection:
         for id_ in costs.survey.versions[i].blobs:
             chosen.add(costs.full(i, id_))
     return chosen
-
-
-def with_steps(costs: Costs, step: int) -> Selection:
-    """All stored codings, every delta to a parent, and one from every ``step``-th to the next.
-
-    So a path has at most n / step long deltas and ``step`` short ones (LC-Checkpoint §3.2). None is
-    added where versions are stored by approximate steps, which have super-steps of their own.
-    """
-    chosen, survey = Selection(costs.candidates), costs.survey
-    if step == 1 or any(costs.candidates.added(id_, survey.size(id_)) for id_ in survey.first):
-        return chosen
-    ends = [i for i in range(len(survey.versions)) if survey.generation(i) % step == 0]
-    pairs = [(start, i) for i in ends if (start := survey.ancestor(i, step)) is not None]
-    if not pairs:
-        return chosen
-    pairs += [(v.parent, i) for i, v in enumerate(survey.versions) if v.parent is not None]
-    for pair in pairs:
-        for candidates in costs.between(*pair).values():
-            chosen.add(candidates)
-    return completed(chosen, costs)
 
 
 def without_reset_points(costs: Costs, ids: Sequence[CommitId]) -> tuple[Selection, Selection]:

@@ -11,17 +11,17 @@ shortcut is made of what the runs under it have saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
+from mvc.errors import WrongUsage
 from mvc.limits import RECORD, RECORD_MEMBERS
 from mvc.lossy.lc.payload import encode_joint, encode_steps
 from mvc.lossy.lc.step import Addition
 from mvc.maintenance.estimate import sampled
-from mvc.maintenance.graph import CodingPlace, StoredRecord, read_records
+from mvc.maintenance.graph import CodingPlace, StorageGraph, StoredRecord, read_records
 from mvc.maintenance.repack.problem import Survey, survey
 from mvc.maintenance.rewrite_plan import (
     Encoded,
@@ -32,6 +32,7 @@ from mvc.maintenance.rewrite_plan import (
     rewrite,
 )
 from mvc.model.hashing import pieces
+from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.config import Config
 from mvc.store.graph.search import PathStep
@@ -44,9 +45,6 @@ from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_s
 from mvc.store.store import Store
 from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
-
-STEP = 8
-"""Steps that are joined where nobody says how many."""
 
 _RUNS = 8
 """Runs that a shortcut leads over."""
@@ -146,33 +144,32 @@ class SuperSteps(Struct):
     def __bool__(self) -> bool:
         return bool(self.joint or self.shortcuts)
 
-    def beside(self, plan: RewritePlan) -> RewritePlan:
-        """A plan that makes them as well."""
+    def plan(self, graph: StorageGraph, specs: Mapping[bytes, TensorSpec]) -> RewritePlan:
+        """The plan that makes them and changes nothing else."""
         joint: dict[int, list[Encoded]] = {}
         for each in self.joint:
             joint.setdefault(each.entry_index, []).append(each.encode)
-        return replace(
-            plan,
-            leave=plan.leave | self.leave,
-            add=[*plan.add, *self.shortcuts],
-            packs=plan.packs | {pack for pack, _, _ in self.leave},
-            joint=joint,
+        packs = {pack for pack, _, _ in self.leave}
+        return RewritePlan(
+            graph, leave=self.leave, add=self.shortcuts, packs=packs, specs=specs, joint=joint
         )
 
 
-def join(store: Store, config: Config, step: int = STEP, *, since: int = 0) -> bool:
+def join(store: Store, config: Config, step: int = 8, *, since: int = 0) -> bool:
     """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
 
     Only runs are considered that end in a version which operation ``since`` or a later one
-    published. Raises as ``repack``.
+    published. Raises WrongUsage for a ``step`` below 2, and as ``repack``.
     """
+    if step < 2:
+        raise WrongUsage("a super-step spans at least 2 commits")
 
     def attempt() -> Recorded | None:
         found = survey(store, config, read_records(store.snapshot))
         made = super_steps(found, step, since)
         if not made:
             return None
-        plan = made.beside(RewritePlan(found.found, specs=found.specs))
+        plan = made.plan(found.found, found.specs)
         note, author = f"super-step {step}", config.author
         policy = encoding_policy(config)
         return rewrite(

@@ -27,7 +27,7 @@ def test_commit_and_repack(mvc: Mvc) -> None:
     before = load_file(mvc.folder / "before.safetensors")["w"]
     assert not np.array_equal(before, load_file(file)["w"])
     with Repository.open(mvc.folder) as repo:
-        repo.storage.repack(super_step=8)
+        repo.storage.join_steps()
     mvc("checkout", "HEAD", "model.safetensors", "-o", "after.safetensors")
     assert np.array_equal(before, load_file(mvc.folder / "after.safetensors")["w"])
     mvc("fsck", "--full")

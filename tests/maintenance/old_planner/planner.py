@@ -48,13 +48,6 @@ def chosen(problem: RepackProblem) -> RepackPlan:
         return problem.plan_of(added(problem))
     if goal.remove:
         return problem.plan_of(removed(problem))
-    if goal.super_step is not None:
-        pairs = [(each.start, each.end) for each in problem.steps()]
-        if not pairs:
-            return problem.unchanged()
-        versions, today = problem.versions(full=False)
-        layout = layouts.with_steps(versions, today, pairs)
-        return problem.plan_of(problem.completed(problem.with_edges(versions, layout)))
     if goal.interval is not None:
         versions, _ = problem.versions(full=True)
         return problem.plan_of(

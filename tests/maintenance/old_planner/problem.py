@@ -21,7 +21,6 @@ from tests.maintenance.old_planner.layout_codings import add_edges, of_layout, o
 from tests.maintenance.old_planner.model import Versions
 from tests.maintenance.old_planner.trials import learn_stored, try_missing
 from tests.maintenance.old_planner.version_graph import (
-    Stride,
     stored_layout,
     stored_strides,
     version_graph,
@@ -42,27 +41,7 @@ class RepackProblem(plan.RepackProblem):
         known = self.costs
         self.costs = Costs(self.survey, known.candidates, Sizes(self.survey), known.rates)
         learn_stored(self.costs)
-        self.long = sorted({*stored_strides(self.costs), *self.steps()})
-
-    def steps(self) -> list[Stride]:
-        """Deltas from every M-th version of a line of descent to the next one, if asked for."""
-        step = self.goal.super_step or 1
-        if step == 1 or any(map(self._adds, range(len(self.survey.versions)))):
-            return []  # deltas of what is exact beside the steps would only take more bytes
-        found = []
-        for i in range(len(self.survey.versions)):
-            depth = self.survey.generation(i)
-            if depth and depth % step == 0:
-                start = self.survey.ancestor(i, step)
-                assert start is not None
-                found.append(Stride(start, i, step))
-        return found
-
-    def _adds(self, i: int) -> bool:
-        """Whether a version is stored by approximate steps, which have super-steps of their own."""
-        added, size = self.costs.candidates.added, self.survey.size
-        blobs = self.survey.versions[i].blobs
-        return any(added(id_, size(id_)) for id_ in blobs if self.survey.first[id_] == i)
+        self.long = stored_strides(self.costs)
 
     def versions(self, *, full: bool) -> tuple[Versions, Selected]:
         """The planner's graph and the stored layout, after some trials.

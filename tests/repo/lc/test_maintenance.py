@@ -24,7 +24,7 @@ def test_forgetting_some_versions(tmp_path: Path, joined: bool) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 20)
         if joined:
-            repo.storage.repack(super_step=8)
+            repo.storage.join_steps()
         ids = list(made)
         for id_ in ids[3:7] + ids[12:13]:
             repo.storage.forget(id_)
@@ -38,7 +38,7 @@ def test_forgetting_some_versions(tmp_path: Path, joined: bool) -> None:
         assert repo.storage.fsck(full=True).sound
 
 
-@pytest.mark.parametrize("goal", [{"interval": 5}, {"max_recovery": 5.0}, {"super_step": 4}, {}])
+@pytest.mark.parametrize("goal", [{"interval": 5}, {"max_recovery": 5.0}, {}])
 def test_repacking(tmp_path: Path, goal: dict[str, float]) -> None:
     with start(tmp_path) as repo:
         made, state = grow(repo, first(), 14)
@@ -138,7 +138,7 @@ def test_flipped_bits_are_reported(tmp_path: Path, joined: bool) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 9)
         if joined:
-            repo.storage.repack(super_step=8)
+            repo.storage.join_steps()
     (pack,) = (path for path in (tmp_path / ".mvc/packs").iterdir())
     whole = pack.read_bytes()
     random = torch.Generator().manual_seed(3)
@@ -194,7 +194,7 @@ def test_a_version_after_a_lost_one_is_stored_exactly(tmp_path: Path) -> None:
 def test_the_index_can_be_made_anew(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 5)
-        repo.storage.repack(super_step=2)
+        repo.storage.join_steps(2)
         repo.storage.rebuild_index()
         check(repo, made)
         assert moved(first())
@@ -219,7 +219,7 @@ def test_a_joined_record_is_cut_as_a_writer_cuts_it(
             done = repo.commit(state, pipeline="lc:x=2,huffman")
             made[done.id] = bits(done.state)
             state = {k: v + moving[k] * torch.randn_like(v) * 0.1 for k, v in state.items()}
-        assert repo.storage.repack(super_step=8).plan.joined
+        assert super_steps.join(repo.handle.store, repo.handle.config)
         check(repo, made)
 
 
@@ -235,5 +235,5 @@ def test_steps_stay_if_a_super_step_cannot_be_read_back(
 
         monkeypatch.setattr(super_steps, "encode_joint", wrong)
         with pytest.raises(EncodingFailed, match="a super-step of"):
-            repo.storage.repack(super_step=8)
+            repo.storage.join_steps()
         check(repo, made)

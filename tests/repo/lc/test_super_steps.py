@@ -49,14 +49,13 @@ def test_sixty_four_checkpoints(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(), 65, CHAIN)
         size, chain, slow = packed_bytes(tmp_path), decoded(repo), seconds(repo)
-        plan = repo.storage.repack(super_step=8).plan
-        assert plan.joined > 64
+        assert join(repo.handle.store, repo.handle.config)
         assert 3 * decoded(repo) <= chain
         assert 5 * seconds(repo) <= slow
         assert packed_bytes(tmp_path) <= size
         check(repo, made)
         assert repo.storage.fsck(full=True).sound
-        assert not repo.storage.repack(super_step=8).plan.joined
+        assert not join(repo.handle.store, repo.handle.config)
         more, _ = grow(repo, state, 3, CHAIN)
         check(repo, made | more)
 
