@@ -72,17 +72,6 @@ def evenly_within(versions: Versions, bound: int) -> Selected | None:
     return Selected(layout.sources | ends, layout.edges)
 
 
-def with_steps(versions: Versions, today: Selected, pairs: Iterable[tuple[int, int]]) -> Selected:
-    """Today's layout plus longer deltas (LC-Checkpoint §3.2).
-
-    With a delta over every M versions, a path has at most n / M long and M short ones.
-    """
-    allowed = set(pairs)
-    numbered = enumerate(versions.edges)
-    edges = {i for i, e in numbered if (e.a, e.b) in allowed or i not in versions.long}
-    return Selected(today.sources, today.edges | edges)
-
-
 def without(versions: Versions, today: Selected, sources: Iterable[int]) -> Selected:
     """Today's layout without some of its reset points, plus the deltas needed then."""
     return connected(versions, Selected(today.sources - frozenset(sources), today.edges))
