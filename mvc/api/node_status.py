@@ -110,7 +110,7 @@ def nodes(repo: Repository, target: str | None = None) -> tuple[NodeStatus, ...]
             )
         )
     if target is not None and not found:
-        check_target(store, target)
+        check_target(store.fresh(), target)
     return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
 
 

@@ -102,7 +102,7 @@ class Remotes(Generic[_R]):
         snapshot = self._store.fresh()
         return tuple(
             ref.name
-            for ref in remote_refs(self._store)
+            for ref in remote_refs(self._store.fresh())
             if commit in Ancestors(snapshot, [ref.commit])
         )
 
@@ -159,7 +159,7 @@ class Remotes(Generic[_R]):
         None if the remote has no such branch, as far as is known.
         """
         store = self._store
-        name = branch or head(store).branch
+        name = branch or head(store.fresh()).branch
         known = remotes.remotes(store)
         if name is None or not known:
             return None
@@ -167,8 +167,8 @@ class Remotes(Generic[_R]):
             found = remotes.find_remote(store, remote)
         except MvcError:
             return None
-        theirs = store.ref(f"{REMOTE}{found.name}/{name}")
-        mine = store.ref(BRANCH + name)
+        theirs = store.snapshot.ref(f"{REMOTE}{found.name}/{name}")
+        mine = store.snapshot.ref(BRANCH + name)
         if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
             return None
         ahead, behind = apart(store.fresh(), mine, theirs)

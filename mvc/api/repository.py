@@ -856,7 +856,7 @@ class Repository(Unpicklable):
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
         UnknownTarget, and WrongUsage if ``until`` is before ``since``.
         """
-        return live.live_between(self._store, self.time(since), self.time(until), target)
+        return live.live_between(self._store.fresh(), self.time(since), self.time(until), target)
 
     def deployments(
         self,
@@ -873,7 +873,7 @@ class Repository(Unpicklable):
         if rev is not None:
             found = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
             return Deployments(each for each in found if target in {None, each.target})
-        return live.list_deployments(self._store, target, incomplete=incomplete)
+        return live.list_deployments(self._store.fresh(), target, incomplete=incomplete)
 
     def annotate(
         self,
@@ -899,7 +899,7 @@ class Repository(Unpicklable):
 
     def targets(self) -> list[str]:
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""
-        return live.targets(self._store)
+        return self._store.fresh().targets()
 
     def head(self, branch: str | None = None, *, if_known: bool = False) -> Head:
         """The current branch, None if HEAD is detached, and its commit, None before the first.
@@ -909,8 +909,8 @@ class Repository(Unpicklable):
         are None.
         """
         if if_known:
-            return lookup_refs.head_if_known(self._store)
-        return lookup_refs.tip(self._store, branch)
+            return lookup_refs.head_if_known(self._store.fresh())
+        return lookup_refs.tip(self._store.fresh(), branch)
 
     def recording(
         self,
@@ -929,7 +929,7 @@ class Repository(Unpicklable):
         """
         from mvc.repo.statements.protection import RecordingNotice
 
-        at = lookup_refs.tip(self._store, branch, new=new_branch)
+        at = lookup_refs.tip(self._store.fresh(), branch, new=new_branch)
         return RecordingNotice(self._store, self._config, at.branch, target, alone=alone)
 
     def recorder(self, branch: str | None = None, *, target: str | None = None) -> str | None:
@@ -945,7 +945,7 @@ class Repository(Unpicklable):
         Of the kind ``remote``: where the branches and tags of a remote, or of all, were at the last
         fetch or push, as ``REMOTE/NAME``.
         """
-        return lookup_refs.of_kind(self._store, kind, remote)
+        return lookup_refs.of_kind(self._store.fresh(), kind, remote)
 
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""

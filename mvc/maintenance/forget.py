@@ -164,7 +164,7 @@ def check_forgettable(store: Store, going: Sequence[Commit]) -> list[StateMark]:
 def _refuse_head(store: Store, going: Iterable[Commit]) -> None:
     if store.bare:
         return
-    at = refs.head(store)
+    at = refs.head(store.fresh())
     if at.commit is not None and any(commit.id == at.commit for commit in going):
         raise RefConflict(
             f"HEAD stands on {at.commit.short}: its state is that of the working files",

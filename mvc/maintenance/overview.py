@@ -41,11 +41,12 @@ class History(Struct, frozen=True):
 
 def history(store: Store, since: int | None, until: int | None) -> History:
     """See ``Repository.history``; moments in ns since 1970."""
-    head, names = head_if_known(store), names_by_commit(store)
+    head, names = head_if_known(store.fresh()), names_by_commit(store.fresh())
     now, spans = store.clock.now_ns(), dict[str, list[Live]]()
     record, known = read_versions(store.fresh())  # after the names: it has what they name
     first = -(1 << 63) if since is None else since  # the earliest that can be recorded
-    for live in live_between(store, first, max(first, min(now if until is None else until, now))):
+    last = max(first, min(now if until is None else until, now))
+    for live in live_between(store.fresh(), first, last):
         spans.setdefault(live.target, []).append(live)
     there = record.reachable()
     reached = [commit for id_, commit in known.items() if record.numbers[id_] in there]

@@ -21,7 +21,7 @@ from mvc.names import printable
 from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
 from mvc.repo.statements.annotations import Annotations
-from mvc.repo.statements.live import check_target, live_now, on_target, targets
+from mvc.repo.statements.live import check_target, live_now, on_target
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import local_zone_minutes
@@ -207,19 +207,19 @@ def protected(store: Store, rules: Retention) -> set[CommitId]:
     With ``unused`` also those of all deployments on that target that are not retracted, with
     ``unqueried`` those that were asked for. Raises UnknownTarget.
     """
-    stay = {ref.commit for ref in (*refs.branches(store), *refs.tags(store))}
-    at = refs.head(store).commit
+    stay = {ref.commit for ref in (*refs.branches(store.fresh()), *refs.tags(store.fresh()))}
+    at = refs.head(store.fresh()).commit
     if at is not None:
         stay.add(at)
     now = store.now_ns()
-    for target in targets(store):
+    for target in store.fresh().targets():
         for deployed in on_target(store.snapshot, target):
             if deployed.time_ns <= now:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
     if rules.unused is not None:
-        check_target(store, rules.unused)
+        check_target(store.fresh(), rules.unused)
         found = on_target(store.snapshot, rules.unused)
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
     if rules.unqueried:

@@ -131,7 +131,7 @@ def clone_into(
             fs.replace(beside / FOLDER, place / FOLDER)
             fs.sync_dir(place)
         with _opened(place, FileSystem(), config) as handle:
-            at, restored = head(handle.store), None
+            at, restored = head(handle.store.fresh()), None
             if at.commit is not None and not handle.store.bare:
                 with suppress(StateForgotten, WeightsDropped):  # they did not come along
                     restored = restore_all(
@@ -258,14 +258,14 @@ def _begin(store: Store, remote: Remote, to: RefValue, options: CloneOptions) ->
     """
 
     def make() -> Entry:
-        ref = store.ref
+        ref = store.snapshot.ref
         theirs = {f"{BRANCH}{each.name.partition('/')[2]}": each.commit for each in tracked}
         chosen = {n: c for n, c in theirs.items() if options.bare or n == f"{BRANCH}{to}"}
         wanted: dict[str, RefValue] = {**chosen, **({} if to is None else {HEAD: to})}
         changes = [RefChange(n, ref(n), new) for n, new in wanted.items() if ref(n) != new]
         return Entry("clone", store.clock.now_ns(), remote.url, refs=tuple(changes))
 
-    if isinstance(to, CommitId) and not store.has_commit(to):
+    if isinstance(to, CommitId) and not store.snapshot.has_commit(to):
         raise HistoryMissing(f"HEAD of {remote.url} is on {to.short}, which it does not send")
-    tracked = remote_refs(store, remote.name)
+    tracked = remote_refs(store.fresh(), remote.name)
     store.publish(make)

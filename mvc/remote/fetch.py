@@ -115,7 +115,8 @@ def fetch_from(
     if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
         after = None
     if after != head.place or not _all_here(store, planned):
-        have = remote_refs(store, remote.name) or [*branches(store), *tags(store)]
+        snapshot = store.fresh()
+        have = remote_refs(snapshot, remote.name) or [*branches(snapshot), *tags(snapshot)]
         work.run(
             replace(
                 wanted,
@@ -137,7 +138,7 @@ def fetch_from(
     forgotten = by_name(store.fresh()) - buried - tally.versions if tally.operations else ()
     return replace(
         tally.total(updates),
-        forgotten=tuple(id_ for id_ in sorted(forgotten) if store.has_commit(id_)),
+        forgotten=tuple(id_ for id_ in sorted(forgotten) if store.snapshot.has_commit(id_)),
         kept=tuple(map(CommitId, now.kept)),
     )
 
@@ -200,7 +201,7 @@ def _note_told(store: Store, remote: Remote, before: Known, work: _Fetch) -> Non
     known, head = before.pushed, before.head
     if known is None or known.place != before.own:
         return
-    tips = [id_ for id_ in tips_of(head.refs) if store.has_commit(id_)]
+    tips = [id_ for id_ in tips_of(head.refs) if store.snapshot.has_commit(id_)]
     if work.tally.versions.issuperset(known.untold(store, tips)):
         known = replace(known, tips=tuple(map(bytes, tips)))
     place, snapshot = known.place, store.fresh()
@@ -218,7 +219,7 @@ def _note_told(store: Store, remote: Remote, before: Known, work: _Fetch) -> Non
 
 def _planned(store: Store, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
     """What is another here than there; how it differs is known once all versions are here."""
-    ref, own = store.ref, f"{REMOTE}{remote.name}/"
+    ref, own = store.snapshot.ref, f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
             continue
@@ -236,7 +237,7 @@ def _planned(store: Store, remote: Remote, head: RemoteHead) -> Iterator[RefUpda
 
 def _is_free(store: Store, tag: str) -> bool:
     """Whether a tag of a remote may be one here: nothing else has its name, or it may move on."""
-    ref, short = store.ref, tag.removeprefix(TAG)
+    ref, short = store.snapshot.ref, tag.removeprefix(TAG)
     if ref(BRANCH + short) is not None or ref(HEAD) == short:
         return False
     return ref(tag) is None or advances(tag)
@@ -248,14 +249,14 @@ def _waits(update: RefUpdate) -> bool:
 
 
 def _gone(store: Store, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
-    for each in remote_refs(store, remote.name):
+    for each in remote_refs(store.fresh(), remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
             yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
 
 
 def _all_here(store: Store, updates: Iterable[RefUpdate]) -> bool:
-    return all(update.new is None or store.has_commit(update.new) for update in updates)
+    return all(update.new is None or store.snapshot.has_commit(update.new) for update in updates)
 
 
 def _settled(store: Store, remote: Remote, update: RefUpdate) -> RefUpdate | None:
@@ -270,7 +271,7 @@ def _settled(store: Store, remote: Remote, update: RefUpdate) -> RefUpdate | Non
     if leads_to(store.snapshot, old, new, {}):
         return None  # the data set has moved on here
     local = f"{REMOTE}{remote.name}/{update.name.removeprefix(TAG)}"
-    here = store.ref(local)
+    here = store.snapshot.ref(local)
     if here == new:
         return None
     old = here if isinstance(here, CommitId) else None
@@ -305,7 +306,9 @@ class _Fetch:
     def known(self, place: Place) -> KnownPlace:
         """What is remembered of the remote, if it was read up to ``place``."""
         store, remote = self._store, self._remote
-        here = (id_ for id_ in self.kept if not remote.tombstones and store.has_commit(id_))
+        here = (
+            id_ for id_ in self.kept if not remote.tombstones and store.snapshot.has_commit(id_)
+        )
         whole = (bytes(id_) for id_ in here if availability.forgotten(store, id_) is None)
         kept = tuple(islice(whole, _NAMED))
         return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
@@ -327,7 +330,9 @@ class _Fetch:
                 if self._remote.disbelieved:
                     entries = tuple(map(self._believed, entries))
                     each = replace(each, head=encode_entries(entries))
-                lacks = {id_ for id_ in versions_in(entries) if not self._store.has_commit(id_)}
+                lacks = {
+                    id_ for id_ in versions_in(entries) if not self._store.snapshot.has_commit(id_)
+                }
                 ready = [u for u in waiting if u.new in lacks or _all_here(self._store, [u])]
                 records = self.tally.records(each.records)
                 given = replace(each, records=records, moves=_moves(ready))
@@ -355,7 +360,7 @@ class _Fetch:
         return None if is_whole else replace(wanted, after=None)
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
-        left = [u for u in updates if self._store.ref(u.local) != u.new]
+        left = [u for u in updates if self._store.snapshot.ref(u.local) != u.new]
         if left:
             self._receive(Slice(NOTHING, 0, (), _moves(left)))
 

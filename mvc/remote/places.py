@@ -48,7 +48,7 @@ class KnownPlace(Struct, frozen=True):
 
     def untold(self, store: Store, tips: Iterable[CommitId]) -> list[CommitId]:
         """The versions that lead to ``tips``, and that the remote did not have at the last push."""
-        told = [id_ for id_ in map(CommitId, self.tips) if store.has_commit(id_)]
+        told = [id_ for id_ in map(CommitId, self.tips) if store.snapshot.has_commit(id_)]
         return leading_to(store.fresh(), tips, told)
 
 

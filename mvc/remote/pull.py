@@ -43,7 +43,7 @@ def pull(
     for work that is not committed, and the errors of ``fetch``.
     """
     check_worktree(store)
-    at = head(store)
+    at = head(store.fresh())
     if at.branch is None:
         raise RefConflict(
             "HEAD is on no branch: nothing can be moved forward",
@@ -52,7 +52,7 @@ def pull(
     refuse_recorded(store, at.branch)
     fetched = fetch(store, config, remote, progress=progress)
     theirs = f"{remote.name}/{at.branch}"
-    new = store.ref(REMOTE + theirs)
+    new = store.snapshot.ref(REMOTE + theirs)
     if not isinstance(new, CommitId):
         raise UnknownRevision(
             f"{remote.name} has no branch {at.branch}",

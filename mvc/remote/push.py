@@ -279,7 +279,7 @@ class _Push:
         if self._may_forget:
             return ()
         start = begins(snapshot, None if self._known is None else self._known.place)
-        there = Ancestors(snapshot, filter(store.has_commit, tips_of(self.head.refs)))
+        there = Ancestors(snapshot, filter(store.snapshot.has_commit, tips_of(self.head.refs)))
         by_fetch = {True: set[CommitId](), False: set[CommitId]()}
         for recorded in (
             snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
@@ -291,9 +291,9 @@ class _Push:
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
         store, remote, known = self._store, self._remote, self._known
-        seen = [] if known is None else [r.commit for r in remote_refs(store, remote.name)]
+        seen = [] if known is None else [r.commit for r in remote_refs(store.fresh(), remote.name)]
         theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
-        have = [id_ for id_ in theirs if store.has_commit(id_)]
+        have = [id_ for id_ in theirs if store.snapshot.has_commit(id_)]
         found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
         if known is None:
             return found
@@ -328,7 +328,7 @@ class _Push:
         snapshot = self._store.snapshot
         lacks = snapshot.forgetting() or snapshot.state_marks(weights=True)
         is_whole = self._remote.data and not lacks
-        has_data = any(tag.name.startswith(DATA) for tag in tags(self._store))
+        has_data = any(tag.name.startswith(DATA) for tag in tags(self._store.fresh()))
         if not wanted.versions or (is_whole and not has_data):
             return set()
         sending = Sending(self._store, self._config, wanted, self._without)
@@ -542,7 +542,7 @@ def _note_refs(store: Store, remote: Remote, updates: Sequence[RefUpdate]) -> Re
         return Entry("push", store.clock.now_ns(), remote.name, refs=changes())
 
     def changes() -> tuple[RefChange, ...]:
-        ref, own = store.ref, [u for u in updates if u.local.startswith(REMOTE)]
+        ref, own = store.snapshot.ref, [u for u in updates if u.local.startswith(REMOTE)]
         return tuple(RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new)
 
     return store.publish(make) if changes() else None

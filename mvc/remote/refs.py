@@ -88,13 +88,13 @@ class RefPlan:
     def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
         """Full names of what is to be pushed, and where they are here."""
         if self._options.every:
-            found = {BRANCH + ref.name: ref.commit for ref in branches(self._store)}
-            return found | {TAG + ref.name: ref.commit for ref in tags(self._store)}
+            found = {BRANCH + ref.name: ref.commit for ref in branches(self._store.fresh())}
+            return found | {TAG + ref.name: ref.commit for ref in tags(self._store.fresh())}
         if refs:
             return dict(self._find(ref) for ref in refs if not ref.startswith(":"))
         if self._delete:
             return {}
-        at = head(self._store)
+        at = head(self._store.fresh())
         if at.branch is None:
             raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
         if at.commit is None:
@@ -107,7 +107,7 @@ class RefPlan:
         """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
         name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
         for full in (BRANCH + name, TAG + name, name):
-            value = self._store.ref(full)
+            value = self._store.snapshot.ref(full)
             if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
                 return self._renamed(full, other) if has_other else full, value
         if has_other:
@@ -151,12 +151,12 @@ class RefPlan:
             return None
         if not advances(update.name):
             return "already exists"
-        known = update.old is not None and self._store.has_commit(update.old)
+        known = update.old is not None and self._store.snapshot.has_commit(update.old)
         return "non-fast-forward" if known else "fetch first"
 
     def _check_seen(self, update: RefUpdate) -> None:
         """Raises RefConflict for a ref that somebody has moved since it was last seen."""
-        seen = self._store.ref(update.local)
+        seen = self._store.snapshot.ref(update.local)
         if update.change in {"forced", "deleted"} and seen != update.old:
             at = "nowhere" if update.old is None else update.old.short
             raise RefConflict(
@@ -184,14 +184,14 @@ class RefPlan:
         """What refs of the remote lead to once this is pushed."""
         theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
         return Ancestors(
-            self._store.snapshot, filter(self._store.has_commit, [*theirs, *self.standing])
+            self._store.snapshot, filter(self._store.snapshot.has_commit, [*theirs, *self.standing])
         )
 
     def tags_along(self, updates: Sequence[RefUpdate], needed: Collection[CommitId]) -> TagsAlong:
         """Tags of what is there then, and of data sets that a version needs."""
         named = {update.name for update in updates}
         found, others, denied = list[RefUpdate](), list[str](), list[str]()
-        for ref in tags(self._store) if self.standing else ():
+        for ref in tags(self._store.fresh()) if self.standing else ():
             name = TAG + ref.name
             theirs = self._theirs.get(name)
             goes = ref.commit in self._there or (ref.name.startswith(DATA) and ref.commit in needed)
@@ -230,7 +230,7 @@ class RefPlan:
         """The ref here that says where it is there: for a tag the tag itself."""
         short = name.removeprefix(BRANCH).removeprefix(TAG)
         tracked = f"{REMOTE}{self._remote.name}/{short}"
-        if name.startswith(BRANCH) or self._store.ref(tracked) is not None:
+        if name.startswith(BRANCH) or self._store.snapshot.ref(tracked) is not None:
             return tracked
         return name
 
@@ -258,7 +258,7 @@ def ref_changes(
     changes = []
     for move in moves:
         _check_name(move.name, local)
-        now = store.ref(move.name)
+        now = store.snapshot.ref(move.name)
         if now == move.new:
             continue
         _check_expected(move, now)
@@ -324,7 +324,7 @@ def _check_expected(move: Move, now: RefValue) -> None:
 
 def _check_new(store: Store, move: Move, commits: Mapping[CommitId, Commit]) -> None:
     new = move.new
-    if new is not None and new not in commits and not store.has_commit(new):
+    if new is not None and new not in commits and not store.snapshot.has_commit(new):
         raise UnknownRevision(f"{shown(move.name)} would lead to {new.short}, which is not here")
 
 
@@ -335,7 +335,7 @@ def _check_namesake(store: Store, move: Move, after: Mapping[str, RefValue]) -> 
         if move.new is None or not move.name.startswith(prefix):
             continue
         name = other + move.name.removeprefix(prefix)
-        there = after[name] if name in after else store.ref(name)
+        there = after[name] if name in after else store.snapshot.ref(name)
         if there is not None:
             raise RefConflict(
                 f"there is a {kind} {shown(name)} already",
@@ -349,7 +349,7 @@ def _check_pushed(store: Store, move: Move) -> None:
     if branch == move.name:
         return
     refuse_recorded(store, branch)
-    if store.ref(HEAD) != branch:
+    if store.snapshot.ref(HEAD) != branch:
         return
     if move.new is None:
         raise RefConflict(

@@ -300,14 +300,14 @@ def remove_remote(store: Store, name: str) -> Remote:
             raise UnknownRevision(f"there is no remote {printable(name[:100])}")
         gone = found.pop(name)
         _write(store, found)
-    if remote_refs(store, name):
+    if remote_refs(store.fresh(), name):
         store.publish(lambda: _without_refs(store, name))
     store.fs.remove_tree(gone.folder(store))
     return gone
 
 
 def _without_refs(store: Store, name: str) -> Entry:
-    changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(store, name)]
+    changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(store.fresh(), name)]
     return Entry("remove-remote", store.clock.now_ns(), name, refs=tuple(changes))
 
 

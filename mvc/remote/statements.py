@@ -206,7 +206,7 @@ def _has_subject(
 ) -> bool:
     """Whether what it is about is here, and is of the kind that it says."""
     if statement.commit is not None:
-        return statement.commit in own or store.has_commit(statement.commit)
+        return statement.commit in own or store.snapshot.has_commit(statement.commit)
     subject = _find(store.snapshot, statement.subject, others)
     if not isinstance(statement, Retraction):
         return subject is not None
@@ -223,7 +223,7 @@ def _check_deployment(store: Store, made: Deployment, own: Collection[CommitId])
             f"{_AT_ONE_TIME} deployments on {printable(made.target)} have one hybrid time already",
             hint="no clock makes so many: ask who sends them",
         )
-    if commit not in own and not store.has_commit(commit):
+    if commit not in own and not store.snapshot.has_commit(commit):
         raise HistoryMissing(
             f"version {commit.short} was deployed on {made.target}, and is not here",
             hint="it comes with a fetch or push that names no versions",

@@ -67,10 +67,10 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
     branch = said.get(_MOVED)
     store.fresh()
     moved = HEAD if branch is None else BRANCH + branch
-    if new is None or new == old or store.ref(moved) != old or isinstance(made, str):
+    if new is None or new == old or store.snapshot.ref(moved) != old or isinstance(made, str):
         return False
-    tip = made or (store.ref(BRANCH + new) if isinstance(new, str) else new)
-    if not isinstance(tip, CommitId) or not store.has_commit(tip):
+    tip = made or (store.snapshot.ref(BRANCH + new) if isinstance(new, str) else new)
+    if not isinstance(tip, CommitId) or not store.snapshot.has_commit(tip):
         return False
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
         if branch is None:

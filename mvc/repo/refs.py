@@ -27,6 +27,7 @@ from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 
@@ -47,15 +48,15 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
     The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
     """
     check_ref("branch", name)
-    old = store.ref(BRANCH + name)
-    if store.ref(HEAD) == name:
+    old = store.snapshot.ref(BRANCH + name)
+    if store.snapshot.ref(HEAD) == name:
         raise RefConflict(
             f"{name} is the current branch", hint="name another one, or switch away first"
         )
     if old is not None and not force:
         raise _exists("branch", name)
     refuse_recorded(store, name)
-    _refuse_namesake(store, TAG, "tag", name)
+    _refuse_namesake(store.snapshot, TAG, "tag", name)
     return RefChange(BRANCH + name, old, commit)
 
 
@@ -65,7 +66,7 @@ def move_head(
     """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
 
     def changes() -> list[RefChange]:
-        move = RefChange(HEAD, store.ref(HEAD), to)
+        move = RefChange(HEAD, store.snapshot.ref(HEAD), to)
         return [move] if made is None else [branch_change(store, str(to), made), move]
 
     _publish(store, operation, "" if made is None else str(to), changes)
@@ -85,13 +86,13 @@ def advance(
         made = []
         for branch, (old, new) in moves.items():
             ref = HEAD if branch is None else BRANCH + check_ref("branch", branch)
-            if tip(store, branch, new=True) != Head(branch, old):
+            if tip(store.snapshot, branch, new=True) != Head(branch, old):
                 raise RefConflict(
                     f"{branch or HEAD} has moved meanwhile", hint="run the command again"
                 )
-            _refuse_namesake(store, TAG, "tag", branch or "")
+            _refuse_namesake(store.snapshot, TAG, "tag", branch or "")
             made.append(RefChange(ref, old, resolve(store, new)))
-        at = head(store)
+        at = head(store.snapshot)
         if first is not None and at.commit is None and at.branch not in moves:
             made.append(RefChange(HEAD, at.branch, check_ref("branch", first)))
         return made
@@ -107,12 +108,12 @@ def delete_branch(store: Store, name: str, force: bool = False) -> Ref:
     """
 
     def change() -> list[RefChange]:
-        tip = _existing(store, BRANCH, "branch", name)
-        at = head(store)
+        tip = _existing(store.snapshot, BRANCH, "branch", name)
+        at = head(store.snapshot)
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
         refuse_recorded(store, name)
-        if not force and tip not in Ancestors(store.snapshot, _others(store, name, at)):
+        if not force and tip not in Ancestors(store.snapshot, _others(store.snapshot, name, at)):
             raise RefConflict(
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
                 hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
@@ -131,16 +132,16 @@ def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None
     check_ref("branch", new)
 
     def changes() -> list[RefChange]:
-        at = head(store)
-        there = store.ref(BRANCH + new)
+        at = head(store.snapshot)
+        there = store.snapshot.ref(BRANCH + new)
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
-        _refuse_namesake(store, TAG, "tag", new)
+        _refuse_namesake(store.snapshot, TAG, "tag", new)
         for name in (old, new):
             refuse_recorded(store, name)
         made = []
         if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
-            tip = _existing(store, BRANCH, "branch", old)
+            tip = _existing(store.snapshot, BRANCH, "branch", old)
             made += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
         if at.branch == old:
             made.append(RefChange(HEAD, old, new))
@@ -158,12 +159,12 @@ def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) ->
     commit = resolve(store, rev)
 
     def change() -> list[RefChange]:
-        old = store.ref(TAG + name)
+        old = store.snapshot.ref(TAG + name)
         if old is not None and not force:
             raise _exists("tag", name)
-        if store.ref(HEAD) == name:
+        if store.snapshot.ref(HEAD) == name:
             raise _exists("branch", name)
-        _refuse_namesake(store, BRANCH, "branch", name)
+        _refuse_namesake(store.snapshot, BRANCH, "branch", name)
         return [RefChange(TAG + name, old, commit)]
 
     _publish(store, "tag", name, change)
@@ -174,7 +175,7 @@ def delete_tag(store: Store, name: str) -> Ref:
     """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
 
     def change() -> list[RefChange]:
-        return [RefChange(TAG + name, _existing(store, TAG, "tag", name), None)]
+        return [RefChange(TAG + name, _existing(store.snapshot, TAG, "tag", name), None)]
 
     return _deleted(name, _publish(store, "delete-tag", name, change))
 
@@ -196,11 +197,11 @@ def _publish(
     return store.publish(make)
 
 
-def _existing(store: Store, prefix: str, kind: str, name: str) -> CommitId:
-    value = store.ref(prefix + name)
+def _existing(snapshot: Snapshot, prefix: str, kind: str, name: str) -> CommitId:
+    value = snapshot.ref(prefix + name)
     if isinstance(value, CommitId):
         return value
-    found = branches(store) if prefix == BRANCH else tags(store)
+    found = branches(snapshot) if prefix == BRANCH else tags(snapshot)
     names = ", ".join(ref.name for ref in found[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
@@ -214,16 +215,16 @@ def _exists(kind: str, name: str) -> RefConflict:
     )
 
 
-def _refuse_namesake(store: Store, prefix: str, kind: str, name: str) -> None:
+def _refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> None:
     """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
-    if store.ref(prefix + name) is not None:
+    if snapshot.ref(prefix + name) is not None:
         raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
 
 
-def _others(store: Store, name: str, at: Head) -> list[CommitId]:
+def _others(snapshot: Snapshot, name: str, at: Head) -> list[CommitId]:
     """The commits of all refs but the branch ``name``, a detached HEAD included."""
-    tips = [ref.commit for ref in branches(store) if ref.name != name]
-    tips += [ref.commit for ref in (*tags(store), *remote_refs(store))]
+    tips = [ref.commit for ref in branches(snapshot) if ref.name != name]
+    tips += [ref.commit for ref in (*tags(snapshot), *remote_refs(snapshot))]
     if at.branch is None and at.commit is not None:
         tips.append(at.commit)
     return tips

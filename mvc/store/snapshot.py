@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import DamagedData, HistoryMissing
-from mvc.ids import StatementId
+from mvc.ids import CommitId, StatementId
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
 from mvc.model.statement import Deployment, Statement, Tombstone, node_of
 from mvc.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
-from mvc.store.journal.entries import StateMark
+from mvc.store.journal.entries import RefValue, StateMark
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
@@ -271,7 +271,7 @@ class Snapshot:
             return look()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
-    # Only ``newest``, ``by_sequence``, ``ref_change_at`` and ``refs_under`` look at lost entries.
+    # Only ``newest``, ``by_sequence``, ``ref_at`` and ``refs_under`` look at lost entries.
     # Who asks anything else that one may change calls ``check_gaps``; but not of states that are
     # gone: versions that are stored come back by id, whatever is lost.
 
@@ -279,14 +279,24 @@ class Snapshot:
         """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
         return self.newest(keys.REF + keys.text(name))
 
-    def ref_change_before(self, name: str, offset: int) -> Recorded | None:
-        """The newest entry before byte ``offset`` that changed a ref."""
+    def ref(self, name: str) -> RefValue:
+        """The value of a ref; DamagedData where a lost entry may have changed it."""
+        recorded = self.newest_ref_change(name)
+        return None if recorded is None else recorded.entry.value_of(name)
+
+    def ref_before(self, name: str, offset: int) -> RefValue:
+        """The value of a ref before the entry at byte ``offset``."""
         low = keys.REF + keys.text(name)
-        return self._last_entry(low, low + keys.number(offset))
+        recorded = self._last_entry(low, low + keys.number(offset))
+        return None if recorded is None else recorded.entry.value_of(name)
+
+    def has_commit(self, id_: CommitId) -> bool:
+        found = self.publishing(id_)
+        return any(commit.id == id_ for each in found for commit in each.entry.commits)
 
     @_again_on_rewrite
-    def ref_change_at(self, name: str, time_ns: int) -> Recorded | None:
-        """The entry that a ref's value at a moment comes from (ns since 1970), by the log of refs.
+    def ref_at(self, name: str, time_ns: int) -> RefValue:
+        """The value of a ref at a moment (ns since 1970), by the log of refs.
 
         DamagedData where a lost entry may have changed it since.
         """
@@ -294,7 +304,7 @@ class Snapshot:
         key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
         at = -1 if key is None else keys.offset_of(key)
         self.check_gaps(at, f"where {name.removeprefix('heads/')} pointed to")
-        return None if key is None else self.entry(at)
+        return None if key is None else self.entry(at).entry.value_of(name)
 
     @_again_on_rewrite
     def first_ref_change(self, name: str) -> Recorded | None:

@@ -21,7 +21,7 @@ from mvc.limits import PIECE
 from mvc.names import FOLDER
 from mvc.store.format import FORMAT, add_features, format_line, only_read, read_features
 from mvc.store.index import keys
-from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
 from mvc.store.packs.reader import pack_numbers, pack_path
 from mvc.store.snapshot import JOURNAL, PACKS, IndexThresholds, Snapshot
@@ -440,23 +440,13 @@ class Store:
 
     def _proves(self, value: CommitId) -> bool:
         """Whether there is this commit; if the index says no, the journal decides."""
-        if self.has_commit(value):
+        if self.snapshot.has_commit(value):
             return True
         found = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)
         if value not in found:
             return False
         self.snapshot.renew_index()
         return True
-
-    def has_commit(self, id_: CommitId) -> bool:
-        found = self.snapshot.publishing(id_)
-        return any(commit.id == id_ for each in found for commit in each.entry.commits)
-
-    def ref(self, name: str) -> RefValue:
-        found = self.snapshot.newest_ref_change(name)
-        if found is None:
-            return None
-        return next((c.new for c in reversed(found.entry.refs) if c.name == name), None)
 
     def close(self) -> None:
         self.closed = True

@@ -149,7 +149,7 @@ class CheckedHistory:
     def check(self) -> None:
         """Every version comes back bit for bit, no forgotten one does; fsck finds nothing."""
         with self.open() as repo, TemporaryDirectory() as scratch:
-            known = [id_ for id_ in self.gone if repo.handle.store.has_commit(id_)]
+            known = [id_ for id_ in self.gone if repo.handle.store.snapshot.has_commit(id_)]
             report = repo.storage.fsck(full=True)
             assert report.problems == ()
             assert report.forgotten == len(known)

@@ -53,8 +53,10 @@ def state_of(context: Handle) -> State:
         for change in recorded.entry.refs:
             refs[change.name] = change.new
     for name, value in refs.items():
-        if context.store.ref(name) != value:
-            raise Lost(f"the index says that {name} is {context.store.ref(name)!r}, not {value!r}")
+        if context.store.snapshot.ref(name) != value:
+            raise Lost(
+                f"the index says that {name} is {context.store.snapshot.ref(name)!r}, not {value!r}"
+            )
     repo = Repository(context)
     deployed = sorted((d.target, d.time_ns, d.commit, d.retracted) for d in repo.deployments())
     return State(

@@ -61,7 +61,7 @@ ACTS: list[Callable[[Repository], None]] = [commit, collect, repack, forget, reb
 def _tell(teller: Teller, acts: list[Callable[[Repository], None]]) -> None:
     """Goes on, operation by operation; a commit's contents are those of HEAD and its own."""
     for act in acts:
-        head = pointers.head(teller.repo.handle.store).commit
+        head = pointers.head(teller.repo.handle.store.fresh()).commit
         act(teller.repo)
         teller.story.acknowledge()
         teller.story.note_index()
@@ -93,7 +93,7 @@ def _fail(teller: Teller, rng: random.Random, root: Path) -> bool:
     """One call fails, or all from there on. Returns whether the operation failed."""
     story = teller.story
     before = story.states[0]
-    head = pointers.head(teller.repo.handle.store).commit
+    head = pointers.head(teller.repo.handle.store.fresh()).commit
     teller.repo.close()
     act = rng.choice(ACTS)
     fs = FailingFS(

@@ -190,7 +190,7 @@ def record(rank: int, world: int, root: str) -> tuple[str, str]:
             repo.commit(model.state_dict())
         except mvc.MvcError as error:
             said[1] = f"{type(error).__name__}: {error} {error.hint}"
-        assert not repo.handle.store.ref("heads/main")
+        assert not repo.handle.store.snapshot.ref("heads/main")
     return said[0], said[1]
 
 

@@ -274,10 +274,10 @@ def test_big_tensors_are_read_in_windows(repo):
 
 def refused(repo, act):
     """What torch says; nothing was committed, and nothing is left."""
-    before = repo.handle.store.ref("heads/main")
+    before = repo.handle.store.snapshot.ref("heads/main")
     with pytest.raises((dcp.api.CheckpointException, mvc.MvcError)) as caught:
         act()
-    assert repo.handle.store.ref("heads/main") == before
+    assert repo.handle.store.snapshot.ref("heads/main") == before
     assert not list(Path(repo.root, ".mvc/staging").glob("*.shard"))
     return str(caught.value)
 

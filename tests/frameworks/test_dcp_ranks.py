@@ -82,7 +82,7 @@ def test_a_rank_that_is_killed_leaves_no_version(tmp_path):
         place = (str(repo.root), "main", CK)
         outcome = ranks.run(ranks.save_and_die, 2, tmp_path / "dies", place, 1)
         assert [kind for kind, _ in outcome] == ["failed", "killed"]
-        assert repo.handle.store.ref("heads/main") is None
+        assert repo.handle.store.snapshot.ref("heads/main") is None
         assert len(list(Path(repo.root, ".mvc/staging").glob("*.shard"))) == 2
         # The next save, of another path, removes what nobody holds any more.
         ranks.run(ranks.save, 2, tmp_path / "next", (*place[:2], "ck2/model.safetensors"), 2)

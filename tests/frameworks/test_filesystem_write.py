@@ -98,7 +98,7 @@ def test_an_exception_keeps_nothing(repo, fs, how, mode):
 
 
 def messages_of_empty(repo):
-    return [] if repo.handle.store.ref("heads/main") is None else messages(repo)
+    return [] if repo.handle.store.snapshot.ref("heads/main") is None else messages(repo)
 
 
 def test_saving_while_an_exception_is_handled(repo, fs):
@@ -396,4 +396,4 @@ def test_torch_distributed_checkpoint_is_pointed_to_its_writer_and_reader(repo):
         with pytest.raises(WrongUsage, match="torch\\.distributed") as refused:
             fs.open(f"mvc://models@main/ck/{name}", "wb")
         assert "dcp.load(state, storage_reader=MvcReader(repo, rev))" in refused.value.hint
-    assert repo.handle.store.ref("heads/main") is None
+    assert repo.handle.store.snapshot.ref("heads/main") is None

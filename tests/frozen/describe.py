@@ -34,7 +34,7 @@ def describe(root: Path) -> dict[str, Any]:
         commits = [commit for entry in entries for commit in entry.commits]
         return {
             "operations": [entry.operation for entry in entries],
-            "refs": {name: _plain(repo.handle.store.ref(name)) for name in sorted(names)},
+            "refs": {name: _plain(repo.handle.store.snapshot.ref(name)) for name in sorted(names)},
             "log": _log(repo),
             "commits": {str(c.id): _commit(repo, c) for c in commits},
             "deployments": [

@@ -44,7 +44,7 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObje
             start = data.draw(st.sampled_from(history.there), "start")
             repo.switch(f"b{step}", create=True, start=str(start), force=True)
         elif act == "x":
-            head = refs.head(repo.handle.store).branch
+            head = refs.head(repo.handle.store.fresh()).branch
             others = [branch.name for branch in repo.refs() if branch.name != head]
             if others:
                 refs.delete_branch(
@@ -52,7 +52,7 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObje
                 )
         elif act == "f":
             id_ = data.draw(st.sampled_from(list(history.objects)), "forgotten")
-            if id_ != refs.head(repo.handle.store).commit:
+            if id_ != refs.head(repo.handle.store.fresh()).commit:
                 history.forget(id_)
                 named[id_] = history.objects[id_]
         elif act == "F":

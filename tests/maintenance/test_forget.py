@@ -362,7 +362,7 @@ def test_undo_does_not_bring_it_back(history: CheckedHistory) -> None:
         undo(
             history.repo.handle.store, history.repo.handle.config, 3
         )  # the commit that came after it
-    assert refs.head(history.repo.handle.store).commit == ids[2]
+    assert refs.head(history.repo.handle.store.fresh()).commit == ids[2]
     history.repo.storage.gc(grace="0")
     history.check()
 

@@ -135,7 +135,7 @@ def test_within_the_grace_undo_works(history: CheckedHistory, clock: FixedClock)
         history.repo.handle.config,
         next(o for o in oplog.oplog(history.repo.handle.store)).number,
     )
-    assert refs.head(history.repo.handle.store).commit == ids[3]
+    assert refs.head(history.repo.handle.store.fresh()).commit == ids[3]
     undo(history.repo.handle.store, history.repo.handle.config)
     clock.advance(15 * DAY)
     assert history.repo.storage.gc().commits == (ids[3],)

@@ -121,7 +121,7 @@ def test_what_the_journal_does_not_prove_stays_damage(tmp_path: Path) -> None:
         done = repo.storage.repair()
         assert not done.after.sound and done.healed == ()
         with pytest.raises(DamagedData):
-            list_deployments(repo.handle.store, "prod")
+            list_deployments(repo.handle.store.fresh(), "prod")
 
 
 @pytest.fixture

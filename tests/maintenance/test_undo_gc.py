@@ -48,7 +48,7 @@ def shorten(context: Handle, seconds: float = 0) -> dict[int, Operation]:
 
 def test_an_old_undo_still_holds(context: Handle) -> None:
     empty_commit(context)
-    first = refs.head(context.store)
+    first = refs.head(context.store.fresh())
     advance(context, 1)
     empty_commit(context)
     refs.create_tag(context.store, "kept")
@@ -57,7 +57,7 @@ def test_an_old_undo_still_holds(context: Handle) -> None:
     advance(context, 60)
     left = shorten(context)
     assert (left[2].undone_by, left[4].entry.undoes) == (4, 2)
-    assert refs.head(context.store) == first
+    assert refs.head(context.store.fresh()) == first
     assert [undo(context.store, context.config).operation.number for _ in range(3)] == [64, 3, 1]
 
 
@@ -71,14 +71,14 @@ def test_no_rename_is_undone_in_part(context: Handle) -> None:
     shorten(context)
     undo(context.store, context.config, 3)
     undo(context.store, context.config, 2)
-    assert [b.name for b in refs.branches(context.store)] == ["main"]
-    assert refs.head(context.store).branch == "main"
+    assert [b.name for b in refs.branches(context.store.fresh())] == ["main"]
+    assert refs.head(context.store.fresh()).branch == "main"
 
 
 def test_what_is_left_in_part_is_not_undone(context: Handle) -> None:
     """A rename whose version is gone since says no more than where HEAD is."""
     empty_commit(context)
-    kept = refs.head(context.store).commit
+    kept = refs.head(context.store.fresh()).commit
     assert kept is not None
     advance(context, 1)
     empty_commit(context)
@@ -90,7 +90,7 @@ def test_what_is_left_in_part_is_not_undone(context: Handle) -> None:
     context.store.publish(
         lambda: Entry(
             "branch", context.store.clock.now_ns(),
-            refs=(RefChange("heads/trunk", context.store.ref("heads/trunk"), kept),),
+            refs=(RefChange("heads/trunk", context.store.snapshot.ref("heads/trunk"), kept),),
         )
     )  # fmt: skip
     advance(context, 60)
@@ -101,4 +101,4 @@ def test_what_is_left_in_part_is_not_undone(context: Handle) -> None:
     )
     with pytest.raises(RefConflict, match="nothing to undo"):
         undo(context.store, context.config, 3)
-    assert refs.head(context.store).branch == "trunk"
+    assert refs.head(context.store.fresh()).branch == "trunk"

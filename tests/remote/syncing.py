@@ -25,7 +25,7 @@ def sync(source: Handle, to: Handle) -> list[CommitId]:
     to.store.fresh()
     held = list[CommitId]()
     for recorded in list(snapshot.entries()):
-        commits = tuple(c for c in recorded.entry.commits if not store.has_commit(c.id))
+        commits = tuple(c for c in recorded.entry.commits if not store.snapshot.has_commit(c.id))
         statements = told(snapshot, recorded)
 
         def make(statements=statements, commits=commits) -> Entry:

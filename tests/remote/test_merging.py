@@ -60,7 +60,7 @@ def shown(context: Handle, deployed: Deployed) -> tuple[object, ...]:
     """All of a deployment that is the same in every repository."""
     back = None
     if deployed.returns_to is not None:
-        names = {d.sequence: d.id for d in list_deployments(context.store, deployed.target)}
+        names = {d.sequence: d.id for d in list_deployments(context.store.fresh(), deployed.target)}
         back = names[deployed.returns_to]
     return (
         deployed.id, deployed.target, deployed.time_ns, deployed.recorded_ns, deployed.hybrid_ns,
@@ -71,7 +71,7 @@ def shown(context: Handle, deployed: Deployed) -> tuple[object, ...]:
 
 def answers(context: Handle) -> Iterator[object]:
     """What a repository says of its deployments, whatever the numbers of its entries."""
-    every = list_deployments(context.store)
+    every = list_deployments(context.store.fresh())
     yield [shown(context, each) for each in every]
     for target in sorted({each.target for each in every}):
         snapshot, now = context.store.fresh(), set_clock(context, START + 5 * SECOND)
@@ -81,7 +81,9 @@ def answers(context: Handle) -> Iterator[object]:
                 yield live_at(context.store, time_ns, target).id
             except NoDeployment:
                 yield None
-        spans = live_between(context.store, START - 100 * SECOND, START + 100 * SECOND, target)
+        spans = live_between(
+            context.store.snapshot, START - 100 * SECOND, START + 100 * SECOND, target
+        )
         yield [(s.deployment.id, s.until_ns) for s in spans]
     for id_ in sorted({each.commit for each in every}):
         yield [d.id for d in of_commit(context.store.fresh(), id_)]
@@ -164,7 +166,9 @@ def _read_by_the_document(context: Handle) -> None:
     oracle = reader.Repository(context.store.folder)
     assert all(each.linked for each in oracle.deployments)
     names = {each.id: (each.sequence, each.dead) for each in oracle.deployments}
-    assert names == {d.id: (d.sequence, d.retracted) for d in list_deployments(context.store)}
+    assert names == {
+        d.id: (d.sequence, d.retracted) for d in list_deployments(context.store.fresh())
+    }
     now = set_clock(context, START + 5 * SECOND)
     for target in {each.target for each in oracle.deployments}:
         for time_ns in [None, *range(START - 25 * SECOND, START + 25 * SECOND, 3 * SECOND)]:
@@ -239,7 +243,7 @@ def test_of_several_retractions_the_first_in_order_is_named_everywhere(tmp_path:
     for source, to in ((other, context), (context, other)):
         sync(source, to)
     for each in (context, other):
-        (now,) = list_deployments(each.store)
+        (now,) = list_deployments(each.store.fresh())
         assert (now.id, now.retracted_reason) == (made.id, "early")
         assert len(each.store.fresh().about(Retraction, made.id)) == 2
 
@@ -266,8 +270,8 @@ def test_a_deployment_names_what_it_replaces(tmp_path: Path) -> None:
     (taken,) = (s for r in context.store.fresh().entries() for s in r.entry.of(Retraction))
     assert taken.replaces == back.id
     sync(context, other)
-    names = {each.id: each.replaces for each in list_deployments(context.store)}
-    assert {each.id: each.replaces for each in list_deployments(other.store)} == names
+    names = {each.id: each.replaces for each in list_deployments(context.store.fresh())}
+    assert {each.id: each.replaces for each in list_deployments(other.store.fresh())} == names
     read = reader.Repository(other.store.folder)
     said = {s.replaces for s in read.statements if s.kind < 2}
     assert said == {b"", first.id, second.id, back.id}
@@ -314,7 +318,7 @@ def test_a_deployment_that_cannot_be_is_refused(
     number = deploy(context.store, context.config, "main", "prod").sequence
     with pytest.raises(kind):
         taken(context, made)
-    (there,) = list_deployments(context.store)
+    (there,) = list_deployments(context.store.fresh())
     assert (there.sequence, live_at(context.store, None, "prod").sequence) == (number, number)
     assert deploy(context.store, context.config, "main", "prod").hybrid_ns == START + 1, (
         "no clock has moved"
@@ -358,7 +362,9 @@ def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
         "deploy", "retract", "annotate",
     ]  # fmt: skip
     sync(there, here)
-    assert [(d.commit, d.retracted) for d in list_deployments(here.store)] == [(made.commit, True)]
+    assert [(d.commit, d.retracted) for d in list_deployments(here.store.fresh())] == [
+        (made.commit, True)
+    ]
 
 
 def test_what_a_retraction_says_of_its_subject_is_checked(tmp_path: Path) -> None:
@@ -375,7 +381,7 @@ def test_what_a_retraction_says_of_its_subject_is_checked(tmp_path: Path) -> Non
         Retraction(subject=id_, node=b"n" * 16, target="prod"),
     ]
     assert taken(context, *wrong).statements == ()
-    assert not any(each.retracted for each in list_deployments(context.store))
+    assert not any(each.retracted for each in list_deployments(context.store.fresh()))
     assert len(taken(context, Retraction(subject=noted.id, node=b"n" * 16)).statements) == 1
     assert Annotations(context.store.fresh()).of(id_) == ()
 

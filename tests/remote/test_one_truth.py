@@ -416,7 +416,7 @@ class TruthMachine(RuleBasedStateMachine):
     def one_truth(self) -> None:
         type(self).steps += 1
         self.server.handle.store.fresh()
-        assert self.there == {*filter(self.server.handle.store.has_commit, self.behind)}
+        assert self.there == {*filter(self.server.handle.store.snapshot.has_commit, self.behind)}
         for target in TARGETS if self.clones else ():
             live = self.record.live(target)
             assert now(self.server, target) == (None if live is None else live.id)

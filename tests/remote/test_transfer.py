@@ -81,7 +81,7 @@ def test_it_passes_on_from_repository_to_repository(
         ids = known(repo)
         wanted = Wanted(versions=tuple(ref.commit for ref in repo.refs()))
         assert carry(target, third, wanted).tries == 1
-        there = [id_ for id_ in ids if third.handle.store.has_commit(id_)]
+        there = [id_ for id_ in ids if third.handle.store.snapshot.has_commit(id_)]
         assert len(there) > 30
         assert_arrived(repo, third, there)
 
@@ -197,7 +197,7 @@ def test_an_undone_version_travels_once_it_is_back(
         history.commit()
     history.repo.undo()
     place = carry(history.repo, target).place
-    assert not target.handle.store.has_commit(history.ids[2])
+    assert not target.handle.store.snapshot.has_commit(history.ids[2])
     history.repo.undo()
     carry(history.repo, target, Wanted(after=place, have=frozenset(history.ids[:2])))
     assert_arrived(history.repo, target)

@@ -46,7 +46,7 @@ def commit(
 
     def make() -> Entry:
         now = store.clock.now_ns()
-        old = store.ref(f"heads/{branch}")
+        old = store.snapshot.ref(f"heads/{branch}")
         before = parents or ((old,) if isinstance(old, CommitId) else ())
         new = Commit(
             ManifestId(os.urandom(32)), Root(os.urandom(32)), before, "me",
@@ -70,7 +70,7 @@ def set_ref(context: Handle, name: str, value: CommitId | str | None) -> None:
 
     def make() -> Entry:
         return Entry(
-            "switch", store.clock.now_ns(), refs=(RefChange(name, store.ref(name), value),)
+            "switch", store.clock.now_ns(), refs=(RefChange(name, store.snapshot.ref(name), value),)
         )
 
     store.publish(make)

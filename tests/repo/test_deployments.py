@@ -19,7 +19,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.statement import Deployment
 from mvc.repo.handle import Handle
-from mvc.repo.statements.live import RECENT, list_deployments, live_at, of_commit, targets
+from mvc.repo.statements.live import RECENT, list_deployments, live_at, of_commit
 from mvc.repo.statements.record import deploy, retract
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -37,7 +37,11 @@ def test_what_is_recorded(context: Handle) -> None:
     assert not made.retracted and made.retracted_ns is None and not made.clock_back
     now = deploy(context.store, context.config, id_, "prod")
     assert now.time_ns == now.recorded_ns == START + 5 * SECOND
-    assert list_deployments(context.store) == list_deployments(context.store, "prod") == [made, now]
+    assert (
+        list_deployments(context.store.fresh())
+        == list_deployments(context.store.fresh(), "prod")
+        == [made, now]
+    )
     assert of_commit(context.store.snapshot, id_) == (made, now)
 
 
@@ -60,7 +64,7 @@ def test_recorded_out_of_order(context: Handle) -> None:
     assert live_at(context.store, START + 99).commit == early
     assert live_at(context.store, START + 100).commit == late
     assert live_at(context.store).commit == late
-    assert [d.commit for d in list_deployments(context.store)] == [early, late]
+    assert [d.commit for d in list_deployments(context.store.fresh())] == [early, late]
     again = commit(context, deploy="prod", deploy_time=START + 100)
     assert live_at(context.store, START + 100).commit == live_at(context.store).commit == again
 
@@ -146,16 +150,20 @@ def test_targets_are_apart(context: Handle) -> None:
     assert live_at(context.store).commit == a
     b = commit(context, deploy="prod/eu")
     c = commit(context, deploy="pro")
-    assert targets(context.store) == ["pro", "prod", "prod/eu"]
-    assert [live_at(context.store, None, t).commit for t in targets(context.store)] == [c, a, b]
-    assert [d.commit for d in list_deployments(context.store, "prod")] == [a]
+    assert context.store.fresh().targets() == ["pro", "prod", "prod/eu"]
+    assert [live_at(context.store, None, t).commit for t in context.store.fresh().targets()] == [
+        c,
+        a,
+        b,
+    ]
+    assert [d.commit for d in list_deployments(context.store.fresh(), "prod")] == [a]
     with pytest.raises(UnknownTarget, match="pro, prod, prod/eu"):
         live_at(context.store)
     with pytest.raises(UnknownTarget) as caught:
         live_at(context.store, None, "prd")
     assert "prod" in (caught.value.hint or "")
     with pytest.raises(UnknownTarget):
-        list_deployments(context.store, "test")
+        list_deployments(context.store.fresh(), "test")
 
 
 def test_people_are_shown_seconds_and_may_name_them(context: Handle) -> None:
@@ -186,7 +194,7 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> Non
     assert done.retracted and done.retracted_ns == START + 60 * SECOND
     assert done.time_ns == START + 20
     assert live_at(context.store).commit == live_at(context.store, START + 25).commit == first
-    assert [d.retracted for d in list_deployments(context.store)] == [False, True, True]
+    assert [d.retracted for d in list_deployments(context.store.fresh())] == [False, True, True]
     again = deploy(context.store, context.config, "HEAD", "prod", START + 20)
     assert live_at(context.store, START + 20) == again
     retract(context.store, context.config, None, "prod")
@@ -194,7 +202,7 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> Non
     for moment in (None, START + 25):
         with pytest.raises(NoDeployment, match="every deployment was retracted"):
             live_at(context.store, moment, "prod")
-    assert len(list_deployments(context.store)) == 4
+    assert len(list_deployments(context.store.fresh())) == 4
     with pytest.raises(NoDeployment, match="retracted already"):
         retract(context.store, context.config, None, "prod")
 
@@ -214,7 +222,9 @@ def test_which_deployment_is_retracted(context: Handle) -> None:
     with pytest.raises(UnknownTarget):
         retract(context.store, context.config, None, "other")
     assert live_at(context.store, None, "test").time_ns == 35
-    assert [d.time_ns for d in list_deployments(context.store, "prod") if not d.retracted] == [40]
+    assert [
+        d.time_ns for d in list_deployments(context.store.fresh(), "prod") if not d.retracted
+    ] == [40]
 
 
 def test_what_is_refused(context: Handle) -> None:
@@ -229,7 +239,7 @@ def test_what_is_refused(context: Handle) -> None:
         deploy(context.store, context.config, "nothing", "prod")
     with pytest.raises(UnknownRevision):
         deploy(context.store, context.config, CommitId(bytes(32)), "prod")
-    assert targets(context.store) == []
+    assert context.store.fresh().targets() == []
     deploy(context.store, context.config, "HEAD", "prod", -(1 << 63))
     deploy(context.store, context.config, "HEAD", "prod", (1 << 63) - 1)
     assert (
@@ -245,7 +255,7 @@ def test_a_missing_predecessor_is_seen(context: Handle, monkeypatch: pytest.Monk
     made = Deployment(subject=id_, node=bytes(16), hybrid_ns=1, target="prod", time_ns=START)
     monkeypatch.setattr("mvc.store.publishing.publish.entry_before", lambda *_: None)
     context.store.publish(lambda: Entry("deploy", START, statements=(made,)))
-    for ask in (lambda: live_at(context.store), lambda: list_deployments(context.store)):
+    for ask in (lambda: live_at(context.store), lambda: list_deployments(context.store.fresh())):
         with pytest.raises(DamagedData, match="deployments of prod"):
             ask()
 
@@ -303,7 +313,7 @@ def test_like_a_plain_list(
                 assert right is None
         listed = [
             [d.time_ns, d.sequence, int(d.retracted), d.recorded_ns]
-            for d in list_deployments(context.store, target)
+            for d in list_deployments(context.store.fresh(), target)
         ]
         assert listed == sorted(rows)
     context.store.close()

@@ -11,11 +11,11 @@ from tests.repo.publishing import commit, set_ref
 
 
 def test_head_before_and_after_the_first_commit(context: Handle) -> None:
-    assert refs.head(context.store) == Head("main", None)
+    assert refs.head(context.store.fresh()) == Head("main", None)
     id_ = commit(context)
-    assert refs.head(context.store) == Head("main", id_)
+    assert refs.head(context.store.fresh()) == Head("main", id_)
     set_ref(context, "HEAD", id_)
-    assert refs.head(context.store) == Head(None, id_)
+    assert refs.head(context.store.fresh()) == Head(None, id_)
 
 
 def test_branches_and_tags_are_listed_by_name(context: Handle) -> None:
@@ -24,11 +24,11 @@ def test_branches_and_tags_are_listed_by_name(context: Handle) -> None:
     for name in ("zoo", "a/b", "a", "mainline"):
         refs.create_branch(context.store, name, first.hex())
     refs.create_tag(context.store, "v1", "HEAD~1")
-    assert refs.branches(context.store) == [
+    assert refs.branches(context.store.fresh()) == [
         Ref("a", first), Ref("a/b", first), Ref("main", second), Ref("mainline", first),
         Ref("zoo", first),
     ]  # fmt: skip
-    assert refs.tags(context.store) == [Ref("v1", first)]
+    assert refs.tags(context.store.fresh()) == [Ref("v1", first)]
 
 
 def test_a_branch_is_moved_only_by_force(context: Handle) -> None:
@@ -61,7 +61,7 @@ def test_deleting_a_branch(context: Handle) -> None:
     commit(context)
     kept = refs.create_branch(context.store, "side")
     assert refs.delete_branch(context.store, "side") == kept
-    assert [b.name for b in refs.branches(context.store)] == ["main"]
+    assert [b.name for b in refs.branches(context.store.fresh())] == ["main"]
     with pytest.raises(UnknownRevision, match="no branch side") as caught:
         refs.delete_branch(context.store, "side")
     assert "main" in (caught.value.hint or "")
@@ -93,23 +93,23 @@ def test_renaming_takes_head_along(context: Handle) -> None:
     id_ = commit(context)
     refs.create_branch(context.store, "side")
     refs.rename_branch(context.store, "main", "trunk")
-    assert refs.head(context.store) == Head("trunk", id_)
-    assert [b.name for b in refs.branches(context.store)] == ["side", "trunk"]
+    assert refs.head(context.store.fresh()) == Head("trunk", id_)
+    assert [b.name for b in refs.branches(context.store.fresh())] == ["side", "trunk"]
     with pytest.raises(RefConflict):
         refs.rename_branch(context.store, "trunk", "side")
     with pytest.raises(RefConflict):
         refs.rename_branch(context.store, "side", "trunk", force=True)
     refs.rename_branch(context.store, "trunk", "side", force=True)
-    assert refs.head(context.store) == Head("side", id_)
+    assert refs.head(context.store.fresh()) == Head("side", id_)
     with pytest.raises(UnknownRevision):
         refs.rename_branch(context.store, "nothing", "more")
 
 
 def test_renaming_a_branch_without_versions(context: Handle) -> None:
     refs.rename_branch(context.store, "main", "trunk")
-    assert refs.head(context.store) == Head("trunk", None)
+    assert refs.head(context.store.fresh()) == Head("trunk", None)
     id_ = commit(context, branch="trunk")
-    assert refs.head(context.store) == Head("trunk", id_)
+    assert refs.head(context.store.fresh()) == Head("trunk", id_)
 
 
 def test_tags(context: Handle) -> None:

@@ -102,7 +102,7 @@ def test_answers(long: Long, context: Handle) -> None:
         assert resolve(context.store, f"main@{{{format_time(minute(i), 0)}}}") == long.ids[i]
     with pytest.raises(NoDeployment, match=long.ids[0].short):
         live_at(context.store, START - 1)
-    assert len(list_deployments(context.store)) == VERSIONS
+    assert len(list_deployments(context.store.fresh())) == VERSIONS
 
 
 def test_a_question_reads_few_entries(
@@ -118,7 +118,7 @@ def test_a_question_reads_few_entries(
     assert reads(lambda: live_at(context.store)) <= 4
     assert reads(lambda: live_at(context.store, minute(700) + 1, "prod")) <= 3
     assert reads(lambda: resolve(context.store, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
-    assert reads(lambda: refs.branches(context.store)) <= 2
+    assert reads(lambda: refs.branches(context.store.fresh())) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
     assert reads(lambda: long.ids[300] in Ancestors(context.store.fresh(), [long.ids[310]])) <= 15
 
@@ -136,12 +136,12 @@ def answers(context: Handle, ids: list[CommitId]) -> list[Any]:
             for i in range(0, VERSIONS, 97)
         ],
         [
-            refs.head(context.store),
-            refs.branches(context.store),
-            refs.tags(context.store),
+            refs.head(context.store.fresh()),
+            refs.branches(context.store.fresh()),
+            refs.tags(context.store.fresh()),
             live_at(context.store),
         ],
-        list_deployments(context.store),
+        list_deployments(context.store.fresh()),
     ]
 
 
@@ -198,7 +198,7 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
     seen, new = (CommitId.parse(word) for word in done.stdout.split())
     assert seen == ours
     assert resolve(context.store, "HEAD") == resolve(context.store, "theirs") == new
-    assert refs.head(context.store).commit == new
+    assert refs.head(context.store.fresh()).commit == new
     assert [e.id for e in log(context)] == [new, ours]
     assert live_at(context.store).commit == new
     after = commit(context)

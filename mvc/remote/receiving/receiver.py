@@ -266,7 +266,7 @@ def _come_back(store: Store, draft: _ReceivedEntry) -> None:
     """Notes which versions without states, or without weights, have theirs again."""
     ids = [CommitId(id_) for id_ in draft.sent.again]
     for id_ in ids:
-        if not store.has_commit(id_):
+        if not store.snapshot.has_commit(id_):
             raise UnknownRevision(
                 f"there is no version {id_.short} whose state could be taken",
                 hint="push the version itself first",
@@ -512,7 +512,7 @@ class _Publication:
             known = self._store.snapshot.deployed_at(each.target, each.time_ns)
             if any(other.subject == commit for other in known):
                 continue
-            if commit not in own and not self._store.has_commit(commit):
+            if commit not in own and not self._store.snapshot.has_commit(commit):
                 raise HistoryMissing(
                     f"version {commit.short}, which {printable(each.target)} serves, is not here",
                     hint="it comes with a push",

@@ -206,7 +206,7 @@ class Sending:
             for id_ in wanted.versions:
                 commits.get(self._store.snapshot, id_)
             return list(wanted.versions)
-        at = self._store.ref(HEAD)
+        at = self._store.snapshot.ref(HEAD)
         roots = {*self._refs.values(), *self._deployed}
         return sorted(roots | ({at} if isinstance(at, CommitId) else set()))
 

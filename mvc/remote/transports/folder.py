@@ -95,7 +95,7 @@ class FolderTransport:
 
     def _read_head(self) -> RemoteHead:
         snapshot = self.store.fresh()
-        refs: dict[str, RefValue] = {HEAD: self.store.ref(HEAD), **head_refs(snapshot)}
+        refs: dict[str, RefValue] = {HEAD: self.store.snapshot.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
             identity=snapshot.identity,
             place=place_of(snapshot),

@@ -117,7 +117,7 @@ def restore_all(
     With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
     """
     with checking_out(store, store.root):
-        before = head(store)
+        before = head(store.fresh())
         here = before.branch if before.branch else before.commit
         if create and isinstance(to, str):
             branch_change(store, to, commit)  # refuses a name before any file is written
@@ -133,7 +133,7 @@ def restore_all(
         )
         left = None
         if before.branch is None and before.commit is not None:
-            left = orphans(store, before.commit, commit)
+            left = orphans(store.fresh(), before.commit, commit)
         return replace(
             done, branch=to if isinstance(to, str) else None, moved_head=True, orphans=left
         )
@@ -147,7 +147,7 @@ def fast_forward(
     Raises RefConflict if the branch has moved meanwhile, or a training records on it.
     """
     with checking_out(store, store.root):
-        old = head(store).commit
+        old = head(store.fresh()).commit
         refuse_recorded(store, branch)
         done = _restore(
             store,
@@ -197,7 +197,7 @@ def restore_paths(
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
     with checking_out(store, store.root):
-        at = head(store)
+        at = head(store.fresh())
         done = _restore(store, at.commit, commit, paths, force=force, progress=progress)
         return replace(done, branch=at.branch)
 
@@ -223,18 +223,18 @@ def switch(
     RefConflict for a new one, StateForgotten, WouldOverwrite.
     """
     check_worktree(store)
-    if create and head(store).commit is None and start is None:
+    if create and head(store.fresh()).commit is None and start is None:
         check_ref("branch", branch)
         move_head(store, branch, None, operation="switch")
         return None
     if create:
         commit = resolve(store, HEAD if start is None else start)
     else:
-        tips = {each.name: each.commit for each in branches(store)}
+        tips = {each.name: each.commit for each in branches(store.fresh())}
         if branch not in tips:
             create, tips[branch] = True, _of_remote(store, branch, tips)
         commit = tips[branch]
-    if commit == head(store).commit and not force:
+    if commit == head(store.fresh()).commit and not force:
         with checking_out(store, store.root):
             move_head(store, branch, commit if create else None, operation="switch")
             return Restored(commit, (), (), (), branch=branch, moved_head=True)
@@ -243,7 +243,7 @@ def switch(
 
 def _of_remote(store: Store, name: str, branches: Iterable[str]) -> CommitId:
     """Where the only remote that has this branch has it. Raises UnknownRevision."""
-    found = [ref for ref in remote_refs(store) if ref.name.partition("/")[2] == name]
+    found = [ref for ref in remote_refs(store.fresh()) if ref.name.partition("/")[2] == name]
     if not found:
         raise _no_branch(store, name, branches)
     if len(found) > 1:

@@ -64,7 +64,7 @@ def export(
         entries, left_out = chosen(manifests.of_commit(store, commit), paths, options.everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
-        branch = head_if_known(store).branch
+        branch = head_if_known(store.fresh()).branch
         done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
         if options.atomic_dir:
             _swap(store, commit, entries, output, force=force, progress=progress)
@@ -124,7 +124,7 @@ def export_to(
         with fs.open_read(folder / "file") as file:
             for start in range(0, entry.size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entry.size - start)))
-    branch = head_if_known(store).branch
+    branch = head_if_known(store.fresh()).branch
     return Restored(
         commit, (entry.path,), (), (), branch=branch, moved_head=False, left_out=left_out
     )

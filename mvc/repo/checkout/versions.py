@@ -61,7 +61,7 @@ def iter_versions(
         log = history_log.log(store, rev, history_log.LogOptions(since=since, until=until))
         found += [entry.commit for entry in log][::-1]
     else:
-        made = list_deployments(store, target)
+        made = list_deployments(store.fresh(), target)
         found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
     decoder = _Decoder(store, path, keys)
 

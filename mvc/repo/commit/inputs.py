@@ -123,8 +123,8 @@ def tip_of(store: Store, request: CommitRequest) -> Head:
     if request.options.detached:
         return Head(None, request.options.parent)
     if request.options.tag is not None:
-        return Head(None, tagged(store, request.options.tag))
-    return tip(store, request.options.branch, new=request.options.new_branch)
+        return Head(None, tagged(store.fresh(), request.options.tag))
+    return tip(store.fresh(), request.options.branch, new=request.options.new_branch)
 
 
 def _reducer(request: CommitRequest, text: str | None) -> Reducer | None:
@@ -190,9 +190,9 @@ def _of_files(
     """
     fs, root = store.fs, store.root
     names, folders, missing = list[str](), set[str](), set[str]()
-    at = tip(store, options.branch, new=options.new_branch)
+    at = tip(store.fresh(), options.branch, new=options.new_branch)
     tracked = manifests.of_commit(store, at.commit).by_path
-    if files.all and at.branch != head(store).branch:
+    if files.all and at.branch != head(store.fresh()).branch:
         raise WrongUsage(
             "all is for the current branch: it compares files with HEAD", hint="name the files"
         )
@@ -245,7 +245,7 @@ def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:
 
     The training that recorded the state did not write the file.
     """
-    tracked = manifests.of_commit(store, head(store).commit).by_path
+    tracked = manifests.of_commit(store, head(store.fresh()).commit).by_path
     for change in changed:
         if change.same_as is not None and worktree.is_python_state(tracked[change.path]):
             name = printable(change.path)
@@ -270,7 +270,7 @@ def _refuse_unnamed(changed: Sequence[FileChange]) -> None:
 def _was_kept_opaque(store: Store, name: str) -> bool:
     """Whether HEAD holds a file at this path that only ``opaque`` could have let in."""
     with suppress(DamagedData, StateForgotten):
-        entry = manifests.of_commit(store, head(store).commit).by_path.get(name)
+        entry = manifests.of_commit(store, head(store.fresh()).commit).by_path.get(name)
         if entry is not None and entry.format == "opaque":
             from mvc.adapters.files.suspicion import suspicion
             from mvc.repo.content.contents import StoredBytes

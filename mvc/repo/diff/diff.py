@@ -235,7 +235,7 @@ class DiffSource(Struct, frozen=True):
 def _sides(
     store: Store, a: Rev | None, b: Rev | None, paths: Sequence[str]
 ) -> tuple[DiffSource, DiffSource]:
-    tip = head(store).commit
+    tip = head(store.fresh()).commit
     if a is not None and b is not None:
         return _side(store, a, paths), _side(store, b, paths)
     first = version(store, tip, "HEAD", paths) if a is None else _side(store, a, paths)
@@ -319,7 +319,7 @@ def working_folder(
 
 def _is_as_imported(store: Store) -> bool:
     """Whether HEAD and its branch have not moved since an import, which writes no files."""
-    names = [HEAD, f"{BRANCH}{head(store).branch}"]
+    names = [HEAD, f"{BRANCH}{head(store.fresh()).branch}"]
     moves = [m for n in names if (m := store.snapshot.newest_ref_change(n)) is not None]
     return max(moves, key=lambda move: move.sequence).entry.operation == "import"
 

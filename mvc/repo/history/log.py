@@ -235,7 +235,7 @@ def log(
         for each in (options.since, options.until)
     )
     every, target, paths, sort = options.every, options.target, options.paths, options.sort
-    names = names_by_commit(store)
+    names = names_by_commit(snapshot)
     if every:
         if rev != "HEAD":
             raise WrongUsage("name a revision or take all, not both")
@@ -247,7 +247,7 @@ def log(
             snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
         )
     else:
-        check_target(store, target)
+        check_target(snapshot, target)
         found = _by_deployment(snapshot, starts, target, since, until=until, incomplete=incomplete)
         if hidden is not None:
             found = (commit for commit in found if commit.id not in hidden)
@@ -473,16 +473,16 @@ def _by_deployment(
                 return  # what was live at ``since`` already
 
 
-def names_by_commit(store: Store) -> dict[CommitId, list[str]]:
+def names_by_commit(snapshot: Snapshot) -> dict[CommitId, list[str]]:
     """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by the commit that they name."""
     names: dict[CommitId, list[str]] = {}
-    if (tip := refs.head_if_known(store).commit) is not None:
+    if (tip := refs.head_if_known(snapshot).commit) is not None:
         names[tip] = [refs.HEAD]
-    for ref in refs.branches(store):
+    for ref in refs.branches(snapshot):
         names.setdefault(ref.commit, []).append(ref.name)
-    for ref in refs.tags(store):
+    for ref in refs.tags(snapshot):
         names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
-    for ref in refs.remote_refs(store):
+    for ref in refs.remote_refs(snapshot):
         names.setdefault(ref.commit, []).append(ref.name)
     return names
 
@@ -494,9 +494,9 @@ class Orphans(Struct, frozen=True):
     count: int
 
 
-def orphans(store: Store, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
+def orphans(snapshot: Snapshot, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
-    every = (*refs.branches(store), *refs.tags(store), *refs.remote_refs(store))
+    every = (*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot))
     names = {ref.commit for ref in every}
-    found = commits.leading_to(store.snapshot, [tip], names if to is None else names | {to})
+    found = commits.leading_to(snapshot, [tip], names if to is None else names | {to})
     return Orphans(tip, len(found)) if found else None

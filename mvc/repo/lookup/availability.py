@@ -131,8 +131,8 @@ def all_in_use(store: Store) -> Set[CommitId]:
 def _stood_on(store: Store) -> set[CommitId]:
     found: set[CommitId] = set()
     with suppress(DamagedData):  # the entry that moved HEAD is lost
-        at = None if store.bare else store.ref(HEAD)
-        at = store.ref(BRANCH + at) if isinstance(at, str) else at
+        at = None if store.bare else store.snapshot.ref(HEAD)
+        at = store.snapshot.ref(BRANCH + at) if isinstance(at, str) else at
         found.update({at} if isinstance(at, CommitId) else ())
     return found
 

@@ -14,10 +14,7 @@ from msgspec import Struct
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.names import REMOTE, printable
-from mvc.store.journal.entries import RefValue
-from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
-from mvc.store.store import Store
 
 RefKind: TypeAlias = Literal["branch", "tag", "remote"]
 
@@ -49,93 +46,78 @@ def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
     }
 
 
-def head(store: Store) -> Head:
+def head(snapshot: Snapshot) -> Head:
     """The current branch and its tip, or the commit of a detached HEAD."""
-    store.fresh()
-    at = store.ref(HEAD)
+    at = snapshot.ref(HEAD)
     if not isinstance(at, str):
         return Head(None, at)
-    tip = store.ref(BRANCH + at)
+    tip = snapshot.ref(BRANCH + at)
     return Head(at, tip if isinstance(tip, CommitId) else None)
 
 
-def head_if_known(store: Store) -> Head:
+def head_if_known(snapshot: Snapshot) -> Head:
     """As ``head``, but both fields are None if the entry that moved HEAD is lost."""
     try:
-        return head(store)
+        return head(snapshot)
     except DamagedData:
         return Head(None, None)
 
 
-def tip(store: Store, branch: str | None, *, new: bool = False) -> Head:
+def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
     """``branch`` and its newest commit, wherever HEAD is; None means HEAD.
 
     Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``.
     """
     if branch is None:
-        return head(store)
-    store.fresh()
-    found = store.ref(BRANCH + branch)
+        return head(snapshot)
+    found = snapshot.ref(BRANCH + branch)
     if isinstance(found, CommitId):
         return Head(branch, found)
-    if not new and branch != store.ref(HEAD):
+    if not new and branch != snapshot.ref(HEAD):
         raise UnknownRevision(
             f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
         )
     return Head(branch, None)
 
 
-def tagged(store: Store, name: str) -> CommitId | None:
+def tagged(snapshot: Snapshot, name: str) -> CommitId | None:
     """The version of a tag; None if there is none. Raises RefConflict for a branch's name."""
-    store.fresh()
-    if store.ref(BRANCH + name) is not None:
+    if snapshot.ref(BRANCH + name) is not None:
         raise RefConflict(f"there is a branch {name} already", hint="choose another name")
-    found = store.ref(TAG + name)
+    found = snapshot.ref(TAG + name)
     return found if isinstance(found, CommitId) else None
 
 
-def branches(store: Store) -> list[Ref]:
+def branches(snapshot: Snapshot) -> list[Ref]:
     """Every branch that has a commit, by name; those whose entries are lost are left out."""
-    return _under(store.fresh(), BRANCH)
+    return _under(snapshot, BRANCH)
 
 
-def tags(store: Store) -> list[Ref]:
+def tags(snapshot: Snapshot) -> list[Ref]:
     """Every tag, by name; those whose entries are lost are left out."""
-    return _under(store.fresh(), TAG)
+    return _under(snapshot, TAG)
 
 
-def remote_refs(store: Store, remote: str = "") -> list[Ref]:
+def remote_refs(snapshot: Snapshot, remote: str = "") -> list[Ref]:
     """Where the branches and tags of a remote, or of every remote, were at the last fetch or push.
 
     By name, which is ``REMOTE/NAME``; those whose entries are lost are left out.
     """
-    found = _under(store.fresh(), REMOTE)
+    found = _under(snapshot, REMOTE)
     return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
 
 
-def of_kind(store: Store, kind: RefKind, remote: str = "") -> list[Ref]:
+def of_kind(snapshot: Snapshot, kind: RefKind, remote: str = "") -> list[Ref]:
     """All refs of a kind, by name; ``remote``: of this one."""
     if kind == "remote":
-        return remote_refs(store, remote)
-    return branches(store) if kind == "branch" else tags(store)
-
-
-def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:
-    """What a ref pointed to at a moment (ns since 1970); None before its first change."""
-    recorded = snapshot.ref_change_at(name, time_ns)
-    return new_value(recorded, name)
+        return remote_refs(snapshot, remote)
+    return branches(snapshot) if kind == "branch" else tags(snapshot)
 
 
 def _under(snapshot: Snapshot, prefix: str) -> list[Ref]:
     found = []
     for name, recorded in snapshot.refs_under(prefix):
-        value = new_value(recorded, name)
+        value = None if recorded is None else recorded.entry.value_of(name)
         if isinstance(value, CommitId):
             found.append(Ref(name.removeprefix(prefix), value))
     return found[::-1]
-
-
-def new_value(recorded: Recorded | None, name: str) -> RefValue:
-    """What an entry sets a ref to; None if it, or there is none, does not."""
-    changes = () if recorded is None else recorded.entry.refs
-    return next((change.new for change in reversed(changes) if change.name == name), None)

@@ -71,10 +71,9 @@ def id_or_text(rev: Rev) -> str | CommitId:
 
 def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     """The commit, and the branch if ``rev`` is a branch's name, or HEAD on a branch."""
-    store.fresh()
-    rev = id_or_text(rev)
+    snapshot, rev = store.fresh(), id_or_text(rev)
     if isinstance(rev, CommitId):
-        return commits.get(store.snapshot, rev).id, None
+        return commits.get(snapshot, rev).id, None
     match = _REVISION.fullmatch(rev.strip())
     if match is None:
         raise UnknownRevision(f"this is not a revision: {printable(rev[:100])!r}", hint=_FORMS)
@@ -82,17 +81,17 @@ def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     if moment is not None:
         id_, branch = _at(store, base, moment), None
     else:
-        id_, branch = _named(store, base)
+        id_, branch = _named(snapshot, base)
     for kind, count in _STEP.findall(steps):
         branch = None
         step = _back if kind == "~" else _up
-        id_ = step(store.snapshot, id_, int(count or 1), printable(rev))
+        id_ = step(snapshot, id_, int(count or 1), printable(rev))
     return id_, branch
 
 
-def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
+def _named(snapshot: Snapshot, name: str) -> tuple[CommitId, str | None]:
     if name == refs.HEAD:
-        at = refs.head(store)
+        at = refs.head(snapshot)
         if at.commit is None:
             raise UnknownRevision(
                 f"HEAD has no version yet: nothing was committed on {at.branch}",
@@ -100,12 +99,12 @@ def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
             )
         return at.commit, at.branch
     for full in _candidates(name):
-        value = store.ref(full)
+        value = snapshot.ref(full)
         if isinstance(value, CommitId):
             return value, full.removeprefix(refs.BRANCH) if full.startswith(refs.BRANCH) else None
     if _DIGITS.fullmatch(name):
-        return _by_digits(store, name), None
-    raise _unknown(store, name)
+        return _by_digits(snapshot, name), None
+    raise _unknown(snapshot, name)
 
 
 def _candidates(name: str) -> list[str]:
@@ -115,12 +114,12 @@ def _candidates(name: str) -> list[str]:
     return [refs.BRANCH + name, refs.TAG + name, *remote, *full]
 
 
-def _by_digits(store: Store, digits: str) -> CommitId:
-    found = commits.starting_with(store.snapshot, digits)
+def _by_digits(snapshot: Snapshot, digits: str) -> CommitId:
+    found = commits.starting_with(snapshot, digits)
     if len(found) == 1:
         return found[0].id
     if not found:
-        raise _unknown(store, digits)
+        raise _unknown(snapshot, digits)
     shown = [
         f"{c.id.short} {format_time(c.time_ns, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
@@ -133,15 +132,15 @@ def _by_digits(store: Store, digits: str) -> CommitId:
     )
 
 
-def _unknown(store: Store, name: str) -> UnknownRevision:
-    store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
-    if name in store.snapshot.targets():
+def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
+    snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
+    if name in snapshot.targets():
         return UnknownRevision(
             f"there is no version, branch or tag {printable(name)}, but a target",
             hint=f"'mvc live {printable(name)}' says what is live there; as a version it is "
             f"--target {printable(name)}, or in Python repo.live({name!r})",
         )
-    named = [*refs.branches(store), *refs.tags(store), *refs.remote_refs(store)]
+    named = [*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot)]
     from difflib import get_close_matches
 
     close = get_close_matches(name, [refs.HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
@@ -166,11 +165,11 @@ def _at(store: Store, name: str, moment: str) -> CommitId:
     logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
-        raise _unknown(store, name)
-    value = refs.value_at(snapshot, full, time_ns)
+        raise _unknown(snapshot, name)
+    value = snapshot.ref_at(full, time_ns)
     if isinstance(value, str):
         full = refs.BRANCH + value
-        value = refs.value_at(snapshot, full, time_ns)
+        value = snapshot.ref_at(full, time_ns)
     if isinstance(value, CommitId):
         return value
     first = snapshot.first_ref_change(full)

@@ -20,7 +20,7 @@ from mvc.model.statement import AnnotationStatement, Retraction, Statement
 from mvc.names import REMOTE, printable
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.statements.live import Deployed, deployment_with, live_at, live_now, of_commit
@@ -112,7 +112,7 @@ def _plan(store: Store, config: Config, number: int | None, reason: str) -> Undo
         ways_back(snapshot, each.target, each.commit, at=each.time_ns, replaces=each.replaces)
         for each in stay
     )
-    before, after = head(store), revert.head()
+    before, after = head(snapshot), revert.head()
     return Undoing(operation, entry, before, after, deployments=stay, ways=(*map(tuple, ways),))
 
 
@@ -294,7 +294,7 @@ class _Revert:
         """Raises RefConflict if the undo is not possible."""
         for change in self.refs:
             shown = printable(label(change.name))
-            if self._store.ref(change.name) != change.old:
+            if self._snapshot.ref(change.name) != change.old:
                 later = self._snapshot.newest_ref_change(change.name)
                 raise self._since(f"{shown} has moved", later)
             new = change.new
@@ -311,13 +311,12 @@ class _Revert:
         self._refuse_forgotten()
 
     def _after(self, name: str) -> RefValue:
-        return self._values[name] if name in self._values else self._store.ref(name)
+        return self._values[name] if name in self._values else self._snapshot.ref(name)
 
     def _before(self, name: str) -> RefValue:
         if name in self._values:
             return self._values[name]
-        before = self._snapshot.ref_change_before(name, self._recorded.offset)
-        return new_value(before, name)
+        return self._snapshot.ref_before(name, self._recorded.offset)
 
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
         since = f"{what} since operation {self._recorded.sequence}"
@@ -345,7 +344,7 @@ class _Revert:
     def _refuse_forgotten(self) -> None:
         """Refuses to move HEAD to a forgotten version, which cannot be committed on."""
         at = self.head().commit
-        if at is None or at == head(self._store).commit:
+        if at is None or at == head(self._snapshot).commit:
             return
         if (time_ns := availability.forgotten_ns(self._store, at)) is not None:
             when = format_time(time_ns, precise=False)

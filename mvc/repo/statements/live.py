@@ -134,7 +134,7 @@ def check_deployment(target: str, time_ns: int) -> None:
 
 
 def list_deployments(
-    store: Store, target: str | None = None, *, incomplete: list[DamagedData] | None = None
+    snapshot: Snapshot, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> Deployments:
     """Every deployment, retracted ones included, by time and order of recording, oldest first.
 
@@ -142,10 +142,8 @@ def list_deployments(
     entries of the journal may have recorded deployments; with ``incomplete``, errors of lost
     entries are appended to that list and the readable deployments are returned.
     """
-    snapshot = store.fresh()
-    names = targets(store) if target is None else [check_target(store, target)]
     found: list[Deployed] = []
-    for name in names:
+    for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, incomplete)
         found += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
     return Deployments(sorted(found, key=lambda deployed: deployed.place))
@@ -170,11 +168,6 @@ def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | N
     """Raises or notes DamagedData if lost entries may have changed what was live on a target."""
     with noting(incomplete):
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
-
-
-def targets(store: Store, *, reports: bool = False) -> list[str]:
-    """Every target, by name, or every one on which a node reports; one look-up each."""
-    return store.fresh().targets(reports=reports)
 
 
 def of_commit(
@@ -380,16 +373,21 @@ def _bad_index(target: str) -> DamagedData:
     )
 
 
-def check_target(store: Store, target: str) -> str:
+def chosen_targets(snapshot: Snapshot, target: str | None) -> list[str]:
+    """The one that is named, or all of them. Raises UnknownTarget."""
+    return snapshot.targets() if target is None else [check_target(snapshot, target)]
+
+
+def check_target(snapshot: Snapshot, target: str) -> str:
     """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
-    if store.snapshot.newest_hybrid(target) is not None:
+    if snapshot.newest_hybrid(target) is not None:
         return target
     if is_report(target):
         raise UnknownTarget(
             f"no node has reported on {printable(target[:100])}, as far as is known here",
             hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
         )
-    names = targets(store)
+    names = snapshot.targets()
     from difflib import get_close_matches
 
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
@@ -516,20 +514,22 @@ def live(store: Store, target: str, time_ns: int | None = None) -> Live:
     now, snapshot = nearest(store.clock.now_ns()), store.snapshot
     found = live_at(store, time_ns, target)
     if time_ns is None:
-        return _stretch(store.snapshot, found, _until_from_now(snapshot, found, now))
-    return _stretch(store.snapshot, found, _next_time(snapshot, target, found.time_ns))
+        return _stretch(snapshot, found, _until_from_now(snapshot, found, now))
+    return _stretch(snapshot, found, _next_time(snapshot, target, found.time_ns))
 
 
 def all_live(store: Store, time_ns: int | None = None) -> LiveVersions:
     """The stretch of every target that has one at a moment, by the names of the targets."""
     found = []
-    for target in targets(store):
+    for target in store.fresh().targets():
         with suppress(NoDeployment):
             found.append(live(store, target, time_ns))
     return LiveVersions(found)
 
 
-def live_between(store: Store, since: int, until: int, target: str | None = None) -> LiveVersions:
+def live_between(
+    snapshot: Snapshot, since: int, until: int, target: str | None = None
+) -> LiveVersions:
     """``Repository.live_between``: stretches by target, then by time.
 
     Reads the deployments of the interval, and one before and after it.
@@ -540,11 +540,8 @@ def live_between(store: Store, since: int, until: int, target: str | None = None
             f"the time ends before it begins: {format_time(until)} is before {format_time(since)}",
             hint="name the earlier moment first",
         )
-    store.fresh()
-    names = targets(store) if target is None else [check_target(store, target)]
-    return LiveVersions(
-        each for name in names for each in _between(store.snapshot, name, since, until)
-    )
+    names = chosen_targets(snapshot, target)
+    return LiveVersions(each for name in names for each in _between(snapshot, name, since, until))
 
 
 def _between(snapshot: Snapshot, target: str, since: int, until: int) -> list[Live]:
@@ -595,7 +592,7 @@ def live_at(store: Store, time_ns: int | None = None, target: str | None = None)
     history. Raises as ``live``.
     """
     snapshot = store.fresh()
-    name = _only_target(store) if target is None else check_target(store, target)
+    name = _only_target(snapshot) if target is None else check_target(snapshot, target)
     note_gaps(snapshot, name, None)
     now = nearest(store.clock.now_ns())
     if (deployed := live_among(snapshot, name, now, time_ns)) is None:
@@ -727,11 +724,11 @@ def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
 
 def live_now(store: Store, *, reports: bool = False) -> dict[CommitId, list[str]]:
     """The live versions with their targets; with ``reports`` also what nodes serve."""
+    snapshot, now_ns = store.fresh(), nearest(store.clock.now_ns())
     found: dict[CommitId, list[str]] = {}
-    for target in [*targets(store), *(targets(store, reports=True) if reports else ())]:
-        with suppress(NoDeployment):
-            now = live_at(store, None, target)
-            found.setdefault(now.commit, []).append(target)
+    for target in [*snapshot.targets(), *(snapshot.targets(reports=True) if reports else ())]:
+        if (live := live_among(snapshot, target, now_ns)) is not None:
+            found.setdefault(live.commit, []).append(target)
     return found
 
 
@@ -781,8 +778,8 @@ def _immediate(
             yield each
 
 
-def _only_target(store: Store) -> str:
-    names = targets(store)
+def _only_target(snapshot: Snapshot) -> str:
+    names = snapshot.targets()
     if not names:
         raise NoDeployment(
             "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"

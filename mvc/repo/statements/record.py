@@ -155,7 +155,7 @@ def retract(
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
-    check_target(store, target)
+    check_target(snapshot, target)
     commit = None if rev is None else resolve(store, rev)
     how = signing(store, sign, deployment=True)
 

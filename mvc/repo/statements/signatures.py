@@ -31,10 +31,9 @@ from mvc.repo.config import own_config, user_path
 from mvc.repo.statements.live import (
     Deployed,
     all_on,
-    check_target,
+    chosen_targets,
     newest_first,
     note_gaps,
-    targets,
 )
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import completed
@@ -180,9 +179,8 @@ def verify(
             hint=f"'mvc config --user {_ALLOWED} ~/.config/mvc/allowed_signers' names the list",
         )
     snapshot = store.fresh()
-    names = targets(store) if target is None else [check_target(store, target)]
     found: list[Vouched] = []
-    for name in names:
+    for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, None)
         line = snapshot.retry_on_rewrite(partial(all_on, snapshot, name))
         found += court.line(line, _from(line, since))

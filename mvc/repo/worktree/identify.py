@@ -46,11 +46,12 @@ def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
     is searched by all of its bytes. Of a forgotten version the journal still has the Merkle root
     and a hash prefix of each file. Raises UnknownPath if there is no such file.
     """
-    store.fresh()
+    snapshot = store.fresh()
     entry = entry_at(store.fs, file, file.name) if isinstance(file, Path) else file
-    snapshot = store.snapshot
     found = list(_versions(store, entry))
-    holders = [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(store)] if found else []
+    holders = (
+        [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(snapshot)] if found else []
+    )
     return [
         Identified(
             commit.id,
@@ -92,8 +93,8 @@ def is_held(store: Store, entry: FileEntry) -> bool:
 
     A version that only an undone commit made is no such ancestor.
     """
-    tips = {ref.commit for ref in (*branches(store), *tags(store))}
-    at = head(store).commit
+    tips = {ref.commit for ref in (*branches(store.fresh()), *tags(store.fresh()))}
+    at = head(store.fresh()).commit
     named = Ancestors(store.snapshot, tips if at is None else tips | {at})
     return any(exact and commit.id in named for commit, exact in at_its_path(store, entry))
 

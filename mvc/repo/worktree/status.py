@@ -102,7 +102,7 @@ def _above(name: str) -> list[str]:
 def status(store: Store) -> Status:
     """Compares the working tree with HEAD."""
     check_worktree(store)
-    at = head(store)
+    at = head(store.fresh())
     tracked = manifests.of_commit(store, at.commit).by_path
     changes = {path: _change(store, entry) for path, entry in tracked.items()}
     dead: set[str] = set()

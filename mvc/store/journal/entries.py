@@ -147,6 +147,10 @@ class Entry(Struct, frozen=True, dict=True):
         pairs = zip(self.statements, self._previous, strict=True)
         return next(number for each, number in pairs if each.topic == topic)
 
+    def value_of(self, ref: str) -> RefValue:
+        """What it sets a ref to; None also for a ref that it does not change."""
+        return next((change.new for change in reversed(self.refs) if change.name == ref), None)
+
     def says_of(self, what: What) -> tuple[CommitId, ...]:
         """The versions whose whole state it says this of."""
         return tuple(each.commit for each in self.states if each.what == what and not each.path)

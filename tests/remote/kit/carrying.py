@@ -46,7 +46,7 @@ def tracked(source: Repository, target: Repository) -> tuple[Move, ...]:
     moves = []
     for full, new in head_refs(source.handle.store.fresh()).items():
         name = "remotes/origin/" + full.removeprefix("heads/").removeprefix("tags/")
-        old = target.handle.store.ref(name)
+        old = target.handle.store.snapshot.ref(name)
         if old != new:
             assert not isinstance(old, str)
             moves.append(Move(name, old, new))

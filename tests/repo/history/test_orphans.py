@@ -38,7 +38,7 @@ def test_a_detached_head_that_is_left(repo: Repository) -> None:
 def test_what_a_tag_or_branch_reaches_is_not_counted(repo: Repository, rev: str) -> None:
     tip = repo.find("HEAD")
     repo.tag("kept", rev)
-    assert orphans(repo.handle.store, tip) == (None if rev == "HEAD" else Orphans(tip, 1))
+    assert orphans(repo.handle.store.fresh(), tip) == (None if rev == "HEAD" else Orphans(tip, 1))
 
 
 def test_where_head_goes_counts(repo: Repository) -> None:

@@ -15,15 +15,15 @@ from tests.repo.publishing import commit, repository, set_ref
 
 def test_a_commit_and_its_entry(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    assert head(context.store).commit is None
+    assert head(context.store.fresh()).commit is None
     ids = [commit(context, message=f"m{i}") for i in range(3)]
     for i, id_ in enumerate(ids):
         assert commits.get(context.store.snapshot, id_).message == f"m{i}"
         assert commits.placed(context.store.snapshot, id_)[0].sequence == i + 1
         assert commits.placed(context.store.snapshot, id_)[0].entry.commits[0].id == id_
-    assert head(context.store).commit == ids[2]
+    assert head(context.store.fresh()).commit == ids[2]
     set_ref(context, "HEAD", ids[1])
-    assert head(context.store).commit == ids[1]
+    assert head(context.store.fresh()).commit == ids[1]
 
 
 def test_an_unknown_commit(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_nothing_committed_yet(context: Handle) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.text(max_size=30) | st.text("HEADmain~^@{}0123456789abcdef now", max_size=30))
 def test_any_text_resolves_or_is_refused(context: Handle, text: str) -> None:
-    if refs.head(context.store).commit is None:
+    if refs.head(context.store.fresh()).commit is None:
         commit(context)
     try:
         resolve(context.store, text)

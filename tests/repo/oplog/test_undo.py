@@ -34,9 +34,9 @@ State = dict[str, Any]
 
 def state(context: Handle) -> State:
     """Every pointer there is."""
-    found: State = {BRANCH + b.name: b.commit for b in refs.branches(context.store)}
-    found |= {TAG + t.name: t.commit for t in refs.tags(context.store)}
-    return found | {HEAD: context.store.ref(HEAD)}
+    found: State = {BRANCH + b.name: b.commit for b in refs.branches(context.store.fresh())}
+    found |= {TAG + t.name: t.commit for t in refs.tags(context.store.fresh())}
+    return found | {HEAD: context.store.snapshot.ref(HEAD)}
 
 
 def refused(context: Handle, number: int | None, match: str) -> RefConflict:
@@ -58,16 +58,16 @@ def test_the_newest_and_then_one_further_back(context: Handle) -> None:
     refs.create_tag(context.store, "v1")
     done = undo(context.store, context.config)
     assert (done.number, done.operation.number, done.before) == (4, 3, done.after)
-    assert refs.tags(context.store) == []
+    assert refs.tags(context.store.fresh()) == []
     done = undo(context.store, context.config)
     assert (done.operation.number, done.before.commit, done.after.commit) == (2, second, first)
-    assert refs.head(context.store).commit == first
+    assert refs.head(context.store.fresh()).commit == first
     entry = next(oplog.oplog(context.store)).entry
     assert (entry.operation, entry.undoes, entry.note) == ("undo", 2, "commit")
     assert entry.refs == (RefChange("heads/main", second, first),)
     assert (
         undo(context.store, context.config).after
-        == refs.head(context.store)
+        == refs.head(context.store.fresh())
         == refs.Head("main", None)
     )
     assert "undo --list" in (refused(context, None, "nothing to undo").hint or "")
@@ -79,7 +79,7 @@ def test_redo(context: Handle) -> None:
     assert undo(context.store, context.config, 2).after.commit == only
     refused(context, 2, "undone already, by operation 3")
     assert undo(context.store, context.config).operation.number == 1  # it counts again
-    assert refs.head(context.store).commit is None
+    assert refs.head(context.store.fresh()).commit is None
 
 
 def test_a_plan_changes_nothing(context: Handle) -> None:
@@ -88,7 +88,7 @@ def test_a_plan_changes_nothing(context: Handle) -> None:
     planned = plan(context.store, context.config)
     assert (planned.number, state(context)) == (None, before)
     done = undo(context.store, context.config)
-    assert (planned.entry, planned.after) == (done.entry, refs.head(context.store))
+    assert (planned.entry, planned.after) == (done.entry, refs.head(context.store.fresh()))
 
 
 def test_a_new_commit_after_an_undo_goes_another_way(context: Handle) -> None:
@@ -107,7 +107,7 @@ def test_a_rename_goes_back_whole(context: Handle) -> None:
     tip = commit(context)
     before = state(context)
     refs.rename_branch(context.store, "main", "side", force=True)
-    assert refs.head(context.store) == refs.Head("side", tip)
+    assert refs.head(context.store.fresh()) == refs.Head("side", tip)
     undo(context.store, context.config)
     assert state(context) == before
 
@@ -206,7 +206,7 @@ def test_back_at_the_same_value_is_not_moved(context: Handle) -> None:
     refs.delete_tag(context.store, "v")
     undo(context.store, context.config)
     undo(context.store, context.config, 2)
-    assert refs.tags(context.store) == []
+    assert refs.tags(context.store.fresh()) == []
 
 
 def test_refused_where_a_version_is_gone(context: Handle) -> None:
@@ -235,7 +235,7 @@ def test_refused_under_the_current_branch(context: Handle) -> None:
     refused(context, 2, "side, which would go, is the current branch")
     undo(context.store, context.config)
     undo(context.store, context.config, 2)
-    assert refs.head(context.store).branch == "main"
+    assert refs.head(context.store.fresh()).branch == "main"
 
 
 def test_refused_where_the_branch_to_go_back_to_is_gone(context: Handle) -> None:
@@ -247,7 +247,7 @@ def test_refused_where_the_branch_to_go_back_to_is_gone(context: Handle) -> None
     assert "'mvc undo 4'" in (error.hint or "")
     undo(context.store, context.config, 4)
     undo(context.store, context.config, 3)
-    assert refs.head(context.store).branch == "main"
+    assert refs.head(context.store.fresh()).branch == "main"
 
 
 def test_refused_where_the_branch_to_go_back_to_was_made_and_deleted_since(
@@ -261,13 +261,16 @@ def test_refused_where_the_branch_to_go_back_to_was_made_and_deleted_since(
     undo(context.store, context.config, 1)
     for number in (6, 5, 4):
         undo(context.store, context.config, number)
-    assert {ref.name for ref in refs.branches(context.store)} == {"trunk", "main"}
+    assert {ref.name for ref in refs.branches(context.store.fresh())} == {"trunk", "main"}
     refs.delete_branch(context.store, "main")
     error = refused(context, 1, r"main went away since operation 1: operation 10 \(delete-branch\)")
     assert "'mvc undo 10'" in (error.hint or "")
     undo(context.store, context.config, 10)
     undo(context.store, context.config, 1)
-    assert refs.head(context.store).branch == "main" and refs.head(context.store).commit is not None
+    assert (
+        refs.head(context.store.fresh()).branch == "main"
+        and refs.head(context.store.fresh()).commit is not None
+    )
 
 
 def test_back_to_a_branch_that_had_no_version_yet(context: Handle) -> None:
@@ -275,7 +278,7 @@ def test_back_to_a_branch_that_had_no_version_yet(context: Handle) -> None:
     commit(context, branch="trunk")
     undo(context.store, context.config)
     undo(context.store, context.config)
-    assert refs.head(context.store) == refs.Head("main", None)
+    assert refs.head(context.store.fresh()) == refs.Head("main", None)
 
 
 _OTHER = """
@@ -337,7 +340,7 @@ def test_processes_that_undo_at_once_share_the_work(tmp_path: Path) -> None:
     said = [[int(word) for word in each] for each in words]
     assert all(numbers == sorted(numbers, reverse=True) for numbers in said)
     assert sorted(said[0] + said[1]) == list(range(1, 41))
-    assert refs.head(context.store) == refs.Head("main", None)
+    assert refs.head(context.store.fresh()) == refs.Head("main", None)
     undone = [o.entry.undoes for o in oplog.oplog(context.store, 40)]
     assert undone == list(range(1, 41))
 
@@ -347,7 +350,7 @@ def test_undo_is_on_record_after_reopening(context: Handle) -> None:
     commit(context)
     undo(context.store, context.config)
     again = open_handle(context.store.root)
-    assert refs.head(again.store).commit == first
+    assert refs.head(again.store.fresh()).commit == first
     assert next(oplog.oplog(again.store)).entry.undoes == 2
     again.store.close()
 
@@ -368,13 +371,13 @@ def _checkout(context: Handle, pick: int) -> None:
 
 
 def _switch(context: Handle, name: str) -> None:
-    if context.store.ref(BRANCH + name) is not None:
+    if context.store.snapshot.ref(BRANCH + name) is not None:
         set_ref(context, HEAD, name)
 
 
 def _commit(context: Handle) -> None:
     """On the current branch, or on HEAD itself where it is detached."""
-    at = refs.head(context.store)
+    at = refs.head(context.store.fresh())
     if at.branch is not None:
         commit(context, branch=at.branch)
         return
@@ -485,10 +488,10 @@ def test_any_undo_is_exact_or_refused(steps: list[Step | int]) -> None:
             assert all(after.get(n) == v for n, v in before.items() if n not in moved)
             for change in done.operation.entry.refs:
                 assert after.get(change.name) == change.old
-            branches = {b.name for b in refs.branches(context.store)}
+            branches = {b.name for b in refs.branches(context.store.fresh())}
             head = after[HEAD]
             named = branches | ({head} if isinstance(head, str) else set())
-            assert not named & {t.name for t in refs.tags(context.store)}
+            assert not named & {t.name for t in refs.tags(context.store.fresh())}
             assert done.number is not None
             undo(context.store, context.config, done.number)
             assert state(context) == before
