@@ -54,16 +54,21 @@ def moved(history: CheckedHistory, root: Path) -> CheckedHistory:
 
 def lost(history: CheckedHistory) -> list[int]:
     """The places of the versions that do not come back; wrong bits raise."""
-    found = []
     with history.open() as repo:
-        for place, id_ in enumerate(history.ids):
-            fresh_process()
-            try:
-                state = repo.checkout(id_, path="model.safetensors")
-            except DamagedData:
-                found.append(place)
-            else:
-                assert_same(state, history.states[id_])
+        return lost_in(history, repo)
+
+
+def lost_in(history: CheckedHistory, repo: Repository) -> list[int]:
+    """As ``lost``, of an open repository."""
+    found = []
+    for place, id_ in enumerate(history.ids):
+        fresh_process()
+        try:
+            state = repo.checkout(id_, path="model.safetensors")
+        except DamagedData:
+            found.append(place)
+        else:
+            assert_same(state, history.states[id_])
     return found
 
 

@@ -9,6 +9,7 @@ from mvc.api import Repository, Tuning
 from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.testing.history import weights
 from tests.index_files import index_file
+from tests.maintenance.damaging import lost_in
 
 __all__ = ["CheckedHistory", "state", "view_of"]
 
@@ -18,7 +19,7 @@ state = weights
 class CheckedHistory(testing.CheckedHistory):
     """Every version is deployed."""
 
-    wrong = testing.CheckedHistory.damaged
+    wrong = lost_in
 
     def __init__(
         self, root: Path, count: int, *, thresholds: IndexThresholds | None = None
