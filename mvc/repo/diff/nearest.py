@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from mvc.repo.diff.diff import DiffSource, comparable, measured, version
 from mvc.repo.lookup import manifests
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
+from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _SEARCH, _MEASURE = 3.0, 2.0  # seconds, of looking at versions and of comparing values
 _LOOKED_UP = 64  # tensors whose versions the index is asked for
 _QUICK = MIB >> 1  # bytes of a tensor by which versions are told apart
-_ROUNDS = (0, 8, 64, 512, 4096)  # tensors that are compared until one version is left
+_ROUND = 8  # tensors that are compared before versions drop out
 _MEASURED = 256 * MIB  # bytes of tensors whose distances are given
 
 
@@ -53,6 +54,15 @@ class Nearest(Struct, frozen=True):
     complete: bool
 
 
+class _Candidate(Struct, frozen=True):
+    """A version's file. ``rank``: its tensors that are equal, and those of equal name and shape."""
+
+    rank: tuple[int, int]
+    offset: int
+    commit: CommitId
+    entry: FileEntry
+
+
 def nearest(store: Store, path: Path) -> Nearest | None:
     """The version with most of the tensors of the file at ``path``; the newest of equal ones.
 
@@ -63,16 +73,14 @@ def nearest(store: Store, path: Path) -> Nearest | None:
     entry = entry_at(store.fs, path, path.name)
     if not entry.tensors:
         return None
-    search = _NearestSearch(store, entry)
-    snapshot.retry_on_rewrite(search.run)
-    if not search.best:
+    tied, versions, complete = snapshot.retry_on_rewrite(partial(_most_equal, store, entry))
+    if not tied:
         return None
     file = DiffSource(store, path.name, {entry.path: entry}, {entry.path: path}, single=True)
-    values = _Values(store, file)
-    best, told_apart = values.closest(search.best, time.monotonic() + _MEASURE)
+    best, told_apart = _closest(tied, file)
     rows = _differing(best.entry, entry)
     chosen = _smallest(_MEASURED, rows)
-    found = zip(chosen, values.measured(best, chosen), strict=True)
+    found = zip(chosen, _distances(best, file, chosen), strict=True)
     measured_rows = [replace(row, **asdict(distance)) for row, distance in found]
     rest = [row for row in rows if row not in chosen]
     return Nearest(
@@ -81,129 +89,109 @@ def nearest(store: Store, path: Path) -> Nearest | None:
         len(entry.tensors),
         equal=len(entry.tensors) - sum(row.kind != "removed" for row in rows),
         differing=(*sorted(measured_rows, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
-        versions=search.versions,
-        complete=search.complete and told_apart,
+        versions=versions,
+        complete=complete and told_apart,
     )
 
 
-class _Candidate(Struct, frozen=True):
-    commit: CommitId
-    entry: FileEntry
-
-
-class _NearestSearch:
-    """Looks at versions: first at those that brought a tensor of the file, then from the newest."""
-
-    def __init__(self, store: Store, entry: FileEntry) -> None:
-        self._store = store
-        self._ids = {tensor.id for tensor in entry.tensors}
-        self._shapes = {bare_name(t.key): t.spec.shape for t in entry.tensors}
-        self._wanted = [bytes(t.id)[: keys.ID_BYTES] for t in entry.tensors[:_LOOKED_UP]]
-        self.best: list[_Candidate] = []
-        self.versions = 0
-        self.complete = True
-
-    def run(self) -> None:
-        """Fills ``best`` with the versions of the highest score, newest first."""
-        until, highest, seen = time.monotonic() + _SEARCH, (0, 1), set[CommitId]()
-        found: list[tuple[int, _Candidate]] = []
-        self.complete = True
-        for offset, commit in self._commits():
-            if commit in seen:
+def _most_equal(store: Store, entry: FileEntry) -> tuple[list[_Candidate], int, bool]:
+    """The versions of the highest rank, newest first; how many were looked at, whether all were."""
+    until, seen, best = time.monotonic() + _SEARCH, set[CommitId](), list[_Candidate]()
+    ids = {tensor.id for tensor in entry.tensors}
+    shapes = _shapes(entry)
+    complete = True
+    for offset, commit in _commits(store.snapshot, entry):
+        if commit in seen:
+            continue
+        complete = time.monotonic() <= until
+        if not complete:
+            break
+        seen.add(commit)
+        for other in _files(store, commit):
+            alike = len(shapes.items() & _shapes(other).items())
+            rank = len(ids & {tensor.id for tensor in other.tensors}), alike
+            if not alike or (best and rank < best[0].rank):
                 continue
+            # Of files of one version as good, the last counts.
+            kept = [each for each in best if each.rank == rank and each.commit != commit]
+            best = [*kept, _Candidate(rank, offset, commit, other)]
+    return sorted(best, key=lambda each: -each.offset), len(seen), complete
+
+
+def _commits(snapshot: Snapshot, entry: FileEntry) -> Iterator[tuple[int, CommitId]]:
+    """Versions that brought a tensor of the file, then all; each with its place in the journal."""
+    wanted = [bytes(tensor.id)[: keys.ID_BYTES] for tensor in entry.tensors[:_LOOKED_UP]]
+    offsets = {keys.offset_of(key) for id_ in wanted for key in snapshot.under(keys.BLOB + id_)}
+    for offset in sorted(offsets, reverse=True):
+        yield from ((offset, commit.id) for commit in snapshot.entry(offset).entry.commits)
+    for recorded in snapshot.newest_first():
+        yield from ((recorded.offset, commit.id) for commit in recorded.entry.commits)
+
+
+def _files(store: Store, commit: CommitId) -> Sequence[FileEntry]:
+    """None of a version that was forgotten or is damaged."""
+    try:
+        manifest = manifests.if_kept(store, commit)
+    except DamagedData:
+        return ()
+    return () if manifest is None else manifest.entries
+
+
+def _shapes(entry: FileEntry) -> dict[str, tuple[int, ...]]:
+    return {bare_name(tensor.key): tensor.spec.shape for tensor in entry.tensors}
+
+
+def _closest(tied: Sequence[_Candidate], file: DiffSource) -> tuple[_Candidate, bool]:
+    """The candidate whose values are closest, and whether the time sufficed to find it.
+
+    Only tensors that differ between candidates are compared, some at a time.
+    """
+    until, names = time.monotonic() + _MEASURE, _telling(tied, file)
+    while len(tied) > 1 and names:
+        left, least = list[_Candidate](), float("inf")
+        for candidate in tied:
             if time.monotonic() > until:
-                self.complete = False
-                break
-            seen.add(commit)
-            score, entry = self._score(commit)
-            if entry is None or score < highest:
-                continue
-            if score > highest:
-                found, highest = [], score
-            found.append((offset, _Candidate(commit, entry)))
-        self.versions = len(seen)
-        self.best = [candidate for _, candidate in sorted(found, key=lambda each: -each[0])]
-
-    def _commits(self) -> Iterator[tuple[int, CommitId]]:
-        snapshot = self._store.snapshot
-        found = (snapshot.under(keys.BLOB + each) for each in self._wanted)
-        offsets = {keys.offset_of(key) for each in found for key in each}
-        for offset in sorted(offsets, reverse=True):
-            yield from ((offset, commit.id) for commit in snapshot.entry(offset).entry.commits)
-        for recorded in snapshot.newest_first():
-            yield from ((recorded.offset, commit.id) for commit in recorded.entry.commits)
-
-    def _score(self, commit: CommitId) -> tuple[tuple[int, int], FileEntry | None]:
-        """Of the file in a version that has most: equal tensors, and those of name and shape."""
-        try:
-            manifest = manifests.if_kept(self._store, commit)
-        except DamagedData:
-            manifest = None
-        best: tuple[tuple[int, int], FileEntry | None] = (0, 1), None
-        for entry in () if manifest is None else manifest.entries:
-            equal = len(self._ids & {tensor.id for tensor in entry.tensors})
-            shapes, names = self._shapes, {bare_name(t.key): t.spec.shape for t in entry.tensors}
-            alike = sum(names.get(name) == shape for name, shape in shapes.items())
-            if (equal, alike) >= best[0] and alike:
-                best = (equal, alike), entry
-        return best
+                return (left or tied)[0], False
+            distance = _distance(candidate, file, names[:_ROUND])
+            if distance < least:
+                left, least = [], distance
+            if distance == least:
+                left.append(candidate)
+        tied, names = left, names[_ROUND:]
+    return tied[0], True
 
 
-class _Values:
-    """The values of a file's tensors, compared with those of versions."""
+def _telling(tied: Sequence[_Candidate], file: DiffSource) -> list[str]:
+    """Bare names of tensors that differ between candidates: short ones first of those at hand."""
+    (entry,) = file.entries.values()
+    contents = [{bare_name(t.key): t.id for t in each.entry.tensors} for each in tied]
+    compared = compare_files(tied[0].entry, entry, entry.path).tensors
+    rows = {bare_name(row.key): row for row in compared if row.same or comparable(row)}
+    names = [name for name in rows if len({each.get(name) for each in contents}) > 1]
+    ordered = sorted(names, key=lambda name: _bytes(rows[name]))
+    quick = [name for name in ordered if _bytes(rows[name]) <= _QUICK]
+    return quick[::-1] or ordered[:1]
 
-    def __init__(self, store: Store, file: DiffSource) -> None:
-        self._store = store
-        self._file = file
-        (self.entry,) = file.entries.values()
-        # Distances by the name of a tensor, and the content that it was compared with.
-        self._known: dict[tuple[str, bytes], float] = {}
 
-    def closest(self, tied: Sequence[_Candidate], until: float) -> tuple[_Candidate, bool]:
-        """The closest version, by some tensors at first; whether the time sufficed."""
-        rows = filter(comparable, _differing(tied[0].entry, self.entry))
-        ordered = sorted(rows, key=_bytes)
-        quick = [row for row in ordered if _bytes(row) <= _QUICK]
-        names = [bare_name(row.key) for row in (quick[::-1] or ordered[:1])]
-        for first, last in pairwise(_ROUNDS):
-            if len(tied) == 1 or not names[first:last]:
-                break
-            left, least = list[_Candidate](), float("inf")
-            for candidate in tied:
-                if time.monotonic() > until:
-                    return (left or tied)[0], False
-                distance = self._distance(candidate, names[first:last])
-                if distance < least:
-                    left, least = [candidate], distance
-                elif distance == least:
-                    left.append(candidate)
-            tied = left
-        return tied[0], True
+def _distance(candidate: _Candidate, file: DiffSource, names: Sequence[str]) -> float:
+    """The sum over these tensors; infinite for a version without one of them."""
+    (entry,) = file.entries.values()
+    rows = [row for row in _differing(candidate.entry, entry) if bare_name(row.key) in names]
+    if not all(map(comparable, rows)):
+        return float("inf")
+    try:
+        return sum(distance.l2 for distance in _distances(candidate, file, rows))
+    except MvcError:  # damaged, or its weights were given up
+        return float("inf")
 
-    def _distance(self, candidate: _Candidate, names: Sequence[str]) -> float:
-        """The sum over these tensors; infinite for a version without one of them."""
-        rows = {bare_name(r.key): r for r in compare_files(candidate.entry, self.entry, "").tensors}
-        theirs = {tensor.key: tensor.id for tensor in candidate.entry.tensors}
-        places = dict[tuple[str, bytes], TensorDiff]()
-        for name in names:
-            row = rows[name]
-            if not (row.same or comparable(row)):
-                return float("inf")
-            places[name, theirs[row.renamed_from or row.key]] = row
-        self._known |= {place: 0.0 for place, row in places.items() if row.same}
-        new = [place for place in places if place not in self._known]
-        try:
-            found = self.measured(candidate, [places[place] for place in new])
-        except MvcError:  # damaged, or its weights were given up
-            return float("inf")
-        self._known |= dict(zip(new, (distance.l2 for distance in found), strict=True))
-        return sum(self._known[place] for place in places)
 
-    def measured(self, candidate: _Candidate, rows: Sequence[TensorDiff]) -> list[Distance]:
-        """Raises WeightsDropped, DamagedData, SourceChanged."""
-        entry, commit = candidate.entry, candidate.commit
-        old = version(self._store, commit, commit.short, [entry.path])
-        return list(measured(old, entry, self._file, self.entry, rows=rows)) if rows else []
+def _distances(
+    candidate: _Candidate, file: DiffSource, rows: Sequence[TensorDiff]
+) -> list[Distance]:
+    """Raises WeightsDropped, DamagedData, SourceChanged."""
+    (entry,), commit, old = file.entries.values(), candidate.commit, candidate.entry
+    side = version(file.store, commit, commit.short, [old.path])
+    return list(measured(side, old, file, entry, rows=rows)) if rows else []
 
 
 def _differing(old: FileEntry, new: FileEntry) -> list[TensorDiff]:
