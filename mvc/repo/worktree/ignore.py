@@ -1,9 +1,9 @@
 """Matches paths against ``.mvcignore``, in the syntax and with the results of gitignore(5).
 
-A pattern is matched one path part at a time. Within a part, a regular expression never
-backtracks behind a ``*`` that it has matched, so that no pattern is slow. Patterns and paths are
-compared in Unicode form NFC. The last matching pattern decides. Whoever walks a tree skips ignored
-folders, so that no path inside one can be included again.
+A pattern becomes a regular expression that never backtracks behind a ``*`` or ``**`` that it has
+matched, so that no pattern is slow. Patterns and paths are compared in Unicode form NFC. The last
+matching pattern decides. Whoever walks a tree skips ignored folders, so that no path inside one can
+be included again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _CLASSES = {
     "upper": "A-Z",
     "xdigit": "0-9a-fA-F",
 }
+_NOTHING = "(?!)"  # matches nothing
+_NAMES = "(?:[^/]++/)*"  # any number of folders
 _CLASS = re.compile(r"\[:([a-z]*):\]")
 
 
@@ -38,35 +40,9 @@ class _Malformed(Exception):
 
 
 class _Rule(Struct, frozen=True):
-    """``parts`` match path parts below ``base``; None stands for ``**``."""
-
-    base: tuple[str, ...]
-    parts: tuple[re.Pattern[str] | None, ...]
+    pattern: re.Pattern[str]
     negated: bool
     folders_only: bool
-
-    def matches(self, path: Sequence[str], is_dir: bool) -> bool:
-        """``**`` matches any number of path parts, at the end at least one."""
-        if (self.folders_only and not is_dir) or path[: len(self.base)] != self.base:
-            return False
-        pattern, path = self.parts, path[len(self.base) :]
-        at = here = 0
-        star = restart = -1
-        while here < len(path):
-            wanted = pattern[at] if at < len(pattern) else None
-            if at < len(pattern) and wanted is None:
-                if at == len(pattern) - 1:
-                    return True
-                star, restart = at, here
-                at += 1
-            elif wanted is not None and wanted.fullmatch(path[here]):
-                at, here = at + 1, here + 1
-            elif star >= 0:
-                restart += 1
-                at, here = star + 1, restart
-            else:
-                return False
-        return at == len(pattern)
 
 
 class Ignore:
@@ -78,7 +54,7 @@ class Ignore:
 
     def __init__(self, lines: Iterable[str] = (), base: str = "") -> None:
         """``base``: the folder the file lies in, relative and with '/' between its parts."""
-        folder = tuple(unicodedata.normalize("NFC", base).split("/")) if base else ()
+        folder = unicodedata.normalize("NFC", base) + "/" if base else ""
         self._rules = tuple(r for r in (_rule(line, folder) for line in lines) if r is not None)
 
     def within(self, base: str, lines: Iterable[str]) -> Ignore:
@@ -89,14 +65,14 @@ class Ignore:
 
     def match(self, path: str, is_dir: bool = False) -> bool:
         """Whether ``path`` (relative, '/' between parts) is ignored, if no folder above it is."""
-        parts = tuple(unicodedata.normalize("NFC", path).split("/"))
+        name = unicodedata.normalize("NFC", path)
         for rule in reversed(self._rules):
-            if rule.matches(parts, is_dir):
+            if (is_dir or not rule.folders_only) and rule.pattern.fullmatch(name):
                 return not rule.negated
         return False
 
 
-def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
+def _rule(line: str, base: str) -> _Rule | None:
     """The rule of one line; None for a comment, an empty or a malformed line."""
     text = unicodedata.normalize("NFC", line.rstrip("\r\n"))
     while text.endswith(" ") and not _escapes(text[:-1]):
@@ -112,14 +88,30 @@ def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     # A slash after a backslash separates like any other; more than two stars mean ``**``.
     names = text.removeprefix("/").split("/")
     names = [name[:-1] if _escapes(name) else name for name in names[:-1]] + names[-1:]
+    if "/" not in text:
+        names = ["**", *names]
     try:
-        if "/" in text:
-            parts = [None if len(n) > 1 and not n.strip("*") else _compile(n) for n in names]
-        else:
-            parts = [None, _compile(text)]
+        pattern = re.compile(re.escape(base) + _path(names), re.DOTALL)
     except _Malformed:
         return None
-    return _Rule(base, tuple(parts), negated, folders_only)
+    return _Rule(pattern, negated, folders_only)
+
+
+def _path(names: Sequence[str]) -> str:
+    """A pattern for a path. ``**`` matches any number of names, at the end at least one."""
+    runs: list[list[str]] = [[]]  # of names between them
+    for name in names:
+        if len(name) > 1 and not name.strip("*"):
+            runs.append([])
+        else:
+            runs[-1].append(_name(name) or _NOTHING)
+    first, *rest = ("/".join(run) for run in runs)
+    if not rest:
+        return first
+    # The names after ``**`` are matched at their first place: a later place never helps.
+    middle = "".join(f"(?>{_NAMES}?{run}/)" for run in rest[:-1] if run)
+    last = _NAMES + rest[-1] if rest[-1] else ".+"
+    return (first and first + "/") + middle + last
 
 
 def _escapes(text: str) -> bool:
@@ -127,8 +119,8 @@ def _escapes(text: str) -> bool:
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
-def _compile(glob: str) -> re.Pattern[str]:
-    """A pattern for one part of a path: ``*``, ``?``, ``[...]`` and backslash."""
+def _name(glob: str) -> str:
+    """A pattern for one name in a path: ``*``, ``?``, ``[...]`` and backslash."""
     runs: list[list[str]] = [[]]  # between stars
     at = 0
     while at < len(glob):
@@ -137,7 +129,7 @@ def _compile(glob: str) -> re.Pattern[str]:
         if char == "*":
             runs.append([])
         elif char == "?":
-            runs[-1].append(".")
+            runs[-1].append("[^/]")
         elif char == "[":
             text, at = _bracket(glob, at)
             runs[-1].append(text)
@@ -150,9 +142,9 @@ def _compile(glob: str) -> re.Pattern[str]:
             runs[-1].append(re.escape(char))
     first, *rest = ("".join(run) for run in runs)
     # The text after a star is matched at its first place: a later place never helps.
-    middle = "".join(f"(?>.*?{run})" for run in rest[:-1] if run)
-    last = f".*{rest[-1]}" if rest else ""
-    return re.compile(first + middle + last, re.DOTALL)
+    middle = "".join(f"(?>[^/]*?{run})" for run in rest[:-1] if run)
+    last = f"[^/]*{rest[-1]}" if rest else ""
+    return first + middle + last
 
 
 def _bracket(glob: str, at: int) -> tuple[str, int]:
@@ -176,8 +168,8 @@ def _bracket(glob: str, at: int) -> tuple[str, int]:
         if low <= high:
             items.append(f"{re.escape(low)}-{re.escape(high)}")
     if not items:
-        return (".", at + 1) if negated else ("(?!)", at + 1)
-    return f"[{'^' if negated else ''}{''.join(items)}]", at + 1
+        return ("[^/]", at + 1) if negated else (_NOTHING, at + 1)
+    return f"(?!/)[{'^' if negated else ''}{''.join(items)}]", at + 1
 
 
 def _member(glob: str, at: int) -> tuple[str, int]:
