@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 TRIPS = {
     "commit": ("mvc.api.repository", "Repository.commit", ("request", "self._store")),
     "checkout": ("mvc.api.repository", "Repository.checkout", ("self._store",)),
-    "gc": ("mvc.api.storage", "Storage.gc", ("store",)),
+    "gc": ("mvc.api.storage", "Storage.gc", ("self._store",)),
     "push": ("mvc.api.repository", "Repository.push", ("self._store",)),
     "recorded step": ("mvc.training.recorder", "Recorder.step", ("self", "state")),
 }

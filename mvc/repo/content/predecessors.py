@@ -13,25 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, count
-from typing import Protocol
 
-from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.parsed import ParsedFile, ParsedTensor
 from mvc.codecs import cast
-from mvc.model.manifest import Content, FileEntry, Manifest
+from mvc.model.manifest import Content, FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.content.compare import bare_name
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.storing import Origin, Storing
 
 
-class _Placed(Protocol):
-    @property
-    def key(self) -> str: ...
-    @property
-    def content(self) -> int: ...
-
-
-def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> list[str]:
+def content_names(
+    contents: Sequence[object], tensors: Sequence[ParsedTensor | LogicalTensor]
+) -> list[str]:
     """A name for each content: its first tensor's key, or its position among the raw contents."""
     names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
