@@ -10,7 +10,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import InvalidName, WouldOverwrite, WrongUsage
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.repo.commit import commit as commit_module
+from mvc.repo.commit import proposal
 from mvc.repo.commit.request import FileOptions
 
 
@@ -103,7 +103,7 @@ def test_old_versions_that_have_both_are_read_by_path(
 ) -> None:
     repo.commit({"w": np.ones(3)}, path="m")
     with monkeypatch.context() as earlier:
-        earlier.setattr(commit_module, "displaced", lambda *_: ())
+        earlier.setattr(proposal, "displaced", lambda *_: ())
         repo.commit({"w": np.zeros(3)}, path="m/n")
     assert repo.checkout(path="m")["w"][0] == 1
     assert repo.checkout(path="m/n")["w"][0] == 0

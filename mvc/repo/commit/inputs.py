@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from os import PathLike
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -189,7 +189,7 @@ def _of_files(
     HEAD has one at its path: then ``opaque`` was chosen before.
     """
     fs, root = store.fs, store.root
-    names, folders, missing = list[str](), set[str](), set[str]()
+    names, gone = list[str](), list[str]()
     at = tip(store.fresh(), options.branch, new=options.new_branch)
     tracked = manifests.of_commit(store, at.commit).by_path
     if files.all and at.branch != head(store.fresh()).branch:
@@ -197,16 +197,12 @@ def _of_files(
             "all is for the current branch: it compares files with HEAD", hint="name the files"
         )
     if given is not None:
-        cwd = files.cwd or fs.cwd()
-        names = worktree.expand(
-            store, paths_of(given), cwd, folders, tracked=tracked, missing=missing
-        )
-        if not names and not missing:
+        cwd, paths = files.cwd or fs.cwd(), paths_of(given)
+        names, gone = worktree.expand(store, paths, cwd, tracked)
+        if not names and all(fs.stat(cwd / path) is not None for path in paths):
             raise WrongUsage("no files to commit", hint="-a takes out missing ones; see .mvcignore")
     elif not (files.all or options.allow_empty):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
-    present, gone = _tracked_inside(store, folders | missing, tracked)
-    gone += missing & tracked.keys()  # a state that Python recorded, too
     changed = status(store).changes if files.all else ()
     _refuse_older(store, [change for change in changed if change.path not in names])
     names += [change.path for change in changed if change.kind == "modified"]
@@ -220,24 +216,8 @@ def _of_files(
         unless = partial(_was_kept_opaque, store, name)
         return open_file(fs, root / name, name, strict=not files.opaque, unless=unless)
 
-    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys([*names, *present])]
+    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
     return [*kept, *(Change(n, None) for n in dict.fromkeys(gone))]
-
-
-def _tracked_inside(
-    store: Store, folders: Set[str], tracked: Mapping[str, FileEntry]
-) -> tuple[list[str], list[str]]:
-    """Tracked files in ``folders`` that are on disk, ignored or not, and those that are gone."""
-    present, gone = list[str](), list[str]()
-    for path, entry in tracked.items() if folders else ():
-        if folders.isdisjoint({"", *map(str, PurePosixPath(path).parents)}):
-            continue
-        identity = store.fs.stat(store.root / path)
-        if identity is not None and identity.is_file:
-            present.append(path)
-        elif not worktree.is_python_state(entry):
-            gone.append(path)
-    return present, gone
 
 
 def _refuse_older(store: Store, changed: Sequence[FileChange]) -> None:

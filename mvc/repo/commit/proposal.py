@@ -50,7 +50,7 @@ def propose(store: Store, written: Written, at: Head) -> Proposal:
     gone = {change.path for change in inputs.changes if change.path not in written.entries}
     whole = inputs.request.options.tag is not None  # a tag's version has what it is given, no more
     paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
-    for path in _displaced(store, {*paths, *written.entries}, written.entries.keys()):
+    for path in displaced(store, {*paths, *written.entries}, written.entries.keys()):
         del paths[path]
     if at.commit is not None:
         reused = [entry for path, entry in paths.items() if path not in written.entries]
@@ -64,7 +64,7 @@ def propose(store: Store, written: Written, at: Head) -> Proposal:
     return Proposal(at, parent, manifest, regions=objects.sync())
 
 
-def _displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
+def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
     """Those of ``paths`` that are folders of ``committed`` files now, or lay in their place.
 
     Raises WrongUsage where no file on disk tells which of the two is meant.

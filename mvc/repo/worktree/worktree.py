@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from mvc.control_folders import MARKERS, VERSION_CONTROL
 from mvc.errors import InvalidName, IoFailed, UnknownPath, WrongUsage
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.names import check_path, printable
+from mvc.names import check_path, is_under, printable
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 from mvc.store.store import Store
 
@@ -87,45 +87,49 @@ def _below(root: Path, path: Path) -> str | None:
 
 
 def expand(
-    store: Store,
-    paths: Iterable[str | Path],
-    cwd: Path,
-    folders: set[str],
-    *,
-    tracked: Collection[str] = (),
-    missing: set[str],
-) -> list[str]:
-    """The names of ``paths``, sorted; a folder means the files in it.
+    store: Store, paths: Iterable[str | Path], cwd: Path, tracked: Mapping[str, FileEntry]
+) -> tuple[list[str], list[str]]:
+    """The files that ``paths`` mean, and the ``tracked`` paths among them that have no file.
 
-    The names of folders are added to ``folders``, those of ``tracked`` paths, and of folders of
-    some, that are not on disk to ``missing``. A file that is named itself is included even if it is
-    ignored. Raises UnknownPath for any other path that does not exist and for a symbolic link in a
-    folder that leads nowhere, InvalidName for a path that cannot be tracked.
+    Both are sorted. A folder means the files in it, those that are tracked even if they are
+    ignored; its Python states without a file are not among the latter. A file that is named itself
+    is included even if it is ignored. Raises UnknownPath for any other path that does not exist and
+    for a symbolic link in a folder that leads nowhere, InvalidName for a path that cannot be
+    tracked.
     """
     check_worktree(store)
-    fs = store.fs
-    names: set[str] = set()
+    fs, files, gone = store.fs, set[str](), set[str]()
     for path in paths:
         name = tracked_name(store.root, path, cwd, fs=fs)
-        identity = fs.stat(store.root / name)
+        place = store.root / name
+        identity = fs.stat(place)
+        if identity is not None and identity.is_file:
+            files.add(name)
+            continue
+        inside = [entry for other, entry in tracked.items() if is_under(other, [name])]
         if identity is None:
-            there = fs.stat(store.root / name, follow=False) is not None
-            if there or not any(f"{each}/".startswith(f"{name}/") for each in tracked):
+            if fs.stat(place, follow=False) is not None or not inside:
                 raise _missing(store, cwd / path, name)
-            missing.add(name)
+            gone |= {name} & tracked.keys()
         elif identity.is_dir:
-            folders.add(name)
-            for file in sound_files_in(fs, store.root, name):
-                try:
-                    names.add(check_path(file.name))
-                except InvalidName as error:
-                    hint = f"rename the file, or leave it out by a line in {IGNORE_FILE}"
-                    raise InvalidName(error.message, hint=hint) from None
-        elif identity.is_file:
-            names.add(name)
+            files |= _in_folder(store, name)
         else:
             raise UnknownPath(f"{printable(name)} is neither a file nor a folder")
-    return sorted(names, key=str.encode)
+        for entry in inside:
+            present = fs.stat(store.root / entry.path)
+            if present is not None and present.is_file:
+                files.add(entry.path)
+            elif not is_python_state(entry):
+                gone.add(entry.path)
+    return sorted(files, key=str.encode), sorted(gone, key=str.encode)
+
+
+def _in_folder(store: Store, folder: str) -> set[str]:
+    try:
+        return {check_path(file.name) for file in sound_files_in(store.fs, store.root, folder)}
+    except InvalidName as error:
+        hint = f"rename the file, or leave it out by a line in {IGNORE_FILE}"
+        raise InvalidName(error.message, hint=hint) from None
 
 
 def _missing(store: Store, path: Path, name: str) -> InvalidName | UnknownPath:
