@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_802,
-    "repo": 6_238,
+    "repo": 6_232,
     "report": 649,
     "server": 1_200,
     "serving": 547,
