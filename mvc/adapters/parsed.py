@@ -8,7 +8,9 @@ file. So the file is restored exactly even if the parser misread the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -19,7 +21,7 @@ from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
-from mvc.model.manifest import Check, FileEntry, LogicalTensor, View
+from mvc.model.manifest import Check, Content, FileEntry, LogicalTensor, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_key
 
@@ -190,17 +192,13 @@ class SourceFile(ParsedFile):
         return isinstance(self._source, ReadFile) and self._source.is_hole(at, length)
 
     def skeleton(self) -> bytes:
-        outside = gaps([(c.offset, c.spec.nbytes) for c in self.contents], self.size)
         data = bytearray(self.size - sum(c.spec.nbytes for c in self.contents))
-        fields = sorted(c.position for c in self.checks)
-        done = at = 0
-        for start, length in outside:
-            read_exactly(self._source, self._name, start, memoryview(data)[done : done + length])
-            while at < len(fields) and fields[at] < start + length:
-                place = done + fields[at] - start
-                data[place : place + CHECK_BYTES] = bytes(CHECK_BYTES)
-                at += 1
-            done += length
+        rest = memoryview(data)
+        for start, length in gaps([(c.offset, c.spec.nbytes) for c in self.contents], self.size):
+            read_exactly(self._source, self._name, start, rest[:length])
+            rest = rest[length:]
+        for at in skeleton_places(self.contents, (c.position for c in self.checks)):
+            data[at : at + CHECK_BYTES] = bytes(CHECK_BYTES)
         return bytes(data)
 
 
@@ -211,6 +209,15 @@ def gaps(spans: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
         if offset > end:
             yield end, offset - end
         end = offset + length
+
+
+def skeleton_places(
+    contents: Sequence[ParsedContent | Content], positions: Iterable[int]
+) -> Iterator[int]:
+    """Where in the skeleton the bytes at these positions of the file lie."""
+    starts = [content.offset for content in contents]
+    before = list(accumulate((content.spec.nbytes for content in contents), initial=0))
+    return (at - before[bisect(starts, at)] for at in positions)
 
 
 def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> None:

@@ -74,26 +74,27 @@ def read_pickles(data: bytes, count: int) -> tuple[list[Any], int]:
 
 
 class _Machine:
-    """The stack machine. ``marks`` are heights of the stack; ``at`` is the next byte."""
+    """The stack machine. ``stack`` begins at the last mark; ``at`` is the next byte."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
         self.at = at
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+        self.stack: list[Any] = []
+        self._below: list[list[Any]] = []  # what lies below each mark
+        self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        data, stack = self._data, self._stack
+        data = self._data
         for _ in range(_MAX_OPCODES):
             code = data[self.at]
             self.at += 1
             if code == _STOP:
-                return stack.pop()
+                return self.stack.pop()
             if code in _CONSTANTS:
-                stack.append(_CONSTANTS[code])
+                self.stack.append(_CONSTANTS[code])
             elif code in _READERS:
-                stack.append(_READERS[code](self))
+                value = _READERS[code](self)  # it may change which stack this is
+                self.stack.append(value)
             else:
                 _ACTIONS[code](self)
         raise BadModelFile(f"a pickle has more than {_MAX_OPCODES} steps")
@@ -136,51 +137,31 @@ class _Machine:
 
     # -- the stack
 
-    def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def pop(self) -> Any:
-        if self._marks and len(self._stack) <= self._marks[-1]:
-            raise BadModelFile("a pickle is malformed")
-        return self._stack.pop()
-
-    def top(self) -> Any:
-        return self._stack[-1]
-
     def mark(self) -> None:
-        self._marks.append(len(self._stack))
+        self._below.append(self.stack)
+        self.stack = []
 
     def to_mark(self) -> list[Any]:
-        start = self._marks.pop()
-        found = self._stack[start:]
-        del self._stack[start:]
+        found, self.stack = self.stack, self._below.pop()
         return found
 
     def pop_any(self) -> None:
         """POP takes a mark away if that is what lies on top."""
-        if self._marks and self._marks[-1] == len(self._stack):
-            self._marks.pop()
+        if self.stack:
+            self.stack.pop()
         else:
-            self._stack.pop()
+            self.to_mark()
 
     def last(self, count: int) -> tuple[Any, ...]:
-        return tuple(reversed([self.pop() for _ in range(count)]))
-
-    # -- the memo
+        return tuple(reversed([self.stack.pop() for _ in range(count)]))
 
     def keep(self, index: int) -> None:
-        self._memo[index] = self._stack[-1]
-
-    def kept(self, index: int) -> Any:
-        return self._memo[index]
-
-    def memoize(self) -> None:
-        self.keep(len(self._memo))
+        self.memo[index] = self.stack[-1]
 
     # -- containers and calls
 
     def extend(self, values: list[Any]) -> None:
-        target = self.top()
+        target = self.stack[-1]
         if isinstance(target, list):
             target.extend(values)
         elif isinstance(target, PickleCall):
@@ -189,32 +170,15 @@ class _Machine:
             _malformed()
 
     def update(self, flat: list[Any]) -> None:
-        target = self.top()
+        target = self.stack[-1]
         if not isinstance(target, (PickledDict, PickleCall)):
             _malformed()
         target.pairs.extend(_pairs(flat))
 
-    def call(self, args: Any) -> None:
-        self.push(PickleCall(self.pop(), args))
-
     def build(self) -> None:
-        state = self.pop()
-        if isinstance(self.top(), PickleCall):
-            self.top().state = state
-
-    def stack_global(self) -> None:
-        module, name = self.last(2)
-        if not isinstance(module, str) or not isinstance(name, str):
-            _malformed()
-        self.push(Global(module, name))
-
-    def call_named(self, found: list[Any]) -> None:
-        """OBJ: the class lies first after the mark."""
-        self.push(PickleCall(found[0], tuple(found[1:])))
-
-    def call_with_keywords(self) -> None:
-        func, args, keywords = self.last(3)
-        self.push(PickleCall(func, (args, keywords)))
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], PickleCall):
+            self.stack[-1].state = state
 
 
 def _malformed() -> NoReturn:
@@ -225,6 +189,12 @@ def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
     if len(flat) % 2:
         _malformed()
     return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _global(module: Any, name: Any) -> Global:
+    if not isinstance(module, str) or not isinstance(name, str):
+        _malformed()
+    return Global(module, name)
 
 
 _STOP = ord(".")
@@ -261,17 +231,22 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     0x85: lambda m: m.last(1),
     0x86: lambda m: m.last(2),
     0x87: lambda m: m.last(3),
-    ord("2"): _Machine.top,
-    ord("g"): lambda m: m.kept(int(m.line())),
-    ord("h"): lambda m: m.kept(m.number(1)),
-    ord("j"): lambda m: m.kept(m.number(4)),
+    ord("2"): lambda m: m.stack[-1],
+    ord("g"): lambda m: m.memo[int(m.line())],
+    ord("h"): lambda m: m.memo[m.number(1)],
+    ord("j"): lambda m: m.memo[m.number(4)],
     ord("c"): lambda m: Global(m.name(), m.name()),
+    0x93: lambda m: _global(*m.last(2)),
     0x82: lambda m: Global("copyreg", f"extension {m.number(1)}"),
     0x83: lambda m: Global("copyreg", f"extension {m.number(2)}"),
     0x84: lambda m: Global("copyreg", f"extension {m.number(4)}"),
     ord("P"): lambda m: Persistent(m.name()),
-    ord("Q"): lambda m: Persistent(m.pop()),
+    ord("Q"): lambda m: Persistent(m.stack.pop()),
     ord("i"): lambda m: PickleCall(Global(m.name(), m.name()), tuple(m.to_mark())),
+    ord("R"): lambda m: PickleCall(*m.last(2)),
+    0x81: lambda m: PickleCall(*m.last(2)),
+    0x92: lambda m: PickleCall(m.stack.pop(-3), m.last(2)),
+    ord("o"): lambda m: PickleCall(m.stack.pop(0), tuple(m.to_mark())),  # the class lies first
 }
 """Opcodes that push one value."""
 
@@ -281,7 +256,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     ord("("): _Machine.mark,
     ord("0"): _Machine.pop_any,
     ord("1"): _Machine.to_mark,
-    ord("a"): lambda m: m.extend([m.pop()]),
+    ord("a"): lambda m: m.extend([m.stack.pop()]),
     ord("e"): lambda m: m.extend(m.to_mark()),
     0x90: lambda m: m.extend(m.to_mark()),
     ord("s"): lambda m: m.update(list(m.last(2))),
@@ -289,12 +264,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     ord("p"): lambda m: m.keep(int(m.line())),
     ord("q"): lambda m: m.keep(m.number(1)),
     ord("r"): lambda m: m.keep(m.number(4)),
-    0x94: _Machine.memoize,
-    0x93: _Machine.stack_global,
-    ord("R"): lambda m: m.call(m.pop()),
-    0x81: lambda m: m.call(m.pop()),
-    0x92: _Machine.call_with_keywords,
-    ord("o"): lambda m: m.call_named(m.to_mark()),
+    0x94: lambda m: m.keep(len(m.memo)),
     ord("b"): _Machine.build,
 }
 """All other opcodes."""

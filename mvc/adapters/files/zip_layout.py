@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -31,42 +31,30 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
 class ZipMember(Struct, frozen=True):
-    """``size`` bytes at ``start``; ``fields`` are places that may keep their CRC-32."""
+    """``size`` bytes at ``start``, after a header; ``fields`` may keep their CRC-32."""
 
     name: str
+    header: int
     start: int
     size: int
     stored: bool
     fields: tuple[int, ...]
 
 
-class _Listed(Struct, frozen=True):
-    """What the central directory says of a member."""
-
-    name: bytes
-    flags: int
-    method: int
-    size: int
-    header: int
-    crc_at: int
-
-
 def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
     """All members in file order. Raises BadModelFile."""
     try:
         start, length, count = read_directory(source, name)
-        listed = _list(source.read(start, length), start, count, name)
+        directory = source.read(start, length)
+        members = list(_members(source, directory, start, count=count, name=name))
     except struct.error as error:
         raise BadModelFile(f"{name}: its zip directory is cut short") from error
-    listed.sort(key=lambda m: m.header)
-    members = []
+    members.sort(key=lambda m: m.header)
     end = 0
-    for entry in listed:
-        if entry.header < end:
+    for member in members:
+        if member.header < end:
             raise BadModelFile(f"{name}: two zip members lie over each other")
-        member = _locate(source, entry, name)
         end = member.start + member.size
-        members.append(member)
     if end > start:
         raise BadModelFile(f"{name}: a zip member reaches into the directory")
     if len({m.name for m in members}) != len(members):
@@ -104,31 +92,41 @@ def read_directory(source: Source, name: str) -> tuple[int, int, int]:
     return start, length, count
 
 
-def _list(directory: bytes, start: int, count: int, name: str) -> list[_Listed]:
-    listed = []
+def _members(
+    source: Source, directory: bytes, start: int, *, count: int, name: str
+) -> Iterator[ZipMember]:
+    """The members as the directory, which begins at ``start``, and their own headers say."""
     at = 0
     for _ in range(count):
         row = _CENTRAL.unpack_from(directory, at)
-        if row[0] != b"PK\x01\x02" or row[3] & _ENCRYPTED:
+        flags, method = row[3:5]
+        if row[0] != b"PK\x01\x02" or flags & _ENCRYPTED:
             raise BadModelFile(f"{name}: a zip member is encrypted or malformed")
-        packed, full, header = row[8], row[9], row[16]
         text_at = at + _CENTRAL.size
         extra_at = text_at + row[10]
         end = extra_at + row[11] + row[12]
         if end > len(directory):
             raise BadModelFile(f"{name}: its zip directory is cut short")
         extra = directory[extra_at : extra_at + row[11]]
-        full, packed, header = _wide(extra, (full, packed, header), name)
-        if (row[4] == 0 and full != packed) or max(packed, header) > start:
+        full, size, header = _wide(extra, (row[9], row[8], row[16]), name)
+        if (method == 0 and full != size) or max(size, header) > start:
             raise BadModelFile(f"{name}: a zip member has two sizes, or lies outside the file")
         text = directory[text_at:extra_at]
-        listed.append(
-            _Listed(text, row[3], row[4], packed, header=header, crc_at=start + at + _CENTRAL_CRC)
+        data = _data_start(source, header, (flags, method, text), name)
+        fields = [header + _LOCAL_CRC, start + at + _CENTRAL_CRC]
+        if flags & _DESCRIPTOR:
+            after = data + size
+            fields.append(after + 4 if source.read(after, 4) == b"PK\x07\x08" else after)
+        try:
+            decoded = text.decode("utf-8" if flags & _UTF8 else "cp437")
+        except UnicodeDecodeError as error:
+            raise BadModelFile(f"{name}: the name of a zip member is not UTF-8") from error
+        yield ZipMember(
+            decoded, header, data, size, stored=method == 0, fields=tuple(sorted(fields))
         )
         at = end
     if at != len(directory):
         raise BadModelFile(f"{name}: its zip directory is longer than its members")
-    return listed
 
 
 def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
@@ -148,24 +146,16 @@ def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return values
 
 
-def _locate(source: Source, entry: _Listed, name: str) -> ZipMember:
-    head = source.read(entry.header, _LOCAL.size + len(entry.name))
-    if len(head) != _LOCAL.size + len(entry.name):
+def _data_start(source: Source, header: int, said: tuple[int, int, bytes], name: str) -> int:
+    """Where a member's bytes begin, whose own header says what the directory ``said`` of it."""
+    head = source.read(header, _LOCAL.size + len(said[2]))
+    if len(head) != _LOCAL.size + len(said[2]):
         raise BadModelFile(f"{name}: a zip member lies outside the file")
     row = _LOCAL.unpack_from(head)
-    same = (row[2], row[3], row[9], head[_LOCAL.size :])
-    if row[0] != b"PK\x03\x04" or same != (entry.flags, entry.method, len(entry.name), entry.name):
+    same = (row[2], row[3], head[_LOCAL.size :]) == said and row[9] == len(said[2])
+    if row[0] != b"PK\x03\x04" or not same:
         raise BadModelFile(f"{name}: a zip member differs from its entry in the directory")
-    start = entry.header + len(head) + row[10]
-    fields = [entry.header + _LOCAL_CRC, entry.crc_at]
-    if entry.flags & _DESCRIPTOR:
-        end = start + entry.size
-        fields.append(end + 4 if source.read(end, 4) == b"PK\x07\x08" else end)
-    try:
-        text = entry.name.decode("utf-8" if entry.flags & _UTF8 else "cp437")
-    except UnicodeDecodeError as error:
-        raise BadModelFile(f"{name}: the name of a zip member is not UTF-8") from error
-    return ZipMember(text, start, entry.size, entry.method == 0, fields=tuple(sorted(fields)))
+    return header + len(head) + int(row[10])
 
 
 def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
