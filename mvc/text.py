@@ -13,6 +13,7 @@ __all__ = [
     "SIZE",
     "cell_width",
     "count",
+    "did_you_mean",
     "format_age",
     "format_time",
     "html_table",
@@ -151,6 +152,14 @@ def stored_for(stored: int, raw: int) -> str:
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """``1 tensor``, ``1,234 tensors``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that is not known: those that are like it, else ``otherwise``."""
+    from difflib import get_close_matches  # rarely needed
+
+    close = get_close_matches(name, [*names], n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(printable, close))}?" if close else otherwise
 
 
 def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from mvc.codecs import compressors
 from mvc.codecs import stages as lossless
@@ -22,6 +21,7 @@ from mvc.lossy.lc import stages as lc
 from mvc.lossy.lc.buckets import ExpQ
 from mvc.lossy.lc.levels import Uniform
 from mvc.lossy.topk import TopKOfAll, TopKOfEach
+from mvc.text import did_you_mean
 
 _STAGES: tuple[type[Stage], ...] = (
     Every,
@@ -122,12 +122,8 @@ def _unknown(word: str) -> InvalidPipeline:
             hint=f"'mvc pipeline {word}' prints the stages to write in its place",
         )
     name = word.partition(":")[0].strip()
-    close = get_close_matches(name.lower(), [*STAGES, *PRESETS], n=3)
-    hint = (
-        f"did you mean {' or '.join(close)}?"
-        if close
-        else "'mvc pipeline' lists stages and presets"
-    )
+    names = [*STAGES, *PRESETS]
+    hint = did_you_mean(name.lower(), names, "'mvc pipeline' lists stages and presets")
     if name in STAGES:  # but nothing stands after the colon
         hint = f"it is written {STAGES[name].usage}"
     return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)

@@ -24,7 +24,7 @@ from mvc.io.process import host_name, memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.names import check_author, printable
 from mvc.store.writing.layout import PATTERN
-from mvc.text import SIZE, parse_size
+from mvc.text import SIZE, did_you_mean, parse_size
 
 if TYPE_CHECKING:
     import yaml
@@ -357,9 +357,7 @@ def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> d
             f"{file}{line}: this is not YAML", hint="correct the file or remove it"
         ) from e
     if not isinstance(tree, dict | None):
-        raise InvalidConfig(
-            f"{file}: settings are written as 'section:' with 'name: value' indented below it"
-        )
+        raise _no_section(f"{file}")
     return tree or {}
 
 
@@ -411,22 +409,16 @@ def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
 def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
     """(dotted name, value) of every setting in a file: of sections with names in them."""
     for section, values in tree.items():
-        _check_part(section, where)
         if not isinstance(values, dict | None):
-            raise _unknown(section, where)
+            raise _no_section(where)
         for name, value in (values or {}).items():
-            _check_part(name, where)
             yield f"{section}.{name}", value
 
 
-def _check_part(part: object, where: str) -> None:
-    if isinstance(part, str) and "." not in part:
-        return
-    one = part if part in KEYS else "store.max_chain"
-    first, _, rest = str(one).partition(".")
-    raise InvalidConfig(
-        f"{where}: {_shown(part)} is not the name of a setting in a file",
-        hint=f"write '{one}' as '{first}:' with '{rest}:' indented below it",
+def _no_section(where: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{where}: settings are written as 'section:' with 'name: value' indented below it",
+        hint="store.max_chain, for example, as 'store:' with 'max_chain: 16' indented below it",
     )
 
 
@@ -461,10 +453,7 @@ def _unknown(name: str, where: str = "") -> InvalidConfig:
 
 
 def _suggest(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, names, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(sorted(names))}"
+    return did_you_mean(name, names, f"one of {', '.join(sorted(names))}")
 
 
 def _shown(value: object) -> str:

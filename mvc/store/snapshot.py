@@ -391,6 +391,10 @@ class Snapshot:
         every = self.scan(first, keys.after(keys.OPERATION))
         return [self.entry(keys.offset_of(key)) for key in every]
 
+    def is_lost(self, sequence: int | None) -> bool:
+        """Whether the entry with this number is lost."""
+        return any(sequence in gap.numbers for gap in self.gaps)
+
     def offset_of(self, sequence: int) -> int | None:
         """The byte at which the entry with this number stands, readable or not."""
         low = keys.OPERATION + keys.number(sequence)
@@ -497,7 +501,7 @@ class Snapshot:
             end = key
 
     def _check_follows(self, before: int | None, last: int | None, kind: type[Statement]) -> None:
-        if before != last and not any(before in gap.numbers for gap in self.gaps):
+        if before != last and not self.is_lost(before):
             raise DamagedData(
                 f"the index and the journal differ on a {kind.name}",
                 hint="run 'mvc fsck --rebuild-index', and if that does not help "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from mvc.names import training_path
 from mvc.pipelines import Pipeline
 from mvc.state import ServedVersion, StateFile, decode_served, encode_served
 from mvc.system import memory_bytes
+from mvc.text import did_you_mean
 from mvc.training.approximator import newest, stored
 
 _DECISIONS = "decisions"
@@ -62,12 +62,9 @@ class StateReducer:
             return
         names = StateFile.of(state).specs
         for missing in sorted(map(str, self._unseen.difference(names))):
-            close = get_close_matches(missing, names, n=3)
             raise WrongUsage(
                 f"exact names {missing}, but no tensor of the model has that name",
-                hint=f"did you mean {' or '.join(close)}?"
-                if close
-                else "the names are those of the model's state_dict()",
+                hint=did_you_mean(missing, names, "the names are those of its state_dict()"),
             )
         self._unseen = frozenset()
 

@@ -47,6 +47,7 @@ from mvc.repo.worktree.worktree import check_worktree, entry_of
 from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
+from mvc.text import did_you_mean
 from mvc.types import Bytes, Progress
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
@@ -261,13 +262,8 @@ def _no_branch(store: Store, name: str, branches: Iterable[str]) -> UnknownRevis
     try:
         resolve(store, name)
     except MvcError:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, branches, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else None
-        return UnknownRevision(
-            f"there is no branch {shown}", hint=hint or f"make it with 'mvc switch -c {shown}'"
-        )
+        hint = did_you_mean(name, branches, f"make it with 'mvc switch -c {shown}'")
+        return UnknownRevision(f"there is no branch {shown}", hint=hint)
     return UnknownRevision(
         f"{shown} is a version, and not a branch",
         hint=f"'mvc checkout {shown}' goes there, 'mvc switch -c NAME {shown}' begins a branch",

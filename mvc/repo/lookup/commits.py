@@ -12,6 +12,7 @@ from mvc.names import printable
 from mvc.repo.damage import noting
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
+from mvc.text import did_you_mean
 from mvc.times import within
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
@@ -70,20 +71,12 @@ def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetri
 
     ``measured``: the names of the metrics of each version.
     """
-    from difflib import get_close_matches
-
-    names = sorted({name for each in measured for name in each})
-    if name in names:
-        return UnknownMetric(
-            f"the metric {printable(name)} is NaN in every version that has it",
-            hint="name another metric; 'mvc log --metrics' lists all of them",
-        )
-    close = get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
+    names = sorted({each for some in measured for each in some} - {name})
+    others = f"there is: {', '.join(map(printable, names[:10]))}"
+    none = "no version has any metric; 'mvc commit --metric K=V' records one"
     return UnknownMetric(
-        f"no version has the metric {printable(name[:100])}",
-        hint=f"there is: {', '.join(map(printable, close))}"
-        if close
-        else "no version has any metric; 'mvc commit --metric K=V' records one",
+        f"no version has a number for the metric {printable(name[:100])}",
+        hint=did_you_mean(name, names, others if names else none),
     )
 
 

@@ -8,7 +8,6 @@ at the last fetch, then as the prefix of an id. ``heads/NAME``, ``tags/NAME`` an
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
@@ -17,6 +16,7 @@ from mvc.names import REMOTE, printable
 from mvc.repo.lookup import commits, refs
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
+from mvc.text import did_you_mean
 from mvc.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -141,21 +141,13 @@ def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
             f"--target {printable(name)}, or in Python repo.live({name!r})",
         )
     named = [*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot)]
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, [refs.HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
+    hint = "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
+    if _TOO_FEW.fullmatch(name):
+        hint = "name an id by four of its digits or more"
     return UnknownRevision(
         f"there is no version, branch or tag {printable(name[:100])}",
-        hint=_hint(name, close),
+        hint=did_you_mean(name, [refs.HEAD, *(ref.name for ref in named)], hint),
     )
-
-
-def _hint(name: str, close: Sequence[str]) -> str:
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    if _TOO_FEW.fullmatch(name):
-        return "name an id by four of its digits or more"
-    return "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
 
 
 def _at(store: Store, name: str, moment: str) -> CommitId:

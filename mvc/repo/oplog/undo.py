@@ -354,39 +354,18 @@ class _Revert:
             )
 
     def _refuse_lost_branch(self) -> None:
-        """Refuses to leave HEAD on a branch that is gone; one that was never begun is allowed."""
+        """Refuses to leave HEAD on a branch without a version, unless that was so before."""
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return
         if self._values.keys().isdisjoint({HEAD, BRANCH + branch}):
             return
+        if self._before(HEAD) == branch and self._before(BRANCH + branch) is None:
+            return
         if HEAD in self._values:
             later = self._snapshot.newest_ref_change(BRANCH + branch)
-            if later is not None and self._deletes(later, BRANCH + branch):
-                raise self._since(f"{printable(branch)} went away", later)
-        elif self._before(HEAD) != branch or self._before(BRANCH + branch) is not None:
-            raise RefConflict(
-                f"{printable(branch)}, which would go, is the current branch",
-                hint="switch to another one first",
-            )
-
-    def _deletes(self, recorded: Recorded, name: str) -> bool:
-        """Whether this entry, the last to change a ref that is gone, is or redoes its deletion.
-
-        Otherwise it undoes what made the ref.
-        """
-        changes = _undone_in_the_end(self._snapshot, recorded).refs
-        return any(change.name == name and change.new is None for change in changes)
-
-
-def _undone_in_the_end(snapshot: Snapshot, recorded: Recorded) -> Entry:
-    """The operation that an undo, or an undo of undos, is about; any other is about itself.
-
-    One without changes if that is gone.
-    """
-    while (number := undoes(recorded)) is not None:
-        found = snapshot.by_sequence(number)
-        if found is None:
-            return Entry(recorded.entry.operation, recorded.entry.time_ns)
-        recorded = found
-    return recorded.entry
+            raise self._since(f"{printable(branch)} went away", later)
+        raise RefConflict(
+            f"{printable(branch)}, which would go, is the current branch",
+            hint="switch to another one first",
+        )

@@ -40,7 +40,7 @@ from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.text import html_table, measured
+from mvc.text import did_you_mean, html_table, measured
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
 _TICKS = 10**6  # ns: records of one moment of a coarse clock are less apart
@@ -319,11 +319,10 @@ def _deployed(
 
     The check detects a look-up that skipped a statement. Raises DamagedData.
     """
-    target, there = made.target, None
-    if before is not None:
-        with suppress(DamagedData):
-            there = snapshot.entry(before)
-    if not _follows(snapshot, recorded.entry.before(made), before, there):
+    target, previous = made.target, recorded.entry.before(made)
+    if not snapshot.is_lost(previous) and before != (
+        None if previous is None else snapshot.offset_of(previous)
+    ):
         raise _bad_index(target)
     _, retraction = next(iter(snapshot.about(Retraction, made.id)), (None, None))
     back = None
@@ -349,23 +348,6 @@ def _deployed(
     )
 
 
-def _follows(
-    snapshot: Snapshot, previous: int | None, before: int | None, there: Recorded | None
-) -> bool:
-    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry.
-
-    ``there`` is that entry, None if it cannot be read.
-    """
-    if previous is None:
-        return before is None
-    if there is not None and there.sequence == previous:
-        return True
-    if any(previous in gap.numbers for gap in snapshot.gaps):
-        return True
-    # A damaged entry has no readable number, but the index has the offset of that number.
-    return there is None and before is not None and snapshot.offset_of(previous) == before
-
-
 def _bad_index(target: str) -> DamagedData:
     return DamagedData(
         f"the index and the journal differ on the deployments of {target}",
@@ -388,12 +370,10 @@ def check_target(snapshot: Snapshot, target: str) -> str:
             hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
         )
     names = snapshot.targets()
-    from difflib import get_close_matches
-
-    close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
+    others = f"there is: {', '.join(names[:10])}" if names else "nothing was deployed anywhere yet"
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",
-        hint=f"there is: {', '.join(close)}" if close else "nothing was deployed anywhere yet",
+        hint=did_you_mean(target, names, others),
     )
 
 
