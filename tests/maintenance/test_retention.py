@@ -246,7 +246,7 @@ def test_a_metric_that_no_version_has_is_refused(context: Handle) -> None:
         assert caught.value.exit_code == 3 and caught.value.hint is not None
     with pytest.raises(UnknownMetric, match=r"the metric ac(\n|$)") as caught:
         gone(context, best=(Best.parse("ac:1"),))
-    assert caught.value.hint == "there is: acc"
+    assert caught.value.hint == "did you mean acc?"
     assert gone(context, best=(Best.parse("acc:1"),)) == [ids[0], ids[2]]
     # A metric of versions that are forgotten keeps nothing any more.
     forget.forget(context.store, context.config, forget.choose(context.store, [ids[1]]))
