@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 1_028,
+    ".": 1_032,
     "adapters": 2_102,
     "api": 883,
     "cli": 3_559,
@@ -39,13 +39,13 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_802,
-    "repo": 6_232,
+    "repo": 6_195,
     "report": 649,
     "server": 1_200,
     "serving": 547,
-    "store": 5_811,
+    "store": 5_813,
     "testing": 375,
-    "training": 1_415,
+    "training": 1_414,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 
