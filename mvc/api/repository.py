@@ -463,27 +463,16 @@ class Repository(Unpicklable):
     ) -> Restored:
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import WriteOptions, export, export_to
-        from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.force, options.progress
         if to == "":
             raise WrongUsage("to is empty", hint="name a file or a folder; . is this one")
-        into_folder = options != WriteOptions(force=force, progress=progress)
         if not isinstance(to, str | PathLike):
-            if into_folder:
-                raise WrongUsage("a stream takes one file")
-            return export_to(self._store, commit, paths, to, progress=progress)
+            return export_to(self._store, commit, paths, to, options=options)
         if self._store.fs.realpath(Path(to)) != self.root:
-            return export(
-                self._store,
-                commit,
-                paths,
-                Path(to),
-                options=options,
-                as_folder=names_folder(self._store.fs, to),
-            )
-        if into_folder:
+            return export(self._store, commit, paths, to, options=options)
+        if options != WriteOptions(force=force, progress=progress):
             raise WrongUsage(
                 "everything, atomic_dir and delete are for another folder than the repository's"
             )

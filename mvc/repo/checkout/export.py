@@ -22,13 +22,13 @@ from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
-from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.worktree.worktree import is_control_folder
 from mvc.store.store import Store
-from mvc.types import Progress
+from mvc.types import PathName, Progress
 
 _CHUNK = 1 << 20
 _GOING = ".old"  # the end of the name of a folder that is being deleted
@@ -48,17 +48,16 @@ def export(
     store: Store,
     commit: CommitId,
     paths: Sequence[str],
-    output: Path,
+    to: PathName,
     options: WriteOptions,
-    *,
-    as_folder: bool,
 ) -> Restored:
-    """Writes to ``output``, a folder or a file.
+    """Writes to a folder, which exists or whose name ends in ``/`` or has no suffix, or to a file.
 
     Without ``paths`` and ``everything``, training states beside their models are left out.
     """
     force, delete, progress = options.force, options.delete, options.progress
-    fs = store.fs
+    fs, output = store.fs, Path(to)
+    as_folder = names_folder(fs, to)
     refuse_store(fs, output)
     with checking_out(store, output):
         entries, left_out = chosen(manifests.of_commit(store, commit), paths, options.everything)
@@ -100,14 +99,15 @@ def export_to(
     commit: CommitId,
     paths: Sequence[str],
     stream: BinaryIO,
-    *,
-    progress: Progress | None = None,
+    options: WriteOptions,
 ) -> Restored:
     """Writes one file to an open binary stream, once all of its bytes are verified.
 
     It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version, its
     training states left out) name exactly one file, and for what takes no bytes.
     """
+    if options != WriteOptions(force=options.force, progress=options.progress):
+        raise WrongUsage("a stream takes one file")
     try:
         stream.write(b"")
     except (AttributeError, TypeError, ValueError) as error:  # text, closed, only for reading
@@ -120,7 +120,7 @@ def export_to(
     fs = store.fs
     with fs.temporary_folder() as folder:
         changes = Changes(commit, folder, {"file": entry})
-        apply(store, changes, progress=progress, planned=False)
+        apply(store, changes, progress=options.progress, planned=False)
         with fs.open_read(folder / "file") as file:
             for start in range(0, entry.size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entry.size - start)))

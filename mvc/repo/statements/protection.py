@@ -111,7 +111,7 @@ class RecordingNotice:
         if self.target is None:
             return
         refuse_protected_by(self._protecting(), self.target)
-        self._live = self._live_now()
+        self._live, self._sequence = self._live_now(), -1
         self._warned = False
         self.stopped: str | None = None
 
@@ -124,7 +124,7 @@ class RecordingNotice:
     def committed(self, deployed: Deployed | None) -> None:
         """Notes how a version was committed. Warns of the first one without a deployment."""
         if deployed is not None:
-            self._live = deployed.id
+            self._live, self._sequence = deployed.id, deployed.sequence
             return
         self.left_out += 1
         if not self._warned:
@@ -140,11 +140,18 @@ class RecordingNotice:
         """Why the training may not deploy any more."""
         if protected(self._protecting(), [str(self.target)]):
             return f"it is protected ({SETTING})"
-        if self._live_now() == self._live:
+        live, snapshot = self._live_now(), self._store.snapshot
+        if live == self._live or (live is None and self._is_newest()):  # the clock was set back
             return None
-        if self._live and self._store.snapshot.is_subject(Retraction, self._live):
+        if self._live and snapshot.is_subject(Retraction, self._live):
             return "its deployment was retracted"
         return self._other()
+
+    def _is_newest(self) -> bool:
+        """Whether nobody has deployed or retracted anything since this training."""
+        snapshot = self._store.snapshot
+        newest = snapshot.offsets_on(str(self.target))[-1:]
+        return [snapshot.entry(offset).sequence for offset in newest] == [self._sequence]
 
     def go_on_after(self, commit: CommitId) -> None:
         """Goes on for an earlier process of the training, whose last version is ``commit``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,8 +17,6 @@ from msgspec import Struct
 from mvc.errors import IoFailed, MvcError, NotInstalled, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ATTACHED_BYTES
-
-"""What a version carries the patch of its code as."""
 
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
@@ -241,7 +240,7 @@ def git_commit(fs: FileSystem, folder: Path) -> str:
 
     Empty if there is none, or git's files cannot be read.
     """
-    try:
+    with suppress(MvcError, OSError, ValueError):
         for place in (folder, *folder.parents):
             git = place / ".git"
             identity = fs.stat(git)
@@ -251,8 +250,6 @@ def git_commit(fs: FileSystem, folder: Path) -> str:
                 line = _line(fs, git)
                 git = (place / line.removeprefix("gitdir: ")).resolve()
             return _git_head(fs, git)
-    except (MvcError, OSError, ValueError):
-        return ""
     return ""
 
 
