@@ -32,9 +32,10 @@ class KnownPlace(Struct, frozen=True):
     """A place in a journal, in dealings with the repository of this identity.
 
     ``tips``: where its branches and tags were after the last push, ``there``: where its journal
-    ended. ``passed``: what was said there and not believed (``Remote.disbelieved``). ``kept``:
-    versions of which it was not believed that they are forgotten by name. ``left``: the operations
-    of this journal before number ``dealt`` whose deployments and retractions the remote lacks.
+    ended when it was last asked. ``passed``: what was said there and not believed
+    (``Remote.disbelieved``). ``kept``: versions of which it was not believed that they are
+    forgotten by name. ``left``: the operations of this journal before number ``dealt`` whose
+    deployments and retractions the remote lacks.
     """
 
     identity: bytes
@@ -103,12 +104,11 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 class Known(Struct, frozen=True):
     """A remote's head, and what this repository knew before it asked for that.
 
-    ``own``: the end of its own journal then. ``pushed``: None also where the remote's journal does
+    ``pushed``: None also where the remote's journal does
     not continue that of the last push.
     """
 
     head: RemoteHead
-    own: Place
     fetched: KnownPlace | None
     reports: KnownPlace | None
     pushed: KnownPlace | None
@@ -116,16 +116,16 @@ class Known(Struct, frozen=True):
 
 def ask(transport: Transport, store: Store, remote: Remote) -> Known:
     """Asks for a remote's head. Raises HistoryMissing for another repository than before."""
-    own = place_of(store.fresh())
+    store.fresh()
     fetched, reports, pushed = (
         known_place(store, remote, name) for name in (FETCHED, REPORTS, PUSHED)
     )
     head = transport.head(None if pushed is None else pushed.there)
     check_identity(remote, fetched, head)
     if pushed is None or pushed.identity != head.identity:
-        return Known(head, own, fetched, reports, pushed=None)
+        return Known(head, fetched, reports, pushed=None)
     is_back = not head.leads_on and head.place != pushed.there
-    return Known(head, own, fetched, reports, pushed=None if is_back else pushed)
+    return Known(head, fetched, reports, pushed=None if is_back else pushed)
 
 
 def check_identity(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:

@@ -7,7 +7,7 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from mvc.errors import (
-    DamagedData,
-    HistoryMissing,
     RefConflict,
     StateForgotten,
     WeightsDropped,
@@ -37,7 +35,7 @@ from mvc.remote.places import (
     known_place,
     tips_of,
 )
-from mvc.remote.refs import PushOptions, RefPlan
+from mvc.remote.refs import PushOptions, RefPlan, plan_updates, with_tags
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows, names_target
 from mvc.remote.slices import Sent, decode_entries, encode_entries, sent_with
@@ -47,12 +45,10 @@ from mvc.remote.transfer import (
     RefUpdate,
     Tally,
     Transferred,
-    until_complete,
+    carry,
     versions_in,
-    with_missing,
 )
 from mvc.remote.transport import (
-    FETCH,
     Move,
     Place,
     Received,
@@ -74,9 +70,10 @@ from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import remote_refs, tags
+from mvc.repo.statements.live import live_now
 from mvc.repo.statements.protection import protected
 from mvc.store.journal.entries import Entry, RefChange
-from mvc.store.journal.frames import GENESIS, Recorded
+from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.types import Progress
@@ -137,27 +134,36 @@ def push(
         work = _Push(store, config, remote, transport, progress=progress)
         if not chosen.dry_run:
             work.forget()
-        plan = RefPlan(store, remote, work.head, refs, options=chosen)
-        updates = plan.updates(forgot=work.forgot)
-        wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
-        along = plan.tags_along(updates, work.needed(wanted, partial=chosen.partial))
-        updates += along.updates
+        plan = _planned(store, remote, work, refs, options=chosen)
+        new = (update.new for update in plan.updates if update.new is not None)
+        wanted = work.wanted([*new, *plan.tips])
+        needed = work.needed(wanted, partial=chosen.partial)
+        plan = with_tags(store, remote, work.head, plan, needed=needed)
         if chosen.dry_run:
             work.count(wanted)
         else:
-            forced = chosen.force
             work.run(wanted, [
-                Move(u.name, u.old, u.new, force=forced and u.change == "forced") for u in updates
+                Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced")
+                for u in plan.updates
             ])  # fmt: skip
-            work.note(updates)
-        kept = work.not_forgotten()
-        denied = (*along.denied, *sorted(work.denied), *(("admin",) if kept else ()))
+            work.remember(plan.updates)
+        kept = work.not_forgotten
         return Pushed(
-            **asdict(work.tally.total(updates)), passed_over=along.passed_over,
-            at_home=work.at_home, denied=denied,
-            not_there=plan.not_there(),
-            not_forgotten=kept, refused=work.refused(),
+            **asdict(work.tally.total(plan.updates)), passed_over=plan.passed_over,
+            at_home=work.at_home,
+            denied=(*plan.denied, *sorted(work.denied), *(("admin",) if kept else ())),
+            not_there=work.not_there(), not_forgotten=kept, refused=work.refused(),
         )  # fmt: skip
+
+
+def _planned(
+    store: Store, remote: Remote, work: _Push, refs: Sequence[str], *, options: PushOptions
+) -> RefPlan:
+    try:
+        return plan_updates(store, remote, work.head, refs, options=options)
+    except RefConflict as error:
+        but = ", but what was forgotten by name is forgotten there" if work.forgot else ""
+        raise RefConflict(error.message + but, hint=error.hint) from error
 
 
 def push_states(
@@ -203,7 +209,7 @@ def send_first(
             wanted = work.wanted(work.due(own_targets(due)))
             work.needed(wanted, partial=False)
             work.run(wanted, ())
-            work.note(())
+            work.remember(())
             got = transport.receive(Slice(encode_entries([said]), 0, ()))
         if got.refused:
             raise RefConflict(
@@ -253,7 +259,7 @@ class _Push:
         self.at_home: tuple[CommitId, ...] = ()
         self.denied = frozenset[str]()
         self._may_forget = allows(self.head.scopes, "admin")
-        self._last: Slice | None = None
+        self._buried = set[CommitId]()
         self._accepted = set[StatementId]()
         self._refused = dict[StatementId, RefusedDeployment]()
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
@@ -273,20 +279,12 @@ class _Push:
         while sent := list(islice(stones, _AT_ONCE)):
             self.forgot |= self._give(Slice(encode_entries(sent), 0, ())).begun > 0
 
+    @property
     def not_forgotten(self) -> tuple[CommitId, ...]:
-        """Versions that the remote has, forgotten by name here and not there, as far as known."""
-        store, snapshot = self._store, self._store.snapshot
-        if self._may_forget:
-            return ()
-        start = begins(snapshot, None if self._known is None else self._known.place)
-        there = Ancestors(snapshot, filter(store.snapshot.has_commit, tips_of(self.head.refs)))
-        by_fetch = {True: set[CommitId](), False: set[CommitId]()}
-        for recorded in (
-            snapshot.stating(Tombstone) if start == GENESIS else snapshot.entries(start)
-        ):
-            named = (CommitId(each.subject) for each in recorded.entry.of(Tombstone))
-            by_fetch[recorded.entry.operation == FETCH].update(named)
-        return tuple(sorted(id_ for id_ in by_fetch[False] - by_fetch[True] if id_ in there))
+        """Versions that the remote has, forgotten by name here, which it is not to forget."""
+        theirs = filter(self._store.snapshot.has_commit, tips_of(self.head.refs))
+        there = Ancestors(self._store.snapshot, theirs)
+        return tuple(id_ for id_ in sorted(self._buried) if id_ in there)
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
@@ -353,7 +351,7 @@ class _Push:
                     hint=f"'mvc retrain {short} --trust-code' stores them again first",
                 )
 
-    def _slices(self, wanted: Wanted) -> Iterator[Slice]:
+    def _slices(self, wanted: Wanted) -> Generator[Slice]:
         """Without what goes along and the remote would refuse."""
         if not wanted.versions and not wanted.again:
             return
@@ -385,6 +383,7 @@ class _Push:
             for each in said:
                 if isinstance(each, Tombstone) and not self._may_forget:
                     gone.add(each.id)
+                    self._buried |= {CommitId(each.subject)} if sent.is_own else set()
                 is_mine = sent.is_own if isinstance(each, Retraction) else each.node == own
                 if each.target and is_mine and not self._takes(each.target):
                     self.denied |= {f"deploy:{each.target}"}
@@ -409,69 +408,50 @@ class _Push:
 
     def run(self, wanted: Wanted, moves: Sequence[Move]) -> None:
         """Sends all of it; the refs move with the last slice."""
-        failed = DamagedData(
-            f"{self._remote.name} lacks what the versions build on, whatever is sent",
-            hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
-        )
-        until_complete(wanted, lambda asked: self._send_all(asked, tuple(moves)), failed)
-
-    def _send_all(self, wanted: Wanted, waiting: tuple[Move, ...]) -> Wanted | None:
-        """What to send next if the remote misses something; None if all is there."""
-        try:
-            for each in self._slices(wanted):
-                self._last = each
-                is_last = each.place is not None and not each.place.seen
-                if each.head == NOTHING and not (is_last and waiting):
-                    continue
-                got = self._give(replace(each, moves=waiting if is_last else ()))
-                if got.missing:
-                    then = replace(wanted, have=wanted.have | self.tally.versions)
-                    return with_missing(wanted, got, then)
-                waiting = () if is_last else waiting
-            if waiting:
-                self._give(Slice(NOTHING, 0, (), waiting))
-        except HistoryMissing:
-            if not wanted.have:
-                raise
-            return replace(wanted, after=None, have=frozenset())
-        return None
+        carry(self._slices, self._give, wanted, tuple(moves), tally=self.tally)
 
     def _give(self, given: Slice) -> Received:
-        before = self.tally.bytes
+        """What is empty does not go."""
+        before, self.tally.place = self.tally.bytes, given.place or self.tally.place
+        if given.head == NOTHING and not given.moves:
+            return Received(self._end)
         got = self._transport.receive(replace(given, records=self.tally.records(given.records)))
         if got.missing:
             self.tally.bytes = before
-        else:
-            self._took(got)
-            refused = {each.id: each for each in got.refused}
-            self._refused.update(refused)
-            self._counted(given, refused, is_new=got.begun > 0)
-        return got
-
-    def refused(self) -> tuple[RefusedDeployment, ...]:
-        """What was refused and still counts here, one for each target."""
-        rows = operations(self._store, self._known)
-        keys = {key for each in rows for key in self._open(each)} & self._refused.keys()
-        return tuple({self._refused[key].target: self._refused[key] for key in keys}.values())
-
-    def _open(self, recorded: Recorded) -> set[StatementId]:
-        """The statements of an operation that the remote lacks, and should have."""
-        snapshot, dropped = self._store.snapshot, set[StatementId]()
-        for made in recorded.entry.deployments:
-            if made.id in self._refused and retracting(snapshot, made.id):
-                dropped.add(made.id)
-        return own_ids(told(snapshot, recorded)) - self._accepted - dropped
-
-    def _remember(self, known: KnownPlace, end: int) -> KnownPlace:
-        """With the operations before number ``end`` whose statements were left out."""
-        rows = operations(self._store, self._known)
-        left = (each.sequence for each in rows if each.sequence < end and self._open(each))
-        return replace(known, dealt=end, left=tuple(left))
-
-    def _took(self, got: Received) -> None:
+            return got
         self.tally.held.update(dict.fromkeys(got.held))
         self._alone &= (got.begun or got.place.sequence) == self._end.sequence
         self._end, self._identity = got.place, self._identity or got.identity
+        refused = {each.id: each for each in got.refused}
+        self._refused.update(refused)
+        self._counted(given, refused, is_new=got.begun > 0)
+        return got
+
+    def _left(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
+        """Operations with the statements that the remote lacks of each, and should have."""
+        snapshot = self._store.snapshot
+        for each in operations(self._store, self._known):
+            made = {new.id for new in each.entry.deployments} & self._refused.keys()
+            gone = {id_ for id_ in made if retracting(snapshot, id_)}
+            yield each, own_ids(told(snapshot, each)) - self._accepted - gone
+
+    def refused(self) -> tuple[RefusedDeployment, ...]:
+        """What was refused and still counts here, one for each target."""
+        found = (
+            self._refused[id_] for _, ids in self._left() for id_ in ids & self._refused.keys()
+        )
+        return tuple({each.target: each for each in found}.values())
+
+    def not_there(self) -> tuple[tuple[str, CommitId], ...]:
+        """Targets, with what is live on them, whose version does not go."""
+        going = {
+            (new.target, new.subject)
+            for each, ids in self._left()
+            for new in each.entry.deployments
+            if new.id in ids - self._refused.keys() and f"deploy:{new.target}" not in self.denied
+        }
+        live = live_now(self._store).items() if going else ()
+        return tuple((t, id_) for id_, on in live for t in on if (t, id_) in going)
 
     def _counted(
         self,
@@ -491,14 +471,14 @@ class _Push:
         entries = [sent for sent in entries if is_new and sent != Sent()]
         self.tally.entries(given.head, entries, versions_in(entries))
 
-    def note(self, updates: Sequence[RefUpdate]) -> None:
+    def remember(self, updates: Sequence[RefUpdate]) -> None:
         """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
         store, remote, head = self._store, self._remote, self.head
         if not remote.name:
             return
         noted = _note_refs(store, remote, updates)
-        is_told = not self.denied and not self.not_forgotten()
-        place = None if self._last is None else self._last.place
+        is_told = not self.denied and not self.not_forgotten
+        place = self.tally.place
         known = self._known or KnownPlace(self._identity, Place(0, b""))
         if place is not None and is_told:
             if noted is not None and noted.sequence == place.sequence:
@@ -507,7 +487,9 @@ class _Push:
             tips = tuple(map(bytes, tips_of(now)))
             known = KnownPlace(self._identity, place, tips, there=self._end)
         if place is not None:
-            keep_place(store, remote, PUSHED, self._remember(known, place.sequence))
+            end = place.sequence
+            left = tuple(e.sequence for e, ids in self._left() if ids and e.sequence < end)
+            keep_place(store, remote, PUSHED, replace(known, dealt=end, left=left))
         read = known_place(store, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here

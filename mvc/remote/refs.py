@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -14,12 +13,11 @@ from mvc.names import DATA, REMOTE, check_ref, printable
 from mvc.remote.remotes import Remote, check_name
 from mvc.remote.scopes import allows
 from mvc.remote.transfer import Change, RefUpdate
-from mvc.remote.transport import FETCH, Move, RemoteHead
+from mvc.remote.transport import Move, RemoteHead
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, head, tags
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.recording import refuse_recorded
-from mvc.repo.statements.live import live_now
 from mvc.store.journal.entries import RefChange, RefValue
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
@@ -40,199 +38,157 @@ class PushOptions(Struct, frozen=True):
     partial: bool = False
 
 
-class TagsAlong(Struct, frozen=True):
-    """Tags that move as well. ``passed_over``: those that name another version there; ``denied``:
-    scopes that the caller lacks for others.
+class RefPlan(Struct, frozen=True):
+    """The refs of a remote that are to move. ``tips``: what is named, moved or not.
+
+    ``passed_over``: tags that name another version there; ``denied``: scopes that the caller lacks
+    for others.
     """
 
     updates: tuple[RefUpdate, ...]
-    passed_over: tuple[str, ...]
-    denied: tuple[str, ...]
+    tips: tuple[CommitId, ...]
+    passed_over: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
 
 
-class RefPlan:
-    """Which refs of a remote move. ``standing``: the tips that are named, moved or not."""
+def plan_updates(
+    store: Store, remote: Remote, there: RemoteHead, refs: Sequence[str], *, options: PushOptions
+) -> RefPlan:
+    """Which refs are to move. Raises RefConflict if one of them must not, UnknownRevision."""
+    theirs, names = there.refs, [ref for ref in refs if not ref.startswith(":")]
+    delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
+    if options.every:
+        named = {BRANCH + ref.name: ref.commit for ref in branches(store.fresh())}
+        named |= {TAG + ref.name: ref.commit for ref in tags(store.fresh())}
+    elif names or delete:
+        named = dict(_find(store, theirs, name) for name in names)
+    else:
+        named = dict([_current(store)])
+    gone = [_update(store, remote, theirs, (_deleted(remote, theirs, n), None)) for n in delete]
+    moved = [_update(store, remote, theirs, row) for row in named.items()]
+    moved = [update for update in moved if update.old != update.new]
+    for update in (*gone, *(moved if options.force else ())):
+        _check_seen(store, remote, update)
+    refused = [] if options.force else [each for each in moved if each.change == "forced"]
+    if refused:
+        raise _rejected(store, remote, refused)
+    return RefPlan((*gone, *moved), tuple(named.values()))
 
-    def __init__(
-        self, store: Store, remote: Remote, there: RemoteHead, refs: Sequence[str],
-        *, options: PushOptions,
-    ) -> None:  # fmt: skip
-        self._store, self._remote, self._options = store, remote, options
-        self._theirs, self._scopes = there.refs, there.scopes
-        self._delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
-        self._named = self._chosen(refs)
-        self.standing = list(self._named.values())
 
-    def updates(self, *, forgot: bool = False) -> list[RefUpdate]:
-        """The refs that are to move. Raises RefConflict if one of them must not.
-
-        ``forgot``: whether the remote has forgotten something already, which the error says.
-        """
-        found, refused = list[RefUpdate](), list[tuple[RefUpdate, str]]()
-        for name in self._deleted():
-            found.append(self._update(name, None))
-        for name, new in self._named.items():
-            if self._theirs.get(name) == new:
-                continue
-            update = self._update(name, new)
-            if (reason := self._refused(update)) is not None:
-                refused.append((update, reason))
+def with_tags(
+    store: Store, remote: Remote, there: RemoteHead, plan: RefPlan, *, needed: Collection[CommitId]
+) -> RefPlan:
+    """Also tags of what is there then, and of data sets that a version needs."""
+    theirs = (v for v in there.refs.values() if isinstance(v, CommitId))
+    led_to = Ancestors(store.snapshot, filter(store.snapshot.has_commit, [*theirs, *plan.tips]))
+    named, found = {update.name for update in plan.updates}, list[RefUpdate]()
+    passed_over, denied = list[str](), list[str]()
+    for ref in tags(store.fresh()) if plan.tips else ():
+        update = _update(store, remote, there.refs, (TAG + ref.name, ref.commit))
+        goes = ref.commit in led_to or (ref.name.startswith(DATA) and ref.commit in needed)
+        if update.name in named or update.old == update.new or not goes:
+            continue
+        if update.change == "forced":
+            passed_over.append(ref.name)
+        elif allows(there.scopes, "push", update.name):
             found.append(update)
-        for update in found:
-            if self._options.force or update.new is None:
-                self._check_seen(update)
-        if refused:
-            raise self._rejected(refused, forgot=forgot)
-        return found
-
-    def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
-        """Full names of what is to be pushed, and where they are here."""
-        if self._options.every:
-            found = {BRANCH + ref.name: ref.commit for ref in branches(self._store.fresh())}
-            return found | {TAG + ref.name: ref.commit for ref in tags(self._store.fresh())}
-        if refs:
-            return dict(self._find(ref) for ref in refs if not ref.startswith(":"))
-        if self._delete:
-            return {}
-        at = head(self._store.fresh())
-        if at.branch is None:
-            raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
-        if at.commit is None:
-            raise UnknownRevision(
-                f"nothing was committed on {at.branch} yet", hint="make a version with 'mvc commit'"
-            )
-        return {BRANCH + at.branch: at.commit}
-
-    def _find(self, ref: str) -> tuple[str, CommitId]:
-        """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
-        name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
-        for full in (BRANCH + name, TAG + name, name):
-            value = self._store.snapshot.ref(full)
-            if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
-                return self._renamed(full, other) if has_other else full, value
-        if has_other:
-            return self._renamed(BRANCH, other), resolve(self._store, name)
-        raise UnknownRevision(
-            f"there is no branch or tag {printable(name[:100])}",
-            hint="'mvc branch' and 'mvc tag' list them; "
-            f"'mvc branch {printable(name[:100])} REV' makes one",
-        )
-
-    def _renamed(self, source: str, name: str) -> str:
-        """The full name of a ref there; one that is new is of the kind of its source."""
-        known = (f for f in (BRANCH + name, TAG + name) if f in self._theirs)
-        kind = TAG if source.startswith(TAG) else BRANCH
-        full = name if name.startswith((BRANCH, TAG)) else next(known, kind + name)
-        check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
-        return full
-
-    def _deleted(self) -> Iterator[str]:
-        for name in self._delete:
-            full = next((f for f in (BRANCH + name, TAG + name) if f in self._theirs), None)
-            if full is None:
-                raise UnknownRevision(
-                    f"{self._remote.name} has no branch or tag {printable(name[:100])}",
-                    hint=f"'mvc remote show {self._remote.name}' lists what it has",
-                )
-            yield full
-
-    def _update(self, name: str, new: CommitId | None) -> RefUpdate:
-        old = self._theirs.get(name)
-        there = old if isinstance(old, CommitId) else None
-        change: Change = "new" if there is None else "deleted"
-        if there is not None and new is not None:
-            is_forward = advances(name) and leads_to(self._store.snapshot, new, there, {})
-            change = "forward" if is_forward else "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change=change)
-
-    def _refused(self, update: RefUpdate) -> str | None:
-        """Why a ref must not move, in git's words; None if it may."""
-        if update.change != "forced" or self._options.force:
-            return None
-        if not advances(update.name):
-            return "already exists"
-        known = update.old is not None and self._store.snapshot.has_commit(update.old)
-        return "non-fast-forward" if known else "fetch first"
-
-    def _check_seen(self, update: RefUpdate) -> None:
-        """Raises RefConflict for a ref that somebody has moved since it was last seen."""
-        seen = self._store.snapshot.ref(update.local)
-        if update.change in {"forced", "deleted"} and seen != update.old:
-            at = "nowhere" if update.old is None else update.old.short
-            raise RefConflict(
-                f"{shown(update.name)} is not where the last fetch saw it: it is at {at} "
-                "(stale info)",
-                hint=f"'mvc fetch {self._remote.name}' and look at it, then push again",
-            )
-
-    def _rejected(self, refused: Sequence[tuple[RefUpdate, str]], *, forgot: bool) -> RefConflict:
-        words = ", ".join(f"{shown(update.name)} ({reason})" for update, reason in refused)
-        if any(reason == "already exists" for _, reason in refused):
-            hint = "choose another name, or push it with --force"
         else:
-            to = self._remote.typed
-            hint = (
-                f"'mvc pull{to}' brings what is there; mvc merges no weights: 'mvc switch -c NAME',"
-                f" then 'mvc push{to}' gives versions that are only here a branch of their own"
-            )
-        but = ", but what was forgotten by name is forgotten there" if forgot else ""
-        said = f"{self._remote.name} rejects {words}; nothing was pushed{but}"
-        return RefConflict(said, hint=hint)
+            denied.append(f"push:{update.name}")
+    updates = (*plan.updates, *found)
+    return RefPlan(updates, plan.tips, passed_over=tuple(passed_over), denied=tuple(denied))
 
-    @cached_property
-    def _there(self) -> Ancestors:
-        """What refs of the remote lead to once this is pushed."""
-        theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
-        return Ancestors(
-            self._store.snapshot, filter(self._store.snapshot.has_commit, [*theirs, *self.standing])
+
+def _current(store: Store) -> tuple[str, CommitId]:
+    at = head(store.fresh())
+    if at.branch is None:
+        raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
+    if at.commit is None:
+        raise UnknownRevision(
+            f"nothing was committed on {at.branch} yet", hint="make a version with 'mvc commit'"
+        )
+    return BRANCH + at.branch, at.commit
+
+
+def _find(store: Store, theirs: Mapping[str, RefValue], ref: str) -> tuple[str, CommitId]:
+    """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
+    name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
+    for full in (BRANCH + name, TAG + name, name):
+        value = store.snapshot.ref(full)
+        if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
+            return _renamed(theirs, full, other) if has_other else full, value
+    if has_other:
+        return _renamed(theirs, BRANCH, other), resolve(store, name)
+    raise UnknownRevision(
+        f"there is no branch or tag {printable(name[:100])}",
+        hint="'mvc branch' and 'mvc tag' list them; "
+        f"'mvc branch {printable(name[:100])} REV' makes one",
+    )
+
+
+def _renamed(theirs: Mapping[str, RefValue], source: str, name: str) -> str:
+    """The full name of a ref there; one that is new is of the kind of its source."""
+    kind = TAG if source.startswith(TAG) else BRANCH
+    full = name if name.startswith((BRANCH, TAG)) else _there(theirs, name) or kind + name
+    check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
+    return full
+
+
+def _there(theirs: Mapping[str, RefValue], name: str) -> str | None:
+    return next((full for full in (BRANCH + name, TAG + name) if full in theirs), None)
+
+
+def _deleted(remote: Remote, theirs: Mapping[str, RefValue], name: str) -> str:
+    full = _there(theirs, name)
+    if full is None:
+        raise UnknownRevision(
+            f"{remote.name} has no branch or tag {printable(name[:100])}",
+            hint=f"'mvc remote show {remote.name}' lists what it has",
+        )
+    return full
+
+
+def _update(
+    store: Store,
+    remote: Remote,
+    theirs: Mapping[str, RefValue],
+    row: tuple[str, CommitId | None],
+) -> RefUpdate:
+    (name, new), old = row, theirs.get(row[0])
+    there = old if isinstance(old, CommitId) else None
+    change: Change = "new" if there is None else "deleted"
+    if there is not None and new is not None:
+        is_forward = advances(name) and leads_to(store.snapshot, new, there, {})
+        change = "forward" if is_forward else "forced"
+    local = f"{REMOTE}{remote.name}/{name.removeprefix(BRANCH).removeprefix(TAG)}"
+    if name.startswith(TAG) and store.snapshot.ref(local) is None:
+        local = name
+    return RefUpdate(name, local, there, new, change=change)
+
+
+def _check_seen(store: Store, remote: Remote, update: RefUpdate) -> None:
+    """Raises RefConflict for a ref that somebody has moved since it was last seen."""
+    if update.change in {"forced", "deleted"} and store.snapshot.ref(update.local) != update.old:
+        at = "nowhere" if update.old is None else update.old.short
+        raise RefConflict(
+            f"{shown(update.name)} is not where the last fetch saw it: it is at {at} (stale info)",
+            hint=f"'mvc fetch {remote.name}' and look at it, then push again",
         )
 
-    def tags_along(self, updates: Sequence[RefUpdate], needed: Collection[CommitId]) -> TagsAlong:
-        """Tags of what is there then, and of data sets that a version needs."""
-        named = {update.name for update in updates}
-        found, others, denied = list[RefUpdate](), list[str](), list[str]()
-        for ref in tags(self._store.fresh()) if self.standing else ():
-            name = TAG + ref.name
-            theirs = self._theirs.get(name)
-            goes = ref.commit in self._there or (ref.name.startswith(DATA) and ref.commit in needed)
-            if name in named or theirs == ref.commit or not goes:
-                continue
-            update = self._update(name, ref.commit)
-            if update.change == "forced":
-                others.append(ref.name)
-            elif allows(self._scopes, "push", name):
-                found.append(update)
-            else:
-                denied.append(f"push:{name}")
-        return TagsAlong(tuple(found), tuple(others), tuple(denied))
 
-    def not_there(self) -> tuple[tuple[str, CommitId], ...]:
-        """Targets whose live version no ref of the remote leads to, with that version."""
-        live = live_now(self._store).items()
-        return tuple(
-            (target, id_)
-            for id_, targets in live
-            for target in targets
-            if id_ not in self._there and not self._came(target, id_)
+def _rejected(store: Store, remote: Remote, refused: Sequence[RefUpdate]) -> RefConflict:
+    """In git's words."""
+    words, hint = list[str](), "choose another name, or push it with --force"
+    for each in refused:
+        is_known = each.old is not None and store.snapshot.has_commit(each.old)
+        why = "non-fast-forward" if is_known else "fetch first"
+        words.append(f"{shown(each.name)} ({why if advances(each.name) else 'already exists'})")
+    if all(advances(each.name) for each in refused):
+        hint = (
+            f"'mvc pull{remote.typed}' brings what is there; mvc merges no weights: 'mvc switch -c "
+            f"NAME', then 'mvc push{remote.typed}' gives versions that are only here a branch of "
+            "their own"
         )
-
-    def _came(self, target: str, id_: CommitId) -> bool:
-        """Whether a fetch brought the deployment, so that its remote has both."""
-        snapshot = self._store.snapshot
-        entries = (snapshot.entry(at).entry for at in snapshot.deployments_of(id_))
-        return any(
-            made.target == target and made.subject == id_ and entry.operation == FETCH
-            for entry in entries
-            for made in entry.deployments
-        )
-
-    def _tracking(self, name: str) -> str:
-        """The ref here that says where it is there: for a tag the tag itself."""
-        short = name.removeprefix(BRANCH).removeprefix(TAG)
-        tracked = f"{REMOTE}{self._remote.name}/{short}"
-        if name.startswith(BRANCH) or self._store.snapshot.ref(tracked) is not None:
-            return tracked
-        return name
+    return RefConflict(f"{remote.name} rejects {', '.join(words)}; nothing was pushed", hint=hint)
 
 
 # -- what a receiver allows ------------------------------------------------------------------

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, HistoryMissing
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.remote.remotes import Remote
 from mvc.remote.slices import Sent, encode_entries
-from mvc.remote.transport import Received, Wanted
+from mvc.remote.transport import Move, Place, Received, Slice, Wanted
 from mvc.types import Bytes, Progress
 
 Change = Literal["new", "forward", "forced", "deleted", "kept"]
@@ -66,7 +67,7 @@ class Transferred(Struct, frozen=True):
 
 
 class Tally:
-    """Counts what passes between two repositories."""
+    """Counts what passes between two repositories. ``place``: up to where the sender was read."""
 
     def __init__(self, remote: Remote, progress: Progress | None) -> None:
         self.remote = remote.name or remote.url
@@ -74,6 +75,7 @@ class Tally:
         self.versions: set[CommitId] = set()
         self.targets: set[str] = set()
         self.held: dict[CommitId, None] = {}
+        self.place: Place | None = None
         self._progress = progress
 
     def entries(self, head: bytes, entries: Collection[Sent], versions: set[CommitId]) -> None:
@@ -103,26 +105,49 @@ def versions_in(entries: Iterable[Sent]) -> set[CommitId]:
     return {Commit.decode(data).id for sent in entries for data in sent.commits}
 
 
-def until_complete(
-    wanted: Wanted, attempt: Callable[[Wanted], Wanted | None], failed: DamagedData
-) -> None:
-    """Tries until an attempt returns None, each time with what the one before returned.
+Send = Callable[[Wanted], Generator[Slice]]
+Give = Callable[[Slice], Received]
 
-    Raises ``failed`` where an attempt asks for nothing else, or after too many.
+
+def carry(send: Send, give: Give, wanted: Wanted, moves: tuple[Move, ...], *, tally: Tally) -> None:
+    """Gives all that is wanted, and what the receiver misses then; refs move with the last slice.
+
+    Raises DamagedData where it misses what it was given.
     """
     for _ in range(_TRIES):
-        following = attempt(wanted)
+        following = _carried(send, give, wanted, moves)
         if following is None:
             return
         if following == wanted:
             break
-        wanted = following
-    raise failed
+        wanted = replace(following, have=following.have | tally.versions)
+    raise DamagedData(
+        f"{tally.remote} and this repository do not have together what the versions build on",
+        hint="'mvc fsck' here and 'mvc fsck --remote NAME' say what is lost",
+    )
 
 
-def with_missing(wanted: Wanted, got: Received, then: Wanted) -> Wanted:
-    """As ``then``, and what the receiver misses; ``wanted`` itself if it was sent all of that."""
-    if set(got.missing) <= set(wanted.objects):
-        return wanted
-    objects = tuple(dict.fromkeys([*wanted.objects, *got.missing]))
-    return replace(then, objects=objects, without=wanted.without | got.without)
+def _carried(send: Send, give: Give, wanted: Wanted, moves: tuple[Move, ...]) -> Wanted | None:
+    """What to want next; None if all is there."""
+    after = wanted.after
+    with closing(send(wanted)) as slices:
+        for each in slices:
+            is_last = each.place is not None and not each.place.seen
+            try:
+                got = give(replace(each, moves=moves if is_last else ()))
+            except HistoryMissing:  # less is there than was believed
+                if wanted.after is None and not wanted.have:
+                    raise
+                have = frozenset() if wanted.after is None else wanted.have
+                return replace(wanted, after=None, have=have)
+            if got.missing:
+                objects = tuple(dict.fromkeys([*wanted.objects, *got.missing]))
+                if objects == wanted.objects:
+                    return wanted
+                without = wanted.without | got.without
+                return replace(wanted, after=after, objects=objects, without=without)
+            after = each.place or after
+            moves = () if is_last else moves
+    if moves:
+        give(Slice(NOTHING, 0, (), moves))
+    return None

@@ -93,7 +93,7 @@ def operations(store: Store, known: KnownPlace | None, *due: Recorded) -> list[R
             is_immediate = dropped in immediate
             while is_immediate and there is not None and there != dropped and there in own:
                 there = own[there]
-            is_first = _is_first(snapshot, each, dropped)
+            is_first = all(r.sequence >= each.sequence for r in retracting(snapshot, dropped))
             is_past = is_immediate and there != dropped
             if not is_first or is_past or taken.target in deploys:
                 ends.add(dropped)
@@ -111,12 +111,6 @@ def retracting(snapshot: Snapshot, deployment: StatementId) -> list[Recorded]:
     """The operations that retract a deployment, in the order of the journal."""
     found = (recorded for recorded, _ in snapshot.about(Retraction, deployment))
     return sorted(found, key=lambda recorded: recorded.sequence)
-
-
-def _is_first(snapshot: Snapshot, recorded: Recorded, deployment: StatementId) -> bool:
-    """Whether no operation before this one retracts the same."""
-    there = retracting(snapshot, deployment)
-    return not there or there[0].sequence == recorded.sequence
 
 
 def without_deployed(recorded: Recorded, gone: Container[StatementId]) -> Recorded:

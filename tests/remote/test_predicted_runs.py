@@ -156,7 +156,7 @@ def test_every_input_is_looked_for(
     """Who thinks that the receiver has an input which it lacks is asked for it."""
     there = opened(Repository.init(tmp_path / "bare", bare=True))
     run.repo.remotes.add("b", str(tmp_path / "bare"))
-    whole, lied = Closure.has, set[bytes]()
+    whole, lied = Closure.__contains__, set[bytes]()
 
     def has(self: Closure, id_: bytes) -> bool:
         entry = run.repo.manifest(run.ids[3]).entries[0]
@@ -166,7 +166,7 @@ def test_every_input_is_looked_for(
             return True
         return whole(self, id_)
 
-    monkeypatch.setattr(Closure, "has", has)
+    monkeypatch.setattr(Closure, "__contains__", has)
     run.repo.push("b")
     assert lied and is_as(there, run)
 

@@ -196,6 +196,18 @@ def test_a_live_version_that_is_not_pushed_is_named(team: Team) -> None:
     assert team.ada.push().not_there == ()
 
 
+def test_what_was_undone_when_it_was_fetched_comes_later(team: Team) -> None:
+    """The remote takes it to be here, because it stands before what was read."""
+    made = team.server.commit(state(2)).id
+    team.server.undo()
+    team.bob.fetch()
+    with pytest.raises(UnknownRevision):
+        team.bob.find(made.hex())
+    team.server.undo(next(team.server.operations(1)).number)
+    team.bob.fetch()
+    assert team.bob.find("origin/main") == made
+
+
 def test_a_checked_out_branch_is_not_pushed_to(team: Team, tmp_path: Path) -> None:
     with Repository.init(tmp_path / "desk") as desk:
         team.ada.remotes.add("desk", str(desk.root))

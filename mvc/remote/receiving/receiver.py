@@ -7,7 +7,7 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import partial
 
 from msgspec import Struct, field
@@ -57,7 +57,6 @@ from mvc.repo.lookup.refs import BRANCH, head_refs
 from mvc.repo.statements.live import Standings
 from mvc.repo.statements.protection import protected, protecting
 from mvc.store.format import check_features
-from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Region, StateMark
 from mvc.store.journal.frames import Recorded
@@ -423,8 +422,8 @@ class _Publication:
             draft.said = draft.sent.said
 
         def makes(drafts: Sequence[_ReceivedEntry]) -> Iterator[Callable[[], Entry]]:
-            if self._store.graph.generation != generation:
-                _check_used(self._store.graph, proven.used)
+            if self._store.snapshot.generation != generation:
+                raise ConcurrentRewrite("the journal was replaced while what came was proven")
             for draft in drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in drafts:
@@ -552,8 +551,3 @@ class _Publication:
                     "be annotated or signed",
                     hint="ask who runs the remote for a token that may push such a branch",
                 )
-
-
-def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:
-    if not all(recovers(graph, id_, size) for id_, size in used.items()):
-        raise ConcurrentRewrite("what was received builds on objects that were collected")

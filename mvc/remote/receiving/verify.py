@@ -103,12 +103,8 @@ class Delivered(Struct, frozen=True):
 
 
 class ProvenSlice(Struct, frozen=True):
-    """``used``: sizes of the objects that the repository had before, as far as known, else 1.
+    """``marks``: what finds the files that are new in a version; ``features``: of the manifests."""
 
-    ``marks``: what finds the files that are new in a version; ``features``: of the manifests.
-    """
-
-    used: Mapping[bytes, int] = field(default_factory=dict)
     marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
 
@@ -139,11 +135,10 @@ class _Proof:
         self._made = store.made  # weights that a replay has made, see ``with_made``
         self._recovery = Recovery(view.packs, self._graph, self._pool, self._made)
         stream = ManifestStream(store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = {}  # of what was received
+        self._specs: dict[bytes, TensorSpec] = {}  # of all that versions of the slice hold
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
-        self._used: dict[bytes, int] = {}
         self._large: dict[bytes, _Object] = {}
         self._load = lru_cache(_LOADED)(stream.load)  # each is compared with its parent
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
@@ -172,7 +167,7 @@ class _Proof:
             manifest = self._version(given)
             features |= manifest.features
             marks[given.commit.id] = self._marks(given.commit, manifest)
-        return ProvenSlice(self._used, marks, features)
+        return ProvenSlice(marks, features)
 
     # -- what is there -------------------------------------------------------------------
 
@@ -180,14 +175,12 @@ class _Proof:
         if len(self._missing) < _MOST_MISSING:
             self._missing[id_] = None
 
-    def _is_there(self, id_: bytes, start: int) -> bool:
+    def _look(self, id_: bytes, start: int) -> bool:
         """Whether codings lead to a piece; if not, it is noted as missing."""
-        if not is_reached(self._graph, id_, start):
+        is_there = is_reached(self._graph, id_, start)
+        if not is_there:
             self._miss(id_)
-            return False
-        if id_ not in self._received:
-            self._used.setdefault(id_, 1)
-        return True
+        return is_there
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
         """Notes the bases and inputs to which nothing leads."""
@@ -198,30 +191,28 @@ class _Proof:
             if id_ is None:
                 self._miss(name)
             elif id_ not in self._received:
-                self._is_there(id_, start)
+                self._look(id_, start)
 
     def _look_for_version(self, given: Given) -> None:
-        """Notes what a version holds and nothing leads to; its parents' states are whole."""
-        if not self._is_there(given.commit.manifest, 0):
-            return
-        known, manifest = self._behind(given.commit), self._load(given.commit.manifest)
-        for id_, spec in manifests.objects(manifest, given.given_up).items():
-            if id_ in self._received:
-                continue
-            if known.get(id_) != spec:
-                for start, _ in pieces(spec):
-                    if not self._is_there(id_, start):
-                        break
-            self._used[id_] = spec.nbytes
+        """Notes what a version holds and nothing leads to."""
+        if self._look(given.commit.manifest, 0):
+            for id_, spec in self._fresh(given, self._load(given.commit.manifest)).items():
+                if id_ not in self._received:
+                    all(self._look(id_, start) for start, _ in pieces(spec))
+
+    def _fresh(self, given: Given, manifest: Manifest) -> dict[bytes, TensorSpec]:
+        """The objects of a version that came, or that no parent has; parents' states are whole."""
+        known, objects = self._behind(given.commit), manifests.objects(manifest, given.given_up)
+        return {i: s for i, s in objects.items() if i in self._received or known.get(i) != s}
 
     # -- what is known -------------------------------------------------------------------
 
     def _name(self, part: Delivered) -> None:
-        """Notes the specs of the objects that came with an entry.
+        """Notes the specs of an entry's objects.
 
         A blob's dtype and shape are part of its hash: so two specs of one id are a lie.
         """
-        specs = dict(part.shapes)
+        named = [*part.shapes.items()]
         for given in part.versions:
             manifest = self._load(given.commit.manifest)
             if given.given_up and not _is_makeable(given, manifest):
@@ -229,16 +220,13 @@ class _Proof:
                     f"the weights of version {given.commit.id.short} did not come, and it has no "
                     "recipe that makes them"
                 )
-            for blob, spec in manifests.objects(manifest).items():
-                if specs.setdefault(blob, spec) != spec:
-                    raise _wrong(blob)
+            named += manifests.objects(manifest).items()
+        for id_, spec in named:
+            if self._specs.setdefault(id_, spec) != spec:
+                raise _wrong(id_)
         for member in (member for _, _, header in part.records for member in header.members):
-            if member.kind == MANIFEST:
-                continue
-            if member.id not in specs:
+            if member.kind != MANIFEST and member.id not in self._specs:
                 raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
-            if self._specs.setdefault(member.id, specs[member.id]) != specs[member.id]:
-                raise _wrong(member.id)
 
     def _kept(self, id_: CommitId) -> Manifest | None:
         """The manifest of a version whose state was kept and is whole; None if there is none."""
@@ -349,9 +337,7 @@ class _Proof:
         """The id of an object of one piece; of a larger one the hash of the piece."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
-        spec = self._specs.get(member.id)
-        if spec is None:
-            raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
+        spec = self._specs[member.id]
         if member.start == 0 and len(out) == spec.nbytes:
             return blob_id(spec, out, parallel=parallel)
         if (member.start, len(out)) not in pieces(spec):
@@ -359,13 +345,12 @@ class _Proof:
         return blake3(out, max_threads=blake3.AUTO if parallel else 1).digest()
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
-        spec = self._specs.get(member.id)
-        if member.kind == MANIFEST or (spec is not None and len(out) == spec.nbytes):
+        if member.kind == MANIFEST or len(out) == self._specs[member.id].nbytes:
             if digest != member.id:
                 raise _wrong(member.id)
             self._proven.add(member.id)
-        elif spec is not None:
-            self._piece(member, spec, out, digest)
+        else:
+            self._piece(member, self._specs[member.id], out, digest)
         key = member.id, member.start
         if key not in self._held and self._uses[member.id[:BASE_BYTES], member.start]:
             self._held[key] = out
@@ -397,10 +382,8 @@ class _Proof:
             raise DamagedData(
                 f"version {given.commit.id.short} has another Merkle root than its files"
             )
-        known = self._behind(given.commit)
-        for id_, spec in manifests.objects(manifest, given.given_up).items():
-            old = id_ not in self._received and known.get(id_) == spec
-            if id_ not in self._proven and not old:
+        for id_, spec in self._fresh(given, manifest).items():
+            if id_ not in self._proven:
                 self._whole(id_, spec)
         parents = (self._kept(parent) or manifests.EMPTY for parent in given.commit.parents)
         olds = [_views_of(entry) for parent in parents for entry in parent.all_entries]

@@ -21,7 +21,6 @@ from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.limits import MIB, PIECE
 from mvc.model.hashing import pieces, verify_pieces
-from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.remote.slices import SentShape
 from mvc.repo.config import Config
@@ -111,24 +110,18 @@ class Closure:
         # Of its own: what it has opened can be read although maintenance deletes it.
         self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
-        self._stream = ManifestStream(store)
+        self.manifests = ManifestStream(store)
         # Neither refers to this, so that files of packs are closed as soon as it is gone.
-        self._home = lru_cache(_RESOLVED)(partial(_home, self._graph))
+        self.home = lru_cache(_RESOLVED)(partial(_home, self._graph))
         self._is_held = lru_cache(_RESOLVED)(lambda at, of=self._snapshot.entry: held(of(at)))
         self._is_banned = banned
-        self._lacking = {self._meant(id_) for id_ in whole}
+        self.lacking = {self._graph.resolve_prefix(id_) or id_ for id_ in whole}
         self._done: set[int] = set()  # entries whose objects were sent
         self._left: set[bytes] = set()  # objects of these that were not
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
         # Who lacks an object mostly lacks what is older, too, which the next answer would say.
-        self._doubted = max((self._home(id_) or 0 for id_ in self._lacking), default=-1)
+        self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
         self._found: dict[bytes, TensorSpec | None] = {}
-
-    def _meant(self, id_: bytes) -> bytes:
-        return (self._graph.resolve_prefix(id_) or id_) if len(id_) < 32 else id_
-
-    def load(self, id_: ManifestId) -> Manifest:
-        return self._stream.load(id_)
 
     def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:
         """The records that an entry's versions need and that were not sent yet."""
@@ -145,23 +138,16 @@ class Closure:
 
     # -- what the receiver has -----------------------------------------------------------
 
-    def has(self, id_: bytes) -> bool:
+    def __contains__(self, id_: object) -> bool:
         """Whether the receiver has an object, or was sent it."""
-        if self.file is not None:
-            return id_ in self.file
-        home = self._home(id_)
+        if self.file is not None or not isinstance(id_, bytes):
+            return id_ in (self.file or ())
+        home = self.home(id_)
         if id_ in self._extra or home in self._done:
             return id_ not in self._left
-        if home is None or home <= self._doubted or id_ in self._lacking:
+        if home is None or home <= self._doubted or id_ in self.lacking:
             return False
         return self._is_held(home)
-
-    def lacks(self, id_: bytes) -> bool:
-        """Whether the receiver said that nothing leads to an object there."""
-        return id_ in self._lacking
-
-    def __contains__(self, id_: object) -> bool:
-        return isinstance(id_, bytes) and self.has(id_)
 
     # -- what may go -----------------------------------------------------------------------
 
@@ -184,7 +170,7 @@ class Closure:
             for commit in recorded.entry.commits:
                 with suppress(DamagedData):
                     if self._graph.entries_holding(commit.manifest):
-                        found = manifests.objects(self.load(commit.manifest)).get(id_)
+                        found = manifests.objects(self.manifests.load(commit.manifest)).get(id_)
                         if found is not None:
                             return found
         sizes = {step.member.nbytes for step in self._graph.codings(id_, 0)}
@@ -210,10 +196,6 @@ class Closure:
                 found.setdefault(member.id, []).append(step)
         return found
 
-    def is_home(self, id_: bytes, offset: int) -> bool:
-        """Whether the entry at this byte of the journal published an object first."""
-        return self._home(id_) == offset
-
     def needs_of(self, member: Member) -> list[bytes | None]:
         """The base of a coding and its inputs; None in place of one that is not stored."""
         return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
@@ -223,11 +205,11 @@ class Closure:
 
         To what it lacks from a full record: it may lack all that lies between, and named this only.
         """
-        if not self.lacks(id_):
+        if id_ not in self.lacking:
             return self._graph.path(id_, start, self)
         path = self._graph.path(id_, start)
         needs = (each for step in path.steps for each in self.needs_of(step.member))
-        self._lacking.update(filter(None, needs))
+        self.lacking.update(filter(None, needs))
         return path
 
     def encoded(
@@ -246,25 +228,20 @@ class Closure:
                 if self._against is not None:
                     spool.append(*self._patch(manifest, self._against))
                     continue
-                writer.put_bytes(MANIFEST, manifest, self._stream.read(manifest), None)
+                writer.put_bytes(MANIFEST, manifest, self.manifests.read(manifest), None)
                 writer.flush()
         return spool
 
     def _patch(self, id_: ManifestId, base: ManifestId) -> tuple[bytes, list[Bytes]]:
         from mvc.store.writing.pieces import encode_proven_patch
 
-        data, old = self._stream.read(id_), self._stream.read(base)
+        data, old = self.manifests.read(id_), self.manifests.read(base)
         payload = encode_proven_patch(memoryview(data), memoryview(old), b"")
         member = Member(
             MANIFEST, bytes(id_), 0, len(data), coding=Coding("patch"), base=base[:BASE_BYTES],
             at=0, stored=len(payload), check=payload_check([payload]),
         )  # fmt: skip
         return encode_header([member], group=False, body_size=len(payload)), [payload]
-
-    def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
-        yield _cut(header, members)
-        for i in members:
-            yield self.packs.payload(*place, header, header.members[i])
 
 
 def _home(graph: Graph, id_: bytes) -> int | None:
@@ -336,21 +313,21 @@ class _Choice:
 
     def run(self) -> None:
         closure = self._closure
-        self._waiting += (id_ for id_ in self._needed.blobs if not closure.has(id_))
+        self._waiting += (id_ for id_ in self._needed.blobs if id_ not in closure)
         while self._waiting:
             id_ = self._waiting.popleft()
             if id_ not in self._taken:
                 self._taken.add(id_)
                 self._blob(id_)
         for manifest in sorted(self._needed.manifests):
-            if not closure.has(manifest):
+            if manifest not in closure:
                 self._manifest(manifest)
-        self.moved = {id_ for id_ in self._taken if not closure.is_home(id_, self._offset)}
+        self.moved = {id_ for id_ in self._taken if closure.home(id_) != self._offset}
 
     def _blob(self, id_: bytes) -> None:
         """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
         spec, steps, origin = self._specs[id_], list[PathStep](), None
-        if self._closure.file is None and not self._closure.lacks(id_):
+        if self._closure.file is None and id_ not in self._closure.lacking:
             steps += (s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s))
         there = {step.member.start for step in steps}
         try:
@@ -375,8 +352,7 @@ class _Choice:
         """Whether a step needs nothing more than what goes anyway."""
         needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
-            id_ is not None
-            and (id_ in self._taken or id_ in self._needed or self._closure.has(id_))
+            id_ is not None and (id_ in self._taken or id_ in self._needed or id_ in self._closure)
             for id_ in needs
         )
 
@@ -394,7 +370,7 @@ class _Choice:
             if member.kind == MANIFEST or not self._know(member.id, mates):
                 return False
             for id_ in self._closure.needs_of(member):
-                if id_ is None or not (self._closure.has(id_) or self._know(id_, (member,))):
+                if id_ is None or not (id_ in self._closure or self._know(id_, (member,))):
                     return False
         return True
 
@@ -418,7 +394,7 @@ class _Choice:
             members.add(i)
             member = header.members[i]
             for id_ in (member.id, *self._closure.needs_of(member)):
-                if id_ is not None and id_ not in self._taken and not self._closure.has(id_):
+                if id_ is not None and id_ not in self._taken and id_ not in self._closure:
                     self._waiting.append(id_)
 
     def _manifest(self, id_: ManifestId) -> None:
@@ -432,7 +408,7 @@ class _Choice:
             blobs = {i for i, each in enumerate(header.members) if each.kind == BLOB}
             chosen = self._records.get(place, (header, set()))[1]
             needs = self._closure.needs_of(member)
-            sound = all(each is not None and self._closure.has(each) for each in needs)
+            sound = all(each is not None and each in self._closure for each in needs)
             if sound and blobs <= chosen and not header.group:
                 _, members = self._records.setdefault(place, (header, set()))
                 members.add(_index(header, member))
@@ -463,7 +439,7 @@ class _Choice:
                 size += header.size
             else:
                 some = sorted(members)
-                parts.append(partial(closure.part, place, header, some))
+                parts.append(partial(_part, closure.packs, place, header, members=some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         going = (header.members[i] for header, some in self._records.values() for i in some)
         sent = {member.id for member in going if member.kind == BLOB} | self._anew.keys()
@@ -489,3 +465,11 @@ def _cut(header: RecordHeader, members: Sequence[int]) -> bytes:
         moved.append(header.members[i]._replace(at=at))
         at += header.members[i].stored
     return encode_header(moved, group=False, body_size=at)
+
+
+def _part(
+    packs: PackReader, place: _Place, header: RecordHeader, members: Sequence[int]
+) -> Iterator[Bytes]:
+    yield _cut(header, members)
+    for i in members:
+        yield packs.payload(*place, header, header.members[i])

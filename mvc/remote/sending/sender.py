@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import suppress
-from heapq import heappop, heappush
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,13 +23,11 @@ from mvc.remote.transport import Place, Slice, Wanted
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
+from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.statements.live import live_now
 from mvc.store.format import read_features
-from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 _TRIES = 8
@@ -68,22 +65,9 @@ def send(
             snapshot.refresh()
             if snapshot.generation == generation:
                 raise
-        if sending is not None:
-            wanted = _rest(snapshot, wanted, sending)
+        if sending is not None:  # places in the journal are others now
+            wanted = replace(wanted, after=None, have=wanted.have | sending.gone)
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
-
-
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
-    """What is left to send after the journal was replaced under a transfer: numbers stay."""
-    if sending.reached is None:
-        return wanted
-    at = GENESIS
-    for recorded in snapshot.entries():
-        if recorded.sequence >= sending.reached.sequence:
-            break
-        at = recorded.after
-    place = Place(at.sequence, at.chain, sending.reached.seen)
-    return replace(wanted, after=place, have=wanted.have | sending.gone)
 
 
 class _Version(Struct, frozen=True):
@@ -106,8 +90,9 @@ class _Row(Struct, frozen=True):
 
 
 class Sending:
-    """What one receiver lacks; ``without``: versions whose states do not leave. ``reached``: the
-    place of the last slice, ``gone``: the versions in these slices.
+    """What one receiver lacks; ``without``: versions whose states do not leave.
+
+    ``gone``: the versions in the slices so far.
     """
 
     def __init__(
@@ -121,7 +106,6 @@ class Sending:
         self._store, self._config, self._wanted, self._without = store, config, wanted, without
         self._said = said
         self._buried = Buried(store.snapshot, wanted.without)
-        self.reached: Place | None = None
         self.gone: set[CommitId] = set()
         self._snapshot = store.fresh()
         self._generation = self._snapshot.generation
@@ -129,11 +113,9 @@ class Sending:
         self._end = self._snapshot.position
         self._refs = head_refs(self._snapshot)
         self._start = begins(self._snapshot, wanted.after)
-        self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
-        self._since = list(self._look_since())
-        self._have = self._had()
+        self._since, self._deployed = self._look_since()
+        self._held = Ancestors(self._snapshot, self._had(), needs=True)
         self._new = self._unheld()
-        self._held = Ancestors(self._snapshot, self._have)
         self._states = self._with_states()
         self._closure = Closure(
             store, config, self._is_held, self._buried.hold, whole=wanted.objects
@@ -142,33 +124,15 @@ class Sending:
 
     # -- which versions ------------------------------------------------------------------
 
-    def _look_since(self) -> Iterator[int]:
-        """Offsets of entries since the receiver's place that may say more than versions.
-
-        Notes what was deployed since, and what refs and deployments led to when it was told of it.
-        """
-        self._deployed: set[CommitId] = set()
-        self._known: set[CommitId] = set()
-        refs: dict[str, RefValue] = {}
+    def _look_since(self) -> tuple[list[int], set[CommitId]]:
+        """Offsets of the entries since the receiver's place, and what these deploy."""
+        offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
-            deployed = {
-                CommitId(made.subject)
-                for made in recorded.entry.deployments
-                if self._wanted.reports or not is_report(made.target)
-            }
-            self._deployed |= deployed
-            if recorded.sequence < self._seen:
-                self._known |= deployed
-            else:
-                for change in recorded.entry.refs:
-                    refs.setdefault(change.name, change.old)
-            yield recorded.offset
-        values = (self._refs | refs).items()
-        self._known.update(
-            value
-            for name, value in values
-            if name.startswith((BRANCH, TAG)) and isinstance(value, CommitId)
-        )
+            offsets.append(recorded.offset)
+            for made in recorded.entry.deployments:
+                if self._wanted.reports or not is_report(made.target):
+                    deployed.add(CommitId(made.subject))
+        return offsets, deployed
 
     def _had(self) -> list[CommitId]:
         """Versions that the receiver has with all that they come from."""
@@ -187,18 +151,20 @@ class Sending:
     def _unheld(self) -> dict[CommitId, int]:
         """The versions that the receiver lacks: those that wanted ones come from or need.
 
-        By id the byte of the journal at which the entry stands that published it.
+        By id the byte of the journal at which the entry stands that published it. Who wants all has
+        what stands before its place, but for what nothing led to then; if that is needed now, it
+        asks again, from the beginning.
         """
-        walk = _Walk(self._snapshot, self._start.offset)
-        for id_ in self._have:
-            walk.push(id_, _HELD)
-        if not self._wanted.versions and self._start != GENESIS:
-            for id_ in self._known:
-                if commits.find(self._snapshot, id_) is not None:
-                    walk.push(id_, _TOLD)
-        for id_ in self._roots():
-            walk.push(id_, _LACKED)
-        return walk.run()
+        before = 0 if self._wanted.versions else self._start.offset
+        found, waiting = dict[CommitId, int](), self._roots()
+        while waiting:
+            id_ = waiting.pop()
+            if id_ not in found:
+                recorded, commit = commits.placed(self._snapshot, id_)
+                if recorded.offset >= before and not self._held.holds(recorded, commit):
+                    found[id_] = recorded.offset
+                    waiting += (*commit.parents, *commit.needs)
+        return found
 
     def _roots(self) -> list[CommitId]:
         wanted = self._wanted
@@ -305,7 +271,6 @@ class Sending:
         yield self._slice(rows, None if self._wanted.again else _place(self._end))
 
     def _slice(self, rows: Sequence[_Row], place: Place | None) -> Slice:
-        self.reached = place
         sent = [row.sent for row in rows]
         self.gone |= versions_in(sent)
         return Slice(
@@ -369,7 +334,7 @@ class Sending:
         for version in versions:
             if not version.has_state:
                 continue
-            manifest = self._closure.load(version.commit.manifest)
+            manifest = self._closure.manifests.load(version.commit.manifest)
             given_up = () if version.lack is None else (version.lack.path,)
             found.add(version.commit.manifest)
             blobs.update(manifests.objects(manifest, given_up))
@@ -383,51 +348,3 @@ class Sending:
 
 def _place(position: Position, end: int = 0) -> Place:
     return Place(position.sequence, position.chain, 0 if end == position.sequence else end)
-
-
-_LACKED, _TOLD, _HELD = range(3)
-"""Of a version: to be sent, told of at the receiver's place, or there with all behind it."""
-
-
-class _Walk:
-    """From versions back to those that they come from or need, the newest first.
-
-    ``before``: what was told and stands before this byte of the journal is held. It reads on only
-    until all that is left leads to held versions as well.
-    """
-
-    def __init__(self, snapshot: Snapshot, before: int) -> None:
-        self._snapshot, self._before = snapshot, before
-        # Not whole commits: every deployed version waits here at once.
-        self._heap: list[tuple[tuple[int, int], CommitId, int, tuple[CommitId, ...]]] = []
-        self._marks: dict[CommitId, int] = {}
-        self._open = 0  # versions in the heap that are not held
-
-    def push(self, id_: CommitId, mark: int) -> None:
-        """Has a version looked at, or raises the mark of one that is waiting."""
-        known = self._marks.get(id_)
-        if known is None:
-            recorded, commit = commits.placed(self._snapshot, id_)
-            behind = (*commit.parents, *commit.needs)
-            heappush(self._heap, (newest_first(recorded, commit), id_, recorded.offset, behind))
-            self._open += 1
-            known = _LACKED
-            self._marks[id_] = known
-        if mark > known:
-            self._open -= mark == _HELD
-            self._marks[id_] = mark
-
-    def run(self) -> dict[CommitId, int]:
-        """The versions that are not held, and where their entries stand."""
-        found: dict[CommitId, int] = {}
-        while self._open:
-            _, id_, offset, behind = heappop(self._heap)
-            mark = self._marks[id_]
-            self._open -= mark != _HELD
-            if mark == _TOLD and offset < self._before:
-                mark = _HELD
-            if mark != _HELD:
-                found[id_] = offset
-            for each in behind:
-                self.push(each, mark)
-        return found

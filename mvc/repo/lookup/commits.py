@@ -85,11 +85,13 @@ class Ancestors:
 
     Parents are always published before their children. So a walk in reverse order of publication
     may stop where the searched commit was published. Commit times cannot be used: clocks and
-    imports set them back.
+    imports set them back. ``needs``: also what any of them needs.
     """
 
-    def __init__(self, snapshot: Snapshot, tips: Iterable[CommitId]) -> None:
-        self._snapshot = snapshot
+    def __init__(
+        self, snapshot: Snapshot, tips: Iterable[CommitId], *, needs: bool = False
+    ) -> None:
+        self._snapshot, self._needs = snapshot, needs
         self._heap: list[tuple[tuple[int, int], Commit]] = []
         self._known: set[CommitId] = set()
         for tip in tips:
@@ -103,9 +105,10 @@ class Ancestors:
     def holds(self, recorded: Recorded, commit: Commit) -> bool:
         """As ``in``, of a commit that was looked up already."""
         searched = newest_first(recorded, commit)
-        while self._heap and self._heap[0][0] < searched:
-            for parent in heappop(self._heap)[1].parents:
-                self._push(parent)
+        while commit.id not in self._known and self._heap and self._heap[0][0] < searched:
+            found = heappop(self._heap)[1]
+            for behind in (*found.parents, *(found.needs if self._needs else ())):
+                self._push(behind)
         return commit.id in self._known
 
     def _push(self, id_: CommitId) -> None:
