@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
+from mvc.model.manifest import FORMATS
 from mvc.model.statement import KINDS
 from mvc.names import printable
 from mvc.types import FIRST_RELEASE
@@ -19,7 +20,9 @@ from mvc.types import FIRST_RELEASE
 FORMAT = "format"
 _NAME = "mvc"
 _VERSION = 1
-KNOWN = frozenset({"lc", "optim", "stages", *(kind.feature for kind in KINDS)}) - {FIRST_RELEASE}
+KNOWN = frozenset(
+    {"lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
+) - {FIRST_RELEASE}
 """Features of the codes that this release has, beside those of the first one."""
 _BARS_WRITING = "w-"
 _UPGRADE = "upgrade mvc"

@@ -131,15 +131,13 @@ def _members(
 
 def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Sizes and offset with those that need 64 bits taken from the zip64 field (4.5.3)."""
-    missing = [i for i, v in enumerate(values) if v == _UNKNOWN]
+    missing = values.count(_UNKNOWN)
     at = 0
     while missing and at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
-        if kind == 1 and 8 * len(missing) <= length <= len(extra) - at - 4:
-            found = list(values)
-            for place, index in enumerate(missing):
-                (found[index],) = struct.unpack_from("<Q", extra, at + 4 + 8 * place)
-            return tuple(found)
+        if kind == 1 and 8 * missing <= length <= len(extra) - at - 4:
+            wide = iter(struct.unpack_from(f"<{missing}Q", extra, at + 4))
+            return tuple(next(wide) if v == _UNKNOWN else v for v in values)
         at += 4 + length
     if missing:
         raise BadModelFile(f"{name}: a zip member has no size")

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from mvc.adapters.files.safetensors import safetensors_header
 from mvc.adapters.parsed import ParsedFile, PlacedFile
 from mvc.adapters.python.arrays import make_array
+from mvc.adapters.python.state import nested_state
 from mvc.errors import BadModelFile, DamagedData
 from mvc.model.tensor import TensorSpec
-from mvc.structure import decode
 
 SCALARS = frozenset({"step"})
 """State of torch's optimizers that is one number for a whole parameter."""
@@ -125,92 +124,78 @@ def file_state(
     if file.format == "safetensors":
         weights = tuple(Weight(path, "", t.key, _ref(t)) for t in file.tensors)
         return FileState(path, weights=(weights,) if weights else (), ordered=False)
+    refs = {tensor.key: _ref(tensor) for tensor in file.tensors}
     try:
-        value = _nested(file, skeleton)
+        value, _ = nested_state(file, skeleton, lambda _tag, key: refs[key])
     except (BadModelFile, DamagedData):
         return FileState(path)
-    finder = _StateFinder(path, scalars)
-    finder.walk("", value, 0)
+    optimizers, found = _found(path, value, scalars)
     step = value.get("step") if isinstance(value, Mapping) and "schema" in value else None
-    step = step if type(step) is int else None
-    return FileState(path, tuple(finder.optimizers), tuple(finder.weights), step)
+    return FileState(path, tuple(optimizers), tuple(found), step if type(step) is int else None)
 
 
 def _ref(tensor: Any) -> TensorRef:
     return TensorRef(tensor.content, tensor.spec, tensor.view is None)
 
 
-def _nested(file: PlacedFile, skeleton: bytes) -> Any:
-    refs = {tensor.key: _ref(tensor) for tensor in file.tensors}
-    if file.format == "torch":
-        from mvc.adapters.files.torch_zip import nested  # by torch's users only
-
-        return nested(file, skeleton, refs.__getitem__)[0]
-    if file.format != "state":
-        return None
-    structure = safetensors_header(skeleton, "").get("__metadata__", {}).get("mvc", "")
-    return decode(structure, lambda _tag, name: refs[name])
-
-
-class _StateFinder:
-    """Walks nested values, each container once."""
-
-    def __init__(self, path: str, scalars: Mapping[int, bytes]) -> None:
-        self.optimizers: list[OptimizerState] = []
-        self.weights: list[tuple[Weight, ...]] = []
-        self._path = path
-        self._scalars = scalars
-        self._seen: set[int] = set()
-
-    def walk(self, place: str, value: Any, depth: int) -> None:
-        if not isinstance(value, Mapping | list | tuple) or depth > _MAX_DEPTH:
-            return
-        if id(value) in self._seen or len(self._seen) > _MAX_VISITS:
-            return
-        self._seen.add(id(value))
-        if isinstance(value, Mapping) and (found := self._optimizer(place, value)) is not None:
-            self.optimizers.append(found)
-            return
+def _found(
+    path: str, value: Any, scalars: Mapping[int, bytes]
+) -> tuple[list[OptimizerState], list[tuple[Weight, ...]]]:
+    """The optimizers in a nested value, and the weights outside of them, by their containers."""
+    optimizers, weights = list[OptimizerState](), list[tuple[Weight, ...]]()
+    waiting, seen = [("", value, 0)], set[int]()
+    while waiting and len(seen) <= _MAX_VISITS:
+        place, value, depth = waiting.pop()
+        if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping) and (one := _optimizer(place, value, scalars)) is not None:
+            optimizers.append(one)
+            continue
         items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
         refs = {str(key): x for key, x in items if isinstance(x, TensorRef) and x.whole}
         if refs:
-            weights = (Weight(self._path, place, name, ref) for name, ref in refs.items())
-            self.weights.append(tuple(weights))
-        for key, inner in items:
-            if isinstance(inner, Mapping | list | tuple):
-                self.walk(f"{place}.{key}" if place else str(key), inner, depth + 1)
+            weights.append(tuple(Weight(path, place, name, ref) for name, ref in refs.items()))
+        if depth < _MAX_DEPTH:
+            prefix = f"{place}." if place else ""
+            waiting += [
+                (f"{prefix}{key}", inner, depth + 1)
+                for key, inner in reversed(items)
+                if isinstance(inner, Mapping | list | tuple)
+            ]
+    return optimizers, weights
 
-    def _optimizer(self, place: str, value: Mapping[Any, Any]) -> OptimizerState | None:
-        state, listed = value.get("state"), value.get("param_groups")
-        named = listed is None
-        listed = value.get("groups") if named else listed
-        if not isinstance(state, Mapping) or not isinstance(listed, list):
-            return None
-        groups = tuple(_groups(listed, self._scalars, named=named))
-        if len(groups) != len(listed):
-            return None
-        found = {}
-        for key in (key for group in groups for key in group.parameters):
-            parameter = self._parameter(state.get(key))
-            if parameter is not None:
-                found[key] = parameter
-        return OptimizerState(place, groups, found)
 
-    def _parameter(self, values: Any) -> Parameter | None:
-        """None for a state without tensors, with different shapes, or with odd scalars."""
-        if not isinstance(values, Mapping):
-            return None
-        refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, TensorRef)}
-        members = {k: v for k, v in refs.items() if k not in SCALARS}
-        specs = {ref.spec for ref in members.values()}
-        if len(specs) != 1 or not all(ref.whole for ref in members.values()):
-            return None
-        numbers = {k: scalar(v, self._scalars) for k, v in values.items() if k in SCALARS}
-        scalars = {k: float(v) for k, v in numbers.items() if isinstance(v, float | int)}
-        if len(scalars) < len(numbers):
-            return None
-        (spec,) = specs
-        return Parameter(spec, {k: ref.content for k, ref in members.items()}, scalars)
+def _optimizer(
+    place: str, value: Mapping[Any, Any], scalars: Mapping[int, bytes]
+) -> OptimizerState | None:
+    state, listed = value.get("state"), value.get("param_groups")
+    named = listed is None
+    listed = value.get("groups") if named else listed
+    if not isinstance(state, Mapping) or not isinstance(listed, list):
+        return None
+    groups = tuple(_groups(listed, scalars, named=named))
+    if len(groups) != len(listed):
+        return None
+    given = {key: state.get(key) for group in groups for key in group.parameters}
+    made = {key: _parameter(values, scalars) for key, values in given.items()}
+    return OptimizerState(place, groups, {k: p for k, p in made.items() if p is not None})
+
+
+def _parameter(values: Any, scalars: Mapping[int, bytes]) -> Parameter | None:
+    """None for a state without tensors, with different shapes, or with odd scalars."""
+    if not isinstance(values, Mapping):
+        return None
+    refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, TensorRef)}
+    members = {k: v for k, v in refs.items() if k not in SCALARS}
+    specs = {ref.spec for ref in members.values()}
+    if len(specs) != 1 or not all(ref.whole for ref in members.values()):
+        return None
+    numbers = {k: scalar(v, scalars) for k, v in values.items() if k in SCALARS}
+    known = {k: float(v) for k, v in numbers.items() if isinstance(v, float | int)}
+    if len(known) < len(numbers):
+        return None
+    return Parameter(specs.pop(), {k: ref.content for k, ref in members.items()}, known)
 
 
 def _groups(

@@ -18,6 +18,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -80,7 +81,8 @@ class _Array(Struct, frozen=True):
             return borrowed_bytes(self.value)
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
 
-    def copy(self) -> memoryview:
+    def rows(self) -> memoryview:
+        """Its row-major bytes, in new memory where they do not lie so."""
         if self.is_torch:
             return tensor_bytes(self.value)
         return array_bytes(np.ascontiguousarray(self.value))
@@ -122,8 +124,8 @@ class _ParsedState(ParsedFile):
         self._header = header
         self._arrays = arrays
         self._lock = threading.Lock()
-        # The last array that had to be copied; one at a time bounds the memory.
-        self._copied: tuple[int, memoryview] | None = None
+        # The last array that was read; one at a time bounds the memory of copies.
+        self._rows: tuple[int, memoryview] | None = None
         ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
         specs = (a.spec for a in arrays)
         self.contents = tuple(map(ParsedContent, ends, specs))
@@ -138,13 +140,11 @@ class _ParsedState(ParsedFile):
         if isinstance(array.value, LazyTensor):
             array.value.read(start, out)
             return
-        view = array.borrow()
-        if view is None:
-            with self._lock:
-                if self._copied is None or self._copied[0] != content:
-                    self._copied = None
-                    self._copied = (content, array.copy())
-                view = self._copied[1]
+        with self._lock:
+            if self._rows is None or self._rows[0] != content:
+                self._rows = None
+                self._rows = (content, array.rows())
+            view = self._rows[1]
         out[:] = view[start : start + len(out)]
 
     def skeleton(self) -> bytes:
@@ -198,24 +198,33 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
     numpy's where torch is not installed. Strided views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
-    if entry.format != "state":
-        library = "numpy" if entry.format in {"npz", "npy"} else "torch"
-        if entry.format == "torch":
-            from mvc.adapters.files.torch_zip import nested  # by torch's users only
 
-            def tensor(key: str) -> Any:
-                return reader.array(reader.find(key), library)
-
-            state, plain = nested(entry, skeleton, tensor)
-            if plain:
-                return state
-        return {t.key: reader.array(t, library) for t in entry.tensors}
-
-    def lookup(tag: str, name: str) -> Any:
-        array = reader.array(reader.find(name), "torch" if tag == "torch" else "numpy")
+    def leaf(tag: str, key: str) -> Any:
+        array = reader.array(reader.find(key), "torch" if tag == "torch" else "numpy")
         return array[()] if tag == "scalar" else array
 
-    return decode_state(skeleton, entry.path, lookup)
+    state, plain = nested_state(entry, skeleton, leaf)
+    if plain:
+        return state
+    library = "numpy" if entry.format in {"npz", "npy"} else "torch"
+    return {t.key: reader.array(t, library) for t in entry.tensors}
+
+
+def nested_state(
+    file: PlacedFile, skeleton: bytes, leaf: Callable[[str, str], Any]
+) -> tuple[Any, bool]:
+    """What a state or a torch file holds, nested, and whether that is a dictionary of plain data.
+
+    ``leaf`` as for ``decode_state``. Files of other formats hold nothing nested. Raises
+    DamagedData.
+    """
+    if file.format == "torch":
+        from mvc.adapters.files.torch_zip import nested  # by torch's users only
+
+        return nested(file, skeleton, partial(leaf, "torch"))
+    if file.format == "state":
+        return decode_state(skeleton, file.path, leaf), True
+    return None, False
 
 
 def decode_state(skeleton: bytes, path: str, leaf: Callable[[str, str], Any]) -> Any:
