@@ -8,7 +8,7 @@ that file is lost, more is read again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -46,7 +46,7 @@ from mvc.remote.transport import Move, Place, Received, RemoteHead, Slice, Trans
 from mvc.remote.transports import waiting as patience
 from mvc.remote.transports.opening import open_transport
 from mvc.repo.config import Config
-from mvc.repo.lookup import availability, commits
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
 from mvc.store.store import Store
 from mvc.types import Progress
@@ -56,7 +56,6 @@ IN_VAIN = 10_000
 that take longer than ``waiting.WORK``: their bytes look useful to a connection.
 """
 _NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
-_NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
 
 def fetch(
@@ -166,7 +165,7 @@ def fetch_states(
         before = ask(transport, store, remote)
         check_same(remote, before.fetched, before.head)
         work = _Fetch(store, config, remote, before, progress=progress)
-        have = frozenset(nearest_kept(store, lacking))
+        have = frozenset(availability.nearest_kept(store, lacking))
         wanted = Wanted(again=lacking, have=have, without=by_name(snapshot))
         try:
             carry(transport.send, work.take, wanted, (), tally=work.tally)
@@ -176,21 +175,6 @@ def fetch_states(
                 hint="another repository may have it: 'mvc remote' lists those that are known",
             ) from error
     return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
-
-
-def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
-    """By first parents the nearest ancestor of each whose state is here; not all have one."""
-    found = set()
-    for id_ in versions:
-        parents = commits.get(store.snapshot, id_).parents
-        for _ in range(_NEAR):
-            if not parents:
-                break
-            if availability.forgotten(store, parents[0]) is None:
-                found.add(parents[0])
-                break
-            parents = commits.get(store.snapshot, parents[0]).parents
-    return found
 
 
 # -- refs --------------------------------------------------------------------------------------

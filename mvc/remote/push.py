@@ -24,7 +24,6 @@ from mvc.errors import (
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import Retraction, Tombstone
 from mvc.names import BY_VALUE, DATA, DATA_SET, REMOTE
-from mvc.remote.fetch import nearest_kept
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
@@ -187,7 +186,9 @@ def push_states(
             availability.check_kept(store, id_)
         again = work.lacking(tuple(dict.fromkeys(versions)))
         if again:
-            work.run(Wanted(again=again, have=frozenset(nearest_kept(store, again))), ())
+            work.run(
+                Wanted(again=again, have=frozenset(availability.nearest_kept(store, again))), ()
+            )
         return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
 
 
@@ -228,7 +229,7 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
         return
     # Of what was refused: it is not there.
     taken = {StatementId(each.subject) for each in recorded.entry.retractions}
-    rows = [without_deployed(each, taken) for each in operations(store, known)]
+    rows = [without_deployed(each, taken) for each in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
     before = (each for each in rows if each.sequence < recorded.sequence)
@@ -249,7 +250,7 @@ class _Push:
         self._store, self._config, self._remote, self._transport = store, config, remote, transport
         before = ask(transport, store, remote)
         self.head, self._known = before.head, before.pushed
-        rows = operations(store, self._known, *due)
+        rows = operations(store.fresh(), self._known, *due)
         self._said = {each.sequence: each for each in rows}
         self.forgot = False
         self.tally = Tally(remote, progress)
@@ -430,7 +431,7 @@ class _Push:
     def _left(self) -> Iterator[tuple[Recorded, set[StatementId]]]:
         """Operations with the statements that the remote lacks of each, and should have."""
         snapshot = self._store.snapshot
-        for each in operations(self._store, self._known):
+        for each in operations(self._store.fresh(), self._known):
             made = {new.id for new in each.entry.deployments} & self._refused.keys()
             gone = {id_ for id_ in made if retracting(snapshot, id_)}
             yield each, own_ids(told(snapshot, each)) - self._accepted - gone

@@ -65,13 +65,12 @@ def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
     return [version for version in found if version is not None]
 
 
-def operations(store: Store, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
+def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
     """Operations whose statements a remote lacks, by what is ``known`` of it, and those ``due``.
 
     As they are to be sent: without deployments and retractions in whose place a later operation is
     that goes by the remote's record. They are given up: their sending could only undo it.
     """
-    snapshot = store.fresh()
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
     rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
     rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
@@ -130,7 +129,7 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     """
     found, known = list[Unsent](), _pushed(store)
     for remote in remotes(store):
-        rows = operations(store, known[remote])
+        rows = operations(store.fresh(), known[remote])
         names = {name for recorded in rows for name in own_targets(recorded)}
         for name in sorted(names if target is None else names & {target}):
             mine = [recorded for recorded in rows if name in own_targets(recorded)]
@@ -159,7 +158,7 @@ def apart_from(store: Store, remote: Remote, target: str) -> Against:
     """All that the remote lacks of this repository's record of a target."""
     snapshot = store.fresh()
     known = known_place(store, remote, PUSHED)
-    rows = [each for each in operations(store, known) if target in own_targets(each)]
+    rows = [each for each in operations(store.fresh(), known) if target in own_targets(each)]
     made = {new.id for each in rows for new in on(each, target)}
     return Against(frozenset(made), frozenset(_counting(snapshot, target, rows) - made))
 

@@ -28,6 +28,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.times import format_time
 
+_NEAR = 64  # versions back in which a state is looked for that a delta may start from
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
 
 
@@ -170,6 +171,21 @@ def is_absent(store: Store, id_: CommitId) -> bool:
     """Whether the state of a version never came here: it was fetched without, not forgotten."""
     found = forgotten(store, id_)
     return found is not None and found.why == "absent"
+
+
+def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
+    """By first parents the nearest ancestor of each whose state is here; not all have one."""
+    found = set()
+    for id_ in versions:
+        parents = commits.get(store.snapshot, id_).parents
+        for _ in range(_NEAR):
+            if not parents:
+                break
+            if forgotten(store, parents[0]) is None:
+                found.add(parents[0])
+                break
+            parents = commits.get(store.snapshot, parents[0]).parents
+    return found
 
 
 def check_kept(store: Store, id_: CommitId) -> None:
