@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import HistoryMissing, MvcError, RemoteRefused
+from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.names import REMOTE
 from mvc.remote import remotes
-from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
 from mvc.remote.transports.folder import check_folder
 from mvc.remote.transports.opening import open_transport
+from mvc.repo.config import Config
 from mvc.repo.handle import Handle, open_handle
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
 from mvc.store.journal.entries import RefValue
+from mvc.store.store import Store
 from mvc.types import PathName
 
 if TYPE_CHECKING:
@@ -34,17 +35,13 @@ _R = TypeVar("_R", bound=AbstractContextManager[Any])
 
 
 class RemoteRefs(Struct, frozen=True):
-    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name.
-
-    ``another``: that it is another repository than at the last fetch, or went back; None if not.
-    """
+    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name."""
 
     url: str
     head: RefValue
     branches: dict[str, CommitId]
     tags: dict[str, CommitId]
     bare: bool
-    another: str | None = None
 
 
 class Tracking(Struct, frozen=True):
@@ -95,15 +92,13 @@ class Remotes(Generic[_R]):
 
     def show(self, name: str | None = None) -> RemoteRefs:
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
-        return refs_of(self.find(name), self._handle)
+        return refs_of(self.find(name), self._store, self._config)
 
     def holding(self, commit: CommitId) -> Sequence[str]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
         snapshot = self._store.fresh()
         return tuple(
-            ref.name
-            for ref in remote_refs(self._store.fresh())
-            if commit in Ancestors(snapshot, [ref.commit])
+            ref.name for ref in remote_refs(snapshot) if commit in Ancestors(snapshot, [ref.commit])
         )
 
     def folder(self, name: str) -> Path | None:
@@ -158,8 +153,8 @@ class Remotes(Generic[_R]):
 
         None if the remote has no such branch, as far as is known.
         """
-        store = self._store
-        name = branch or head(store.fresh()).branch
+        store, snapshot = self._store, self._store.fresh()
+        name = branch or head(snapshot).branch
         known = remotes.remotes(store)
         if name is None or not known:
             return None
@@ -167,40 +162,25 @@ class Remotes(Generic[_R]):
             found = remotes.find_remote(store, remote)
         except MvcError:
             return None
-        theirs = store.snapshot.ref(f"{REMOTE}{found.name}/{name}")
-        mine = store.snapshot.ref(BRANCH + name)
+        theirs = snapshot.ref(f"{REMOTE}{found.name}/{name}")
+        mine = snapshot.ref(BRANCH + name)
         if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
             return None
-        ahead, behind = apart(store.fresh(), mine, theirs)
+        ahead, behind = apart(snapshot, mine, theirs)
         return Tracking(found.name, name, theirs, ahead, behind=behind)
 
 
-def refs_of(remote: Remote | str, handle: Handle | None = None) -> RemoteRefs:
+def refs_of(
+    remote: Remote | str, store: Store | None = None, config: Config | None = None
+) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
-    known, store, config = None, None, None
-    if handle is not None:
-        store, config = handle.store, handle.config
-    if store is not None and isinstance(remote, Remote):
-        known = known_place(store, remote, FETCHED)
     with closing(open_transport(remote, store, config)) as transport:
         answer = transport.head()
-    another = None
-    if isinstance(remote, Remote):
-        try:
-            check_same(remote, known, answer)
-        except HistoryMissing as error:
-            another = str(error)
     commits = {name: value for name, value in answer.refs.items() if isinstance(value, CommitId)}
 
     def under(prefix: str) -> dict[str, CommitId]:
         found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
         return dict(sorted(found.items()))
 
-    return RemoteRefs(
-        transport.url,
-        answer.refs.get(HEAD),
-        under(BRANCH),
-        under(TAG),
-        bare=answer.bare,
-        another=another,
-    )
+    head = answer.refs.get(HEAD)
+    return RemoteRefs(transport.url, head, under(BRANCH), under(TAG), bare=answer.bare)

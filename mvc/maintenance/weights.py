@@ -18,6 +18,7 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.manifest import FileEntry
+from mvc.model.statement import ReplayProof
 from mvc.names import printable
 from mvc.repo.commit.write import store_file
 from mvc.repo.config import Config
@@ -89,8 +90,13 @@ def prove(
     """
     _check_same(file, _file(store, commit, path))
     if store.writable:
-        proof = availability.new_proof(
-            config, commit, path, base=base, seconds=seconds, where=where
+        proof = ReplayProof(
+            subject=commit,
+            author=config.author,
+            path=path,
+            base=base,
+            milliseconds=round(seconds * 1000),
+            environment=where,
         )
         store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=(proof,)))
 

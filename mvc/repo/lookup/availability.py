@@ -19,7 +19,6 @@ from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import ReplayProof, Tombstone
-from mvc.repo.config import Config
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import BRANCH, HEAD
 from mvc.store.journal.entries import StateMark
@@ -269,20 +268,6 @@ def proven_here(store: Store) -> dict[CommitId, ReplayProof]:
     entries = [recorded.entry for recorded in store.fresh().stating(ReplayProof)]
     here = (each for e in entries if not e.is_received for each in e.of(ReplayProof))
     return {CommitId(each.subject): each for each in here}
-
-
-def new_proof(
-    config: Config, commit: CommitId, path: str, *, base: CommitId, seconds: float, where: str
-) -> ReplayProof:
-    """What is to be recorded of a replay that made the file ``path`` of a version."""
-    return ReplayProof(
-        subject=commit,
-        author=config.author,
-        path=path,
-        base=base,
-        milliseconds=round(seconds * 1000),
-        environment=where,
-    )
 
 
 def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:

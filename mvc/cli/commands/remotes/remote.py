@@ -101,8 +101,6 @@ def _show(session: Session, name: str | None = None) -> None:
         rows.append((*named, session.id_text(commit), state if named in here else "new"))
     rows += [("branch", each, session.id_text(here["branch", each]), "gone there") for each in gone]
     session.table("kind, name, version, state", rows)
-    if found.another is not None:
-        session.warn(found.another)
 
 
 def _known(session: Session, remote: str) -> dict[tuple[str, str], CommitId]:
