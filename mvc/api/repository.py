@@ -477,9 +477,7 @@ class Repository(Unpicklable):
                 "everything, atomic_dir and delete are for another folder than the repository's"
             )
         if paths:
-            return checkout.restore_paths(
-                self._store, commit, paths, force=force, progress=progress
-            )
+            return checkout.restore(self._store, commit, paths, force=force, progress=progress)
         _, branch = revisions.resolve_ref(self._store, rev) if isinstance(rev, str) else ("", None)
         to_ = commit if branch is None else branch
         return checkout.restore_all(self._store, commit, to_, force=force, progress=progress)

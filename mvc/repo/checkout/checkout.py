@@ -38,7 +38,7 @@ from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.killed import PLANS
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs
+from mvc.repo.lookup.refs import HEAD, Head, branches, head, remote_refs
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance, branch_change, move_head
@@ -104,6 +104,45 @@ def chosen(
     return entries, tuple(sorted(states))
 
 
+def restore(
+    store: Store,
+    commit: CommitId,
+    paths: Sequence[str] = (),
+    *,
+    move: Callable[[Head], RefMove | None] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes files of a version over those of HEAD, all or some, and then moves a ref.
+
+    ``move`` says which, by where HEAD is; without it HEAD stays.
+    """
+    check_worktree(store)
+    with checking_out(store, store.root):
+        before = head(store.fresh())
+        moving = None if move is None else move(before)
+        if moving is not None:
+            store.require()
+            store.now_ns()
+        new = manifests.of_commit(store, commit)
+        old = _present_version(store, before.commit, force)
+        gone = [e for e in old.entries if e.path not in new.by_path and not paths]
+        changes = plan(store, commit, new.under(paths), old=old, gone=gone, force=force)
+        deleted = apply(store, changes, progress=progress, move=moving)
+        left = None
+        if before.branch is None and before.commit is not None and move is not None:
+            left = orphans(store.fresh(), before.commit, commit)
+        return Restored(
+            commit,
+            tuple(changes.writes),
+            deleted,
+            changes.unchanged,
+            branch=before.branch,
+            moved_head=False,
+            orphans=left,
+        )
+
+
 def restore_all(
     store: Store,
     commit: CommitId,
@@ -117,27 +156,17 @@ def restore_all(
 
     With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
     """
-    with checking_out(store, store.root):
-        before = head(store.fresh())
-        here = before.branch if before.branch else before.commit
+
+    def move(before: Head) -> RefMove | None:
+        here, made = before.branch or before.commit, commit if create else None
         if create and isinstance(to, str):
             branch_change(store, to, commit)  # refuses a name before any file is written
-        made = commit if create else None
-        move = RefMove(planned_move(here, to, made=made), partial(move_head, store, to, made))
-        done = _restore(
-            store,
-            before.commit,
-            commit,
-            force=force,
-            progress=progress,
-            move=None if here == to else move,
-        )
-        left = None
-        if before.branch is None and before.commit is not None:
-            left = orphans(store.fresh(), before.commit, commit)
-        return replace(
-            done, branch=to if isinstance(to, str) else None, moved_head=True, orphans=left
-        )
+        if here == to:
+            return None
+        return RefMove(planned_move(here, to, made=made), partial(move_head, store, to, made))
+
+    done = restore(store, commit, move=move, force=force, progress=progress)
+    return replace(done, branch=to if isinstance(to, str) else None, moved_head=True)
 
 
 def fast_forward(
@@ -147,60 +176,15 @@ def fast_forward(
 
     Raises RefConflict if the branch has moved meanwhile, or a training records on it.
     """
-    with checking_out(store, store.root):
-        old = head(store.fresh()).commit
+
+    def move(before: Head) -> RefMove:
         refuse_recorded(store, branch)
-        done = _restore(
-            store,
-            old,
-            commit,
-            force=False,
-            progress=progress,
-            move=RefMove(
-                planned_move(old, commit, branch=branch),
-                partial(advance, store, {branch: (old, commit)}, "pull", note=branch),
-            ),
+        return RefMove(
+            planned_move(before.commit, commit, branch=branch),
+            partial(advance, store, {branch: (before.commit, commit)}, "pull", note=branch),
         )
-        return replace(done, branch=branch)
 
-
-def _restore(
-    store: Store,
-    before: CommitId | None,
-    commit: CommitId,
-    paths: Sequence[str] = (),
-    *,
-    force: bool,
-    progress: Progress | None,
-    move: RefMove | None = None,
-) -> Restored:
-    """Writes files of ``commit`` over those of ``before``, all or ``paths``, then moves."""
-    check_worktree(store)
-    if move is not None:
-        store.require()
-        store.now_ns()
-    new = manifests.of_commit(store, commit)
-    old = _present_version(store, before, force)
-    gone = [e for e in old.entries if e.path not in new.by_path and not paths]
-    changes = plan(store, commit, new.under(paths), old=old, gone=gone, force=force)
-    deleted = apply(store, changes, progress=progress, move=move)
-    written = tuple(changes.writes)
-    return Restored(commit, written, deleted, changes.unchanged, branch=None, moved_head=False)
-
-
-def restore_paths(
-    store: Store,
-    commit: CommitId,
-    paths: Sequence[str],
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Restored:
-    """Writes some paths of a version in place; HEAD stays."""
-    with checking_out(store, store.root):
-        at = head(store.fresh())
-        done = _restore(store, at.commit, commit, paths, force=force, progress=progress)
-        return replace(done, branch=at.branch)
+    return restore(store, commit, move=move, progress=progress)
 
 
 def switch(
