@@ -420,6 +420,10 @@ class Snapshot:
                 end = keys.DEPLOYED + keys.text(names[-1])
         return names[::-1]
 
+    def newest_on(self, target: str) -> Recorded | None:
+        """The entry with the last deployment or retraction on a target; None if there is none."""
+        return self.newest(keys.on(target))
+
     def next_deployment(self, target: str, time_ns: int) -> int | None:
         """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
         low = keys.DEPLOYED + keys.text(target)

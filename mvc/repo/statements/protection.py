@@ -140,18 +140,17 @@ class RecordingNotice:
         """Why the training may not deploy any more."""
         if protected(self._protecting(), [str(self.target)]):
             return f"it is protected ({SETTING})"
-        live, snapshot = self._live_now(), self._store.snapshot
+        live = self._live_now()
         if live == self._live or (live is None and self._is_newest()):  # the clock was set back
             return None
-        if self._live and snapshot.is_subject(Retraction, self._live):
+        if self._live and self._store.snapshot.is_subject(Retraction, self._live):
             return "its deployment was retracted"
         return self._other()
 
     def _is_newest(self) -> bool:
         """Whether nobody has deployed or retracted anything since this training."""
-        snapshot = self._store.snapshot
-        newest = snapshot.offsets_on(str(self.target))[-1:]
-        return [snapshot.entry(offset).sequence for offset in newest] == [self._sequence]
+        newest = self._store.snapshot.newest_on(str(self.target))
+        return newest is not None and newest.sequence == self._sequence
 
     def go_on_after(self, commit: CommitId) -> None:
         """Goes on for an earlier process of the training, whose last version is ``commit``."""
