@@ -39,11 +39,11 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_618,
-    "repo": 6_208,
+    "repo": 6_207,
     "report": 649,
     "server": 1_200,
     "serving": 547,
-    "store": 5_814,
+    "store": 5_816,
     "testing": 375,
     "training": 1_414,
 }
