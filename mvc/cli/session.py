@@ -134,9 +134,9 @@ class Session(Output):
             listed([printable(str(path)) for path in paths], 3)
             for paths in (found.replaced, found.given_up, found.left_alone)
         )
-        if replaced or found.moved_head:
-            what = f"{replaced} replaced" if replaced else "HEAD moved"
-            self.warn(f"completed a checkout that was interrupted: {what}")
+        done = [f"{replaced} replaced" if replaced else "", "HEAD moved" * found.moved_head]
+        if any(done):
+            self.warn(f"completed a checkout that was interrupted: {'; '.join(filter(None, done))}")
         if given_up:
             more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
             self.warn(

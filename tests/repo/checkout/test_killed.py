@@ -11,7 +11,16 @@ from mvc.api.repository import Repository
 from mvc.testing import fresh_process, killed
 from tests.cli.program import spawn
 from tests.counters import count
-from tests.repo.checkout.test_together import World, calls_of, held, nth, on, restore_in, world
+from tests.repo.checkout.test_together import (
+    SHARDS,
+    World,
+    calls_of,
+    held,
+    nth,
+    on,
+    restore_in,
+    world,
+)
 from tests.seeds import draw
 
 __all__ = ["world"]
@@ -53,6 +62,14 @@ def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
     assert spawn("status", cwd=root).stderr == ""
     with Repository.open(root) as repo:
         assert str(repo.find()) == world.ids[0] and repo.status().clean
+
+
+def test_what_was_replaced_is_said_and_that_head_moved(world: World, tmp_path: Path) -> None:
+    root = world.copy(tmp_path / "models")
+    assert killed(restore_in(root, world.ids[0]), on("replace", SHARDS[2]))
+    assert spawn("status", cwd=root).stderr.splitlines()[0].endswith(
+        f"{SHARDS[2]} replaced; HEAD moved"
+    )  # fmt: skip
 
 
 def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) -> None:

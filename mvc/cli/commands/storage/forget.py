@@ -68,8 +68,11 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
 def command(session: Session, args: _ForgetOptions) -> int | None:
-    changes = not args.dry_run and not args.listed
-    return session.at_remote(args.remote, lambda: _command(session, args), changes=changes)
+    return session.at_remote(
+        args.remote,
+        lambda: _command(session, args),
+        changes=not (args.dry_run or args.listed),
+    )
 
 
 def _command(session: Session, args: _ForgetOptions) -> int | None:
@@ -84,8 +87,11 @@ def _command(session: Session, args: _ForgetOptions) -> int | None:
 
 def _forget(session: Session, args: _ForgetOptions) -> int:
     storage = session.repo.storage
-    rules = fields(args, "unused unqueried keep_last keep_hourly keep_daily keep_best")
-    chosen = storage.forget(args.rev, **rules, dry_run=True)
+    chosen = storage.forget(
+        args.rev,
+        **fields(args, "unused unqueried keep_last keep_hourly keep_daily keep_best"),
+        dry_run=True,
+    )
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks and (session.as_json or not sys.stdin.isatty()):
         raise NotConfirmed(
@@ -96,7 +102,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     if not session.as_json:
         if asks or args.dry_run or session.verbosity >= 0:
             _print(session, chosen, cost)
-        _warn(session, chosen)
+        _warn(session, chosen, cost)
     question = f"Forget {count(len(chosen.commits), 'state')} for good?"
     if asks and not click.confirm(question, err=True):
         return 1
@@ -139,7 +145,11 @@ def _print_receipts(session: Session, revs: tuple[str, ...]) -> None:
             session.note("nothing was forgotten")
 
 
-def _warn(session: Session, chosen: Chosen) -> None:
+def _warn(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
+    for id_, targets in cost.live.items():
+        session.warn(
+            f"{id_.short} is live on {listed([*targets])}: it cannot be recovered from here"
+        )
     for short in chosen.short:
         session.warn(
             f"{count(short.have, 'version')} of the {short.best.count:,} to keep "
