@@ -109,41 +109,42 @@ def _children(path: str | None, node: Any) -> Children:
         return _paired(path, enumerate(node))
     if isinstance(node, PickledDict):
         return _paired(path, node.pairs)
-    name = _function(node)
     args = node.args if isinstance(node.args, tuple) else ()
-    if name in _WRAPPED:
-        return [(path, args[0])] if args else []
-    if name == "_rebuild_from_type_v2" and len(args) == 4:
-        return [(path, PickleCall(args[0], args[2])), (path, args[3])]
-    if name == "_rebuild_sparse_tensor" and len(args) == 2:
-        text, parts = _only_argument(args[0]), args[1]
-        names = _SPARSE_PARTS.get(text, ()) if isinstance(text, str) else ()
-        found = zip(names, parts, strict=False) if isinstance(parts, tuple) else ()
-        return [(_join(path, n), part) for n, part in found]
-    if name == "_rebuild_qtensor" and len(args) > 4:
-        return [(_join(path, "quantizer"), args[4])]
-    return [] if name in _PLAIN else _object(path, node, args)
+    match _function(node), args:
+        case "_rebuild_from_type_v2", (func, _, given, state):
+            return [(path, PickleCall(func, given)), (path, state)]
+        case "_rebuild_sparse_tensor", (layout, parts):
+            text = _only_argument(layout)
+            names = _SPARSE_PARTS.get(text, ()) if isinstance(text, str) else ()
+            found = zip(names, parts, strict=False) if isinstance(parts, tuple) else ()
+            return [(_join(path, name), part) for name, part in found]
+        case "_rebuild_qtensor", (_, _, _, _, quantizer, *_):
+            return [(_join(path, "quantizer"), quantizer)]
+        case name, _ if name in _WRAPPED:
+            return [(path, inner) for inner in args[:1]]
+        case name, _ if name in _PLAIN:
+            return []
+    return _object(path, node, args)
 
 
 def _object(
     path: str | None, node: PickleCall, args: tuple[Any, ...]
 ) -> Iterator[tuple[str | None, Any]]:
     """An instance of any class: what it was called with, filled with, and its attributes."""
-    ordered = _name_in(node.func, "collections") == "OrderedDict"
-    pairs = args[0] if ordered and args and isinstance(args[0], list) else None
-    if pairs is not None and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
-        yield from _paired(path, pairs)
-    else:
-        yield from _paired(path, enumerate(args))
+    first: Any = args[0] if _name_in(node.func, "collections") == "OrderedDict" and args else None
+    yield from _paired(path, first if _are_pairs(first) else enumerate(args))
     yield from _paired(path, enumerate(node.items))
     yield from _paired(path, node.pairs)
     # Objects with __slots__ have a pair of dictionaries as their state.
     state = node.state
     is_pair = isinstance(state, tuple) and len(state) == 2
-    if is_pair and all(part is None or isinstance(part, PickledDict) for part in state):
-        yield from ((path, part) for part in state)
-    else:
-        yield path, state
+    slots = is_pair and all(part is None or isinstance(part, PickledDict) for part in state)
+    yield from ((path, part) for part in (state if slots else (state,)))
+
+
+def _are_pairs(node: Any) -> bool:
+    """Whether a dictionary of ``collections`` can be made from it."""
+    return isinstance(node, list) and all(isinstance(p, list | tuple) and len(p) == 2 for p in node)
 
 
 def _paired(path: str | None, pairs: Iterable[Any]) -> Iterator[tuple[str | None, Any]]:
@@ -457,8 +458,6 @@ def _given_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
     if kind == "defaultdict" or not args:
         return ()
     given = args[0].pairs if isinstance(args[0], PickledDict) else args[0]
-    if not isinstance(given, list) or not all(
-        isinstance(pair, list | tuple) and len(pair) == 2 for pair in given
-    ):
+    if not _are_pairs(given):
         raise _NotPlain
     return given

@@ -92,13 +92,17 @@ def steps(new: Sequence[FileState], old: Sequence[FileState]) -> list[Step]:
 def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
     """The units of a step that moved these ``weights``."""
     groups = {each: group for group in step.old.groups for each in group.parameters}
-    numbers = _Numbers()
+    shared = dict[object, _Numbers]()
     for group in step.new.groups:
         for each in group.parameters:
             new, old = step.new.parameters.get(each), step.old.parameters.get(each)
             if new is None or old is None or not _one_step(new, old):
                 continue
-            kinds, hypers = numbers.of(new, group, groups.get(each, group))
+            earlier = groups.get(each, group)
+            key = id(group), id(earlier), frozenset(new.members), tuple(new.scalars.items())
+            if key not in shared:
+                shared[key] = _numbers(new, group, earlier)
+            kinds, hypers = shared[key]
             if not kinds:
                 continue
             names = sorted(new.members.keys() & old.members.keys())
@@ -120,25 +124,14 @@ def _by_key(files: Iterable[FileState]) -> dict[WeightKey, Weight]:
     return {weight.key: weight for f in files for weights in f.weights for weight in weights}
 
 
-class _Numbers:
-    """Kinds and hyperparameters; the same objects for all parameters that share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[tuple[str, ...], _Hypers]] = {}
-
-    def of(
-        self, new: Parameter, group: ParameterGroup, before: ParameterGroup
-    ) -> tuple[tuple[str, ...], _Hypers]:
-        names = frozenset((*new.members, *new.scalars))
-        key = id(group), id(before), names, tuple(new.scalars.items())
-        if key not in self._known:
-            both = [{**values, **new.scalars} for values in (group.values, before.values)]
-            hypers = tuple(both) if both[0] != both[1] else (both[0],)
-            self._known[key] = tuple(kinds_of(names, group.values)), hypers
-        return self._known[key]
+_Numbers = tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]
 
 
-_Hypers = tuple[Mapping[str, object], ...]
+def _numbers(new: Parameter, group: ParameterGroup, before: ParameterGroup) -> _Numbers:
+    """The kinds of optimizers that a parameter may be of, and the ``hypers`` of its unit."""
+    kinds = kinds_of(frozenset((*new.members, *new.scalars)), group.values)
+    both = [{**values, **new.scalars} for values in (group.values, before.values)]
+    return tuple(kinds), tuple(both) if both[0] != both[1] else (both[0],)
 
 
 def _one_step(new: Parameter, old: Parameter) -> bool:

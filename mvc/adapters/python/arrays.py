@@ -145,25 +145,23 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """Its row-major bytes in this process's memory, without a copy if they lie so there."""
-    data = borrowed_bytes(tensor)
-    if data is None:
-        data = borrowed_bytes(contiguous(tensor))
-        assert data is not None
-    return data
+    return _bytes(contiguous(tensor))
 
 
 def borrowed_bytes(tensor: torch.Tensor) -> memoryview | None:
     """The bytes as they lie in memory, without a copy, or None if they do not lie in order."""
-    import torch
-
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
-    if tensor.is_conj() or tensor.is_neg():
-        return None
-    if not tensor.numel():
+    return None if tensor.is_conj() or tensor.is_neg() else _bytes(tensor.detach())
+
+
+def _bytes(rows: torch.Tensor) -> memoryview:
+    import torch
+
+    if not rows.numel():
         return memoryview(b"")
     # torch calls one element contiguous whatever its strides; a view as bytes needs stride 1.
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    flat = rows.as_strided((rows.numel(),), (1,))
     raw: Any = flat.view(torch.uint8).numpy()
     return memoryview(raw)
 

@@ -200,14 +200,14 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
     reader = _Reader(entry, content)
 
     def leaf(tag: str, key: str) -> Any:
-        array = reader.array(reader.find(key), "torch" if tag == "torch" else "numpy")
+        array = reader.array(key, "torch" if tag == "torch" else "numpy")
         return array[()] if tag == "scalar" else array
 
     state, plain = nested_state(entry, skeleton, leaf)
     if plain:
         return state
     library = "numpy" if entry.format in {"npz", "npy"} else "torch"
-    return {t.key: reader.array(t, library) for t in entry.tensors}
+    return {key: reader.array(key, library) for key in reader.by_key}
 
 
 def nested_state(
@@ -254,7 +254,7 @@ def values(
             f"{entry.path} has no tensor {printable(missing[0])}",
             hint="`mvc ls` lists what a version holds",
         )
-    return {key: reader.array(reader.find(key), library) for key in wanted}
+    return {key: reader.array(key, library) for key in wanted}
 
 
 class _Reader:
@@ -266,12 +266,10 @@ class _Reader:
         self._content = content
         self._storage: tuple[int, memoryview] | None = None
 
-    def find(self, key: str) -> PlacedTensor:
-        if key not in self.by_key:
+    def array(self, key: str, library: str) -> Any:
+        tensor = self.by_key.get(key)
+        if tensor is None:
             raise DamagedData(f"{self._path} has lost the tensor {key}")
-        return self.by_key[key]
-
-    def array(self, tensor: PlacedTensor, library: str) -> Any:
         data = self._bytes(tensor)
         of_torch = library == "torch" or not has_dtype(tensor.spec.dtype, extended=True)
         if of_torch and has_torch():
@@ -280,13 +278,8 @@ class _Reader:
 
     def _bytes(self, tensor: PlacedTensor) -> memoryview:
         if tensor.view is None:
-            return _as_bytes(self._content(tensor.content))
+            return memoryview(self._content(tensor.content))
         if self._storage is None or self._storage[0] != tensor.content:
             self._storage = None
-            self._storage = (tensor.content, _as_bytes(self._content(tensor.content)))
+            self._storage = (tensor.content, memoryview(self._content(tensor.content)))
         return extract(self._storage[1], tensor.spec, tensor.view)
-
-
-def _as_bytes(buffer: Any) -> memoryview:
-    view = memoryview(buffer)
-    return view.cast("B") if view.nbytes else memoryview(b"")
