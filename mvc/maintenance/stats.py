@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.estimate import sampled
 from mvc.maintenance.graph import Contents, Flags, Integers, StorageGraph, column, read
 from mvc.maintenance.payloads import decoded
-from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
-from mvc.model.tensor import TensorSpec
+from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.repo.config import Config
 from mvc.repo.lookup.availability import Dropped, all_dropped
 from mvc.repo.lookup.refs import branches, tags
@@ -29,17 +25,15 @@ from mvc.store.store import Store
 from mvc.text import html_table, size
 
 _KINDS = ("full", "delta", "metadata")
-_TRIED = 3  # predicted pieces of each kind that are coded as deltas, too, to see what that takes
 
 
 class Predictions(Struct, frozen=True):
     """``contents`` that are stored as an optimizer's step from the version before, in ``bytes`` of
-    payloads. ``saved``: bytes that deltas would take more, estimated on some of each kind.
+    payloads.
     """
 
     contents: int
     bytes: int
-    saved: int
 
 
 class Stats(Struct, frozen=True):
@@ -101,7 +95,7 @@ class Stats(Struct, frozen=True):
 
 
 def stats(store: Store, config: Config) -> Stats:
-    """Reads the journal, every record's header and every manifest, but few tensors."""
+    """Reads the journal, every record's header and every manifest, but no tensor."""
     return retry_on_rewrite(store.snapshot, lambda: _look(store, config))[0]
 
 
@@ -146,7 +140,7 @@ def _look(store: Store, config: Config) -> tuple[Stats, _Figures]:
         tags=len(tags(store.fresh())),
         forgotten=count - len(states) - absent,
         absent=absent,
-        predicted=_predictions(store, config, found),
+        predicted=_predictions(found),
         dropped=len(states) - len(timed),
         kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
         price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),
@@ -159,51 +153,12 @@ def _predicted_rows(found: StorageGraph) -> Integers:
     return np.flatnonzero(found.sound & np.isin(column(found.forms), kinds))
 
 
-def _predictions(store: Store, config: Config, found: StorageGraph) -> Predictions | None:
+def _predictions(found: StorageGraph) -> Predictions | None:
     rows = _predicted_rows(found)
     if not len(rows):
         return None
-    texts, kinds = list(found.texts), column(found.forms)
-    by_rule: dict[str, list[int]] = {}
-    for row in rows.tolist():
-        by_rule.setdefault(_rule(texts[kinds[row]]), []).append(row)
-    payloads, sizes = column(found.payloads), found.sizes
-    saved = 0.0
-    for rule, same in by_rule.items():
-        ends = np.cumsum(sizes[same], dtype=np.int64)
-        tried = [same[i] for i in _spread(ends)]
-        known = [each for row in tried if (each := _as_delta(store, config, found, row, rule=rule))]
-        if known:
-            raw = int(ends[-1])
-            saved += raw * sum(known) / len(known) - int(payloads[same].sum())
-    contents = len(np.unique(found.object[rows]))
-    return Predictions(contents, int(payloads[rows].sum()), round(saved))
-
-
-def _rule(text: str) -> str:
-    """The rule and the dtype of a prediction; empty for other codings."""
-    return ":".join(text.split(":")[1:3]) if Coding(text).predicted else ""
-
-
-def _spread(ends: Integers) -> list[int]:
-    """The places of some from all over, large ones more often: in which equal shares of all bytes
-    have their middle. ``ends``: the bytes up to the end of each.
-    """
-    middles = (np.arange(_TRIED) + 0.5) * (int(ends[-1]) / _TRIED)
-    return [int(place) for place in np.searchsorted(ends, middles, side="right")]
-
-
-def _as_delta(
-    store: Store, config: Config, found: StorageGraph, row: int, rule: str
-) -> float | None:
-    """The share of its raw bytes that a predicted piece would take as a delta from its base."""
-    coding, dtype, recovery = found.coding(row), rule.rpartition(":")[2], store.recovery
-    start = coding.member.start
-    spec = TensorSpec(dtype, ((start + coding.member.nbytes) // TensorSpec(dtype, ()).nbytes,))
-    blob, base = (coding.member.id, spec), (coding.base or b"", spec)
-    with suppress(MvcError):
-        return sampled(recovery, encoding_policy(config), blob, base, start=start).share
-    return None
+    nbytes = int(column(found.payloads)[rows].sum())
+    return Predictions(len(np.unique(found.object[rows])), nbytes)
 
 
 def _seconds(found: StorageGraph, rates: Rates) -> NDArray[np.float64]:

@@ -392,26 +392,3 @@ def test_a_recorder_stores_runs(repo):
     with mvc.Repository.open(repo.root) as again:
         for version, model in zip(versions, models, strict=True):
             assert same(dict(again.checkout(version.id, path="model.safetensors")), model)
-
-
-def test_what_predictions_save_is_estimated_where_the_bytes_are(
-    repo: mvc.Repository, tmp_path: Path
-) -> None:
-    run = Training()
-    wide = [layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.ReLU())]
-    run.model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), *wide, nn.Linear(64, 8))
-    run.optimizer = OPTIMIZERS["adam"](run.model.parameters())
-    run.commit(repo, 10)
-    with mvc.Repository.init(tmp_path / "nameless") as nameless:
-        for state in run.states:
-            moments = {
-                f"{name}.{number}": moment
-                for number, of in state["optimizer"]["state"].items()
-                for name, moment in (("a", of["exp_avg"]), ("b", of["exp_avg_sq"]))
-            }
-            nameless.commit({**state["model"], **moments})
-        plain = nameless.storage.stats().bytes
-    found = repo.storage.stats()
-    assert found.predicted is not None
-    less = sum(plain[kind] - found.bytes[kind] for kind in ("full", "delta"))
-    assert found.predicted.saved == pytest.approx(less, rel=0.05)

@@ -86,9 +86,8 @@ def _print(session: Session, found: Stats) -> None:
             "Stored as": ", ".join(stored_as),
         }
     if steps is not None:
-        less = f", about {size(steps.saved)} less than as deltas" if steps.saved > 0 else ""
         tensors = f"{count(steps.contents, 'tensor')} by optimizers' steps"
-        facts["Predicted"] = f"{tensors}, {size(steps.bytes)}{less}"
+        facts["Predicted"] = f"{tensors}, {size(steps.bytes)}"
     if found.price is not None:
         weight = session.repo.config.get("store.storage_weight")
         facts["Price"] = f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"
