@@ -191,36 +191,45 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
 
 
 def _near(problem: RepackProblem, graph: ContentPlan, bound: float | None) -> _Tried:
-    """Plans for a bound: the solver's is moved until plans keep it, then bisected."""
-    solver, known, fit, miss = graph.solver, dict[Selected, float](), 0, 0
-    allowed = ENDLESS if bound is None else max(solver.shortest, round(1e9 * bound))
+    """Plans whose worst recovery is about ``bound`` seconds."""
+    if bound is not None:
+        return _searched(problem, graph, lambda after: after.worst_seconds > bound, 1e9 * bound)
+    found = graph.solver.cheapest()
+    assert found is not None, "everything in full is a layout"
+    chosen = graph.selection(found.layout)
+    return iter([(problem.plan_of(chosen), chosen)])
+
+
+def _searched(
+    problem: RepackProblem,
+    graph: ContentPlan,
+    is_above: Callable[[LayoutMetrics], bool],
+    first: float | None = None,
+) -> _Tried:
+    """Plans by bisection over the solver's bound, towards the least one that ``is_above``.
+
+    The solver's figures are a little less than those of whole plans. ``first``: the bound to begin
+    with, by default the one that allows the smallest layout.
+    """
+    solver, known = graph.solver, dict[Selected, bool]()
+    smallest = solver.cheapest()
+    assert smallest is not None, "everything in full is a layout"
+    low, high = solver.shortest, smallest.worst
+    bound = high if first is None else max(low, min(high, round(first)))
     for _ in range(_ROUNDS):
-        found = solver.cheapest(allowed)
-        if found is None:
-            return
-        again = found.layout in known
-        if not again:
+        found = solver.cheapest(bound) or smallest
+        if found.layout not in known:
             chosen = graph.selection(found.layout)
             plan = problem.plan_of(chosen)
-            known[found.layout] = plan.after.worst_seconds
+            known[found.layout] = is_above(plan.after)
             yield plan, chosen
-        if bound is None:
-            return
-        seconds = known[found.layout]
-        # The solver's figure for this layout may be less than what it was allowed.
-        asked = int(found.worst * bound / seconds)
-        if seconds <= bound:
-            fit = allowed
+        if known[found.layout]:
+            high = found.worst
         else:
-            miss = found.worst
-        if miss and fit:
-            allowed, done = (fit + miss) // 2, miss - fit <= fit // 1000
-        elif miss:
-            allowed, done = max(solver.shortest, min(miss - 1, asked)), miss <= solver.shortest
-        else:
-            allowed, done = asked, again or asked <= fit
-        if done:
+            low = bound
+        if high <= low * _EXACT:
             return
+        bound = round(sqrt(low * high))
 
 
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
@@ -229,7 +238,13 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
     def rank(after: LayoutMetrics) -> float | None:
         return after.worst_seconds if after.bytes <= size else None
 
-    plans = list(_proposals(problem, lambda graph: _of_size(problem, graph, size), rank))
+    plans = list(
+        _proposals(
+            problem,
+            lambda graph: _searched(problem, graph, lambda after: after.bytes <= size),
+            rank,
+        )
+    )
     if (best := _best(plans, rank)) is not None:
         most = best.after.worst_seconds * ALIKE  # what is about as fast may be smaller
         return min((p for p in plans if p.after.worst_seconds <= most), key=_size)
@@ -242,28 +257,6 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
 
 def _size(plan: RepackPlan) -> int:
     return plan.after.bytes
-
-
-def _of_size(problem: RepackProblem, graph: ContentPlan, size: int) -> _Tried:
-    """Plans of the smallest layout, and of fast ones near a size (by bisection)."""
-    smallest = graph.solver.cheapest()
-    assert smallest is not None, "everything in full is a layout"
-    sizes, found = dict[Selected, int](), smallest
-    low, bound, high = graph.solver.shortest, smallest.worst, smallest.worst
-    for _ in range(_ROUNDS):
-        if found.layout not in sizes:
-            chosen = graph.selection(found.layout)
-            plan = problem.plan_of(chosen)
-            sizes[found.layout] = plan.after.bytes
-            yield plan, chosen
-        if sizes[found.layout] > size:
-            low = bound
-        else:
-            high = found.worst
-        if high <= low * _EXACT:
-            return
-        bound = round(sqrt(low * high))
-        found = graph.solver.cheapest(bound) or smallest
 
 
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
