@@ -222,7 +222,7 @@ def goals(repo: mvc.Repository) -> Iterator[Goal]:
 
 def of_old(repo: mvc.Repository, goal: Goal) -> RepackPlan | None:
     try:
-        return chosen(OldProblem(repo.handle, goal))
+        return chosen(OldProblem(repo.handle.store, repo.handle.config, goal))
     except Unattainable:
         return None
 

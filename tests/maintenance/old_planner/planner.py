@@ -101,7 +101,9 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
     if best is not None and gone:
         paths = {commit: goal.alternatives[commit].path for commit in gone}
         without = replace(goal, proven={})
-        rest = RepackProblem(problem.survey.handle, without, problem.progress, paths)
+        rest = RepackProblem(
+            problem.survey.store, problem.survey.config, without, problem.progress, paths
+        )
         lost = problem.survey.specs.keys() - rest.survey.specs.keys()
         saved = sum(o.stored for o in rest.stored if o.id in lost) * weight / 1e9
         saved -= sum(best.ns[i] for i in numbers) / 1e9
@@ -132,7 +134,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
 
 def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
     """Plans with skip deltas, of fewer and fewer versions between reset points."""
-    step = layout_of(problem.survey.handle.config).step or _STEP
+    step = layout_of(problem.survey.config).step or _STEP
     for interval in (ENDLESS, step**3, step**2, step):
         yield problem.plan_of(problem.skipping(SkipLayout(interval, step)))
 

@@ -14,7 +14,8 @@ from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.plan import Selection, completed
 from mvc.maintenance.repack.problem import Costs, Sizes
 from mvc.maintenance.repack.solve import Selected
-from mvc.repo.handle import Handle
+from mvc.repo.config import Config
+from mvc.store.store import Store
 from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
 from tests.maintenance.old_planner.layout_codings import add_edges, of_layout, of_skips
@@ -32,12 +33,13 @@ class RepackProblem(plan.RepackProblem):
 
     def __init__(
         self,
-        context: Handle,
+        store: Store,
+        config: Config,
         goal: Goal,
         progress: Progress | None = None,
         given_up: Mapping[CommitId, str] | None = None,
     ) -> None:
-        super().__init__(context, goal, progress, given_up)
+        super().__init__(store, config, goal, progress, given_up)
         known = self.costs
         self.costs = Costs(self.survey, known.candidates, Sizes(self.survey), known.rates)
         learn_stored(self.costs)
