@@ -34,7 +34,7 @@ BUDGET = {
     "lossy": 2_113,
     "maintenance": 5_696,
     "model": 660,
-    "models": 922,
+    "models": 920,
     "pipelines": 447,
     "probing": 797,
     "recipes": 1_578,

@@ -12,6 +12,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from itertools import starmap
 from operator import attrgetter
@@ -245,15 +246,11 @@ def _graphics() -> dict[str, Value]:
     """NVIDIA's cards and driver as the driver's own files name them: CUDA is not initialised."""
     driver = Path("/proc/driver/nvidia")
     version = _found(_read(driver / "version"), r"Kernel Module(?: for \S+)?\s+([0-9.]+)")
-    names = []
-    files = FileSystem()
-    try:
-        cards = files.list(driver / "gpus")
-    except MvcError:
-        cards = []
-    for card in cards:
-        name = _found(_read(driver / "gpus" / card / "information"), r"^Model:\s*(.+)$")
-        names.append(name or "unknown")
+    cards: Collection[str] = ()
+    with suppress(MvcError):
+        cards = FileSystem().list(driver / "gpus")
+    told = [_read(driver / "gpus" / card / "information") for card in cards]
+    names = [_found(text, r"^Model:\s*(.+)$") or "unknown" for text in told]
     return {"models": sorted(set(names)), "count": len(names), "driver": version}
 
 
