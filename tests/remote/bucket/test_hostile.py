@@ -208,7 +208,7 @@ def refused(team: Team, *kinds: type[MvcError]) -> str:
         with pytest.raises(kinds) as raised:
             team.fetch(name)
     assert messages(team["bob"], "origin/main") == ["ada 0"]
-    assert remote_refs(team["carol"].handle.store) == []
+    assert remote_refs(team["carol"].handle.store.snapshot) == []
     assert_clean(team["bob"])
     return str(raised.value)
 
