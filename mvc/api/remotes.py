@@ -15,6 +15,7 @@ from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.names import REMOTE
 from mvc.remote import remotes
+from mvc.remote.places import ask
 from mvc.remote.remotes import Remote
 from mvc.remote.transports.folder import check_folder
 from mvc.remote.transports.opening import open_transport
@@ -91,7 +92,10 @@ class Remotes(Generic[_R]):
         return remotes.remove_remote(self._store, name)
 
     def show(self, name: str | None = None) -> RemoteRefs:
-        """The branches and tags of a remote, or of the repository at a URL, as they are now."""
+        """The branches and tags of a remote, or of the repository at a URL, as they are now.
+
+        Raises HistoryMissing for another repository than at the last fetch.
+        """
         return refs_of(self.find(name), self._store, self._config)
 
     def holding(self, commit: CommitId) -> Sequence[str]:
@@ -175,12 +179,17 @@ def refs_of(
 ) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
     with closing(open_transport(remote, store, config)) as transport:
-        answer = transport.head()
+        answer = (
+            ask(transport, store, remote).head
+            if store is not None and isinstance(remote, Remote)
+            else transport.head()
+        )
     commits = {name: value for name, value in answer.refs.items() if isinstance(value, CommitId)}
 
     def under(prefix: str) -> dict[str, CommitId]:
         found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
         return dict(sorted(found.items()))
 
-    head = answer.refs.get(HEAD)
-    return RemoteRefs(transport.url, head, under(BRANCH), under(TAG), bare=answer.bare)
+    return RemoteRefs(
+        transport.url, answer.refs.get(HEAD), under(BRANCH), under(TAG), bare=answer.bare
+    )

@@ -88,8 +88,9 @@ def known_place(store: Store, remote: Remote, name: str) -> KnownPlace | None:
     if not remote.name:
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
-        data = store.fs.read_bytes(remote.folder(store) / name, _MOST)
-        return msgspec.json.decode(data, type=KnownPlace)
+        return msgspec.json.decode(
+            store.fs.read_bytes(remote.folder(store) / name, _MOST), type=KnownPlace
+        )
     return None
 
 

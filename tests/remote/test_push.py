@@ -177,7 +177,7 @@ def test_a_remote_that_was_replaced_or_is_nowhere_is_said(
     Repository.init(shared.url, bare=True).close()
     assert run(["remote", "add", "-f", "away", shared.url]) == 0
     assert "warning" not in capsys.readouterr().err
-    assert run(["remote", "show"]) == 0
+    assert run(["remote", "show"]) == 4
     assert "origin is another repository than at the last fetch" in capsys.readouterr().err
     assert run(["remote", "show", "away"]) == 0
     assert "warning" not in capsys.readouterr().err
