@@ -120,7 +120,8 @@ def push(
 ) -> Pushed:
     """Sends branches and tags, by default the current branch, with what they need; durable there.
 
-    Tags, data sets, deployments and annotations of the versions that are there then go along.
+    Tags, data sets, deployments and annotations of the versions that are there then go along, and
+    what was live before them.
     Raises RefConflict for what is not fast-forward or has moved there, UnknownRevision,
     StateForgotten for a version whose state neither side has, WeightsDropped for weights that
     nobody there could make again, RemoteUnreachable, RemoteRefused, and the errors of both stores;
@@ -134,8 +135,11 @@ def push(
         if not chosen.dry_run:
             work.forget()
         plan = _planned(store, remote, work, refs, options=chosen)
-        new = (update.new for update in plan.updates if update.new is not None)
-        wanted = work.wanted([*new, *plan.tips])
+        wanted = work.wanted([
+            *(update.new for update in plan.updates if update.new is not None),
+            *plan.tips,
+            *work.replaced(plan.tips),
+        ])  # fmt: skip
         needed = work.needed(wanted, partial=chosen.partial)
         plan = with_tags(store, remote, work.head, plan, needed=needed)
         if chosen.dry_run:
@@ -146,12 +150,13 @@ def push(
                 for u in plan.updates
             ])  # fmt: skip
             work.remember(plan.updates)
-        kept = work.not_forgotten
         return Pushed(
             **asdict(work.tally.total(plan.updates)), passed_over=plan.passed_over,
             at_home=work.at_home,
-            denied=(*plan.denied, *sorted(work.denied), *(("admin",) if kept else ())),
-            not_there=work.not_there(), not_forgotten=kept, refused=work.refused(),
+            denied=(
+                *plan.denied, *sorted(work.denied), *(("admin",) if work.not_forgotten else ()),
+            ),
+            not_there=work.not_there(), not_forgotten=work.not_forgotten, refused=work.refused(),
         )  # fmt: skip
 
 
@@ -232,8 +237,9 @@ def _mark_sent(store: Store, remote: Remote, recorded: Recorded) -> None:
     rows = [without_deployed(each, taken) for each in operations(store.fresh(), known)]
     if known.place.sequence == recorded.sequence:
         known = replace(known, place=Place(recorded.after.sequence, recorded.after.chain))
-    before = (each for each in rows if each.sequence < recorded.sequence)
-    left = tuple(each.sequence for each in before if own_targets(each))
+    left = tuple(
+        each.sequence for each in rows if each.sequence < recorded.sequence and own_targets(each)
+    )
     keep_place(store, remote, PUSHED, replace(known, dealt=recorded.sequence + 1, left=left))
 
 
@@ -306,6 +312,18 @@ class _Push:
         for each in self._said.values():
             if own_targets(each) & targets:
                 yield from deployed_by(self._store.snapshot, each)
+
+    def replaced(self, tips: Sequence[CommitId]) -> Iterator[CommitId]:
+        """What is to be sent of targets whose live version the remote then has."""
+        snapshot, there = self._store.snapshot, [*tips_of(self.head.refs), *tips]
+        known = Ancestors(snapshot, filter(snapshot.has_commit, there))
+        targets = {
+            target
+            for id_, targets in (live_now(self._store).items() if self._said else ())
+            for target in targets
+            if id_ in known and self._takes(target)
+        }
+        return (v for v in self.due(targets) if availability.gone(snapshot, v) is None)
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
@@ -451,8 +469,12 @@ class _Push:
             for new in each.entry.deployments
             if new.id in ids - self._refused.keys() and f"deploy:{new.target}" not in self.denied
         }
-        live = live_now(self._store).items() if going else ()
-        return tuple((t, id_) for id_, on in live for t in on if (t, id_) in going)
+        return tuple(
+            (target, id_)
+            for id_, targets in live_now(self._store).items()
+            for target in targets
+            if (target, id_) in going
+        )
 
     def _counted(
         self,

@@ -208,6 +208,17 @@ def test_what_was_undone_when_it_was_fetched_comes_later(team: Team) -> None:
     assert team.bob.find("origin/main") == made
 
 
+def test_a_version_that_was_undone_goes_along_with_what_replaced_it(team: Team) -> None:
+    team.ada.push()
+    undone = team.ada.commit(state(2), deploy="prod").id
+    team.ada.undo()
+    team.ada.deploy(team.ids[0], "prod")
+    assert team.ada.push().refused == ()
+    team.bob.fetch()
+    assert undone in {each.commit for each in team.bob.deployments("prod")}
+    assert team.bob.live("prod").commit == team.ids[0]
+
+
 def test_a_checked_out_branch_is_not_pushed_to(team: Team, tmp_path: Path) -> None:
     with Repository.init(tmp_path / "desk") as desk:
         team.ada.remotes.add("desk", str(desk.root))
