@@ -77,14 +77,7 @@ class Meta(Struct, frozen=True):
 
     def encoded(self) -> bytes:
         at = self.position
-        stored = _Stored(
-            version=_VERSION,
-            identity=self.identity,
-            offset=at.offset,
-            sequence=at.sequence,
-            chain=at.chain,
-            runs=self.runs,
-        )
+        stored = _Stored(_VERSION, self.identity, at.offset, at.sequence, at.chain, self.runs)
         data = msgspec.msgpack.encode(stored)
         return data + block_check(data)
 
