@@ -13,59 +13,40 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from heapq import merge
 from pathlib import Path
-from typing import Annotated
 
-import msgspec
+from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData, IoFailed, MvcError
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.os_errors import was_missing
-from mvc.store.index.runs import (
-    CHECK,
-    MAX_DIRECTORY,
-    Check,
-    Directory,
-    Natural,
-    RunReader,
-    block_check,
-    build_run,
-)
+from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
 CURRENT = "current"
 BUILDING = "building"
 
 _VERSION = 5
+_CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _RUN = ".run"
 _LONGEST = 1 << 16  # bytes of ``current`` that are looked at
 
 
-class IndexRun(Struct, frozen=True, array_like=True):
+class IndexRun(Struct, frozen=True):
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory, which
     takes the last ``size`` bytes of its file.
     """
 
-    level: Natural
-    check: Check
-    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_DIRECTORY)]
+    level: int
+    check: bytes
+    size: int
 
     @property
     def name(self) -> str:
         """Of its file."""
         return self.check.hex() + _RUN
-
-
-class _Stored(Struct, array_like=True):
-    """What ``current`` holds, before its checksum."""
-
-    version: int
-    identity: Check
-    offset: Natural
-    sequence: Natural
-    chain: Check
-    runs: tuple[IndexRun, ...]
 
 
 class Meta(Struct, frozen=True):
@@ -76,24 +57,29 @@ class Meta(Struct, frozen=True):
     runs: tuple[IndexRun, ...]
 
     def encoded(self) -> bytes:
-        at = self.position
-        stored = _Stored(_VERSION, self.identity, at.offset, at.sequence, at.chain, self.runs)
-        data = msgspec.msgpack.encode(stored)
-        return data + block_check(data)
+        writer = Writer().uint(_VERSION).raw(self.identity)
+        writer.uint(self.position.offset).uint(self.position.sequence).raw(self.position.chain)
+        writer.uint(len(self.runs))
+        for run in self.runs:
+            writer.uint(run.level).raw(run.check).uint(run.size)
+        data = writer.done()
+        return data + blake3(data).digest(_CHECK)
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
-        if block_check(data[:-CHECK]) != data[-CHECK:]:
+        if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
             raise DamagedData("the index does not match its checksum")
-        try:
-            stored = msgspec.msgpack.decode(data[:-CHECK], type=_Stored)
-        except msgspec.DecodeError as error:
-            raise DamagedData("the index does not say what it holds") from error
-        if stored.version != _VERSION:
-            raise DamagedData("the index is of another release")
-        return cls(
-            stored.identity, Position(stored.offset, stored.sequence, stored.chain), stored.runs
+        reader = Reader(data[:-_CHECK], "the index")
+        if reader.uint() != _VERSION:
+            raise reader.fail("its version is unknown")
+        identity = reader.raw(16)
+        position = Position(reader.uint(), reader.uint(), reader.raw(16))
+        runs = tuple(
+            IndexRun(reader.uint(), reader.raw(_CHECK), reader.uint())
+            for _ in range(reader.count(1000))
         )
+        reader.end()
+        return cls(identity, position, runs)
 
 
 class Index:

@@ -2,8 +2,7 @@
 
 The index is a handful of runs (a log-structured merge tree). A run is a file of compressed
 blocks, one behind the other, and a directory that holds every block's first key, hash and length,
-so that an answer, "not there" included, is checked from the directory's hash down. Blocks are
-lists, and directories are arrays, of MessagePack.
+so that an answer, "not there" included, is checked from the directory's hash down.
 """
 
 from __future__ import annotations
@@ -11,68 +10,110 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Annotated, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import msgspec
 import zstandard
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.canonical import Reader, Writer, encode_uint
 from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 
 BLOCK_KEYS = 512
-MAX_DIRECTORY = 1 << 28
-CHECK = 16
+_CHECK, _SIZE = 16, 4
 _MAX_BLOCK = 1 << 22
+_MAX_DIRECTORY = 1 << 28
+_MAX_KEY = 4096
+_LONG = 128  # from here on a length takes more than one byte
 _CACHED_BLOCKS = 512  # some 30 KiB each
-
-Check = Annotated[bytes, msgspec.Meta(min_length=CHECK, max_length=CHECK)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
-_Keys = Annotated[list[bytes], msgspec.Meta(max_length=BLOCK_KEYS)]
-_T = TypeVar("_T")
 
 
 class Block(NamedTuple):
     """First key and hash of a stored block, and the bytes that it takes."""
 
     first: bytes
-    check: Check
-    size: Annotated[int, msgspec.Meta(ge=0, le=_MAX_BLOCK)]
+    check: bytes
+    size: int
 
 
-class Directory(Struct, frozen=True, array_like=True):
+class Directory(Struct, frozen=True):
     """A run's blocks in key order and the number of its keys."""
 
     blocks: tuple[Block, ...]
-    count: Natural
+    count: int
 
     def encoded(self) -> bytes:
-        return zstandard.ZstdCompressor(level=1).compress(msgspec.msgpack.encode(self))
+        writer = Writer().uint(self.count).uint(len(self.blocks))
+        for block in self.blocks:
+            writer.blob(block.first).raw(block.check).raw(block.size.to_bytes(_SIZE, "big"))
+        return zstandard.ZstdCompressor(level=1).compress(writer.done())
 
     @classmethod
     def decode(cls, data: bytes, check: bytes) -> Directory:
-        return _verified(data, check, MAX_DIRECTORY, cls)
+        raw = _verified(data, check, _MAX_DIRECTORY)
+        reader = Reader(raw, "an index directory")
+        count = reader.uint()
+        number = reader.count(1 << 26)
+        at, size = reader.position, len(raw)
+        blocks = []
+        for _ in range(number):  # there are thousands, and every process reads them
+            begin = at + 1
+            middle = begin + raw[at] if at < size else size
+            end = middle + _CHECK
+            at = end + _SIZE
+            if at > size or raw[begin - 1] >= _LONG:
+                return cls(_read_blocks(raw), count)
+            length = int.from_bytes(raw[end:at], "big")
+            blocks.append(Block(raw[begin:middle], raw[middle:end], length))
+        if at != size:
+            raise DamagedData("an index directory is damaged: bytes follow its end")
+        return cls(tuple(blocks), count)
+
+
+def _read_blocks(raw: bytes) -> tuple[Block, ...]:
+    """The blocks of a directory, first keys of any length among them."""
+    reader = Reader(raw, "an index directory")
+    reader.uint()
+    blocks = tuple(
+        Block(reader.blob(_MAX_KEY), reader.raw(_CHECK), int.from_bytes(reader.raw(_SIZE), "big"))
+        for _ in range(reader.count(1 << 26))
+    )
+    reader.end()
+    return blocks
+
+
+def _read_keys(raw: bytes) -> list[bytes]:
+    """The keys of a block. Those of one length, as most are, need no reader."""
+    reader = Reader(raw, "an index block")
+    count = reader.count(BLOCK_KEYS)
+    at = reader.position
+    if count:
+        step = raw[at] + 1
+        alike = step <= _LONG and len(raw) == at + count * step
+        if alike and raw[at::step] == raw[at : at + 1] * count:
+            return [raw[begin + 1 : begin + step] for begin in range(at, len(raw), step)]
+    found = [reader.blob(_MAX_KEY) for _ in range(count)]
+    reader.end()
+    return found
 
 
 def block_check(data: bytes) -> bytes:
-    """The hash by which a block or a directory is known: 16 bytes."""
-    return blake3(data).digest(CHECK)
+    """The hash under which a block is stored: 16 bytes."""
+    return blake3(data).digest(_CHECK)
 
 
-def _verified(data: bytes, check: bytes, limit: int, kind: type[_T]) -> _T:
-    """What a block or a directory holds, of at most ``limit`` bytes."""
+def _verified(data: bytes, check: bytes, limit: int) -> bytes:
     if block_check(data) != check:
         raise DamagedData("a block of the index does not match its checksum")
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= limit:
             raise DamagedData("a block of the index has no size or too large a one")
-        raw = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).decompress(
+        return zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).decompress(
             data, allow_extra_data=False
         )
-        return msgspec.msgpack.decode(raw, type=kind)
-    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+    except zstandard.ZstdError as error:
         raise DamagedData("a block of the index does not decode") from error
 
 
@@ -82,10 +123,19 @@ def build_run(keys: Sequence[bytes], put: Callable[[bytes], object]) -> Director
     blocks: list[Block] = []
     for begin in range(0, len(keys), BLOCK_KEYS):
         part = keys[begin : begin + BLOCK_KEYS]
-        data = compressor.compress(msgspec.msgpack.encode(part))
+        data = compressor.compress(encode_uint(len(part)) + _body(part))
         blocks.append(Block(part[0], block_check(data), len(data)))
         put(data)
     return Directory(tuple(blocks), len(keys))
+
+
+def _body(keys: Sequence[bytes]) -> bytes:
+    """Each key after its length; most blocks have keys of one length."""
+    lengths = set(map(len, keys))
+    if len(lengths) == 1:
+        length = encode_uint(lengths.pop())
+        return length + length.join(keys)
+    return b"".join([encode_uint(len(key)) + key for key in keys])
 
 
 class RunReader:
@@ -103,7 +153,7 @@ class RunReader:
         if cached is None:
             _, check, size = self._directory.blocks[number]
             data = self._read(self._begins[number], size)
-            cached = _verified(data, check, _MAX_BLOCK, _Keys)
+            cached = _read_keys(_verified(data, check, _MAX_BLOCK))
             if len(self._cache) > _CACHED_BLOCKS:
                 self._cache.clear()
             self._cache[number] = cached
