@@ -1,4 +1,4 @@
-"""The index of a repository: its files, and how far it goes; the files that are open."""
+"""The index of a repository: its file, and how far it goes; the files that are open."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from pathlib import Path
 
 from mvc.api import Repository
 
+_NAME = "0123456789abcdef"
+
 
 def index_file(root: Path) -> Path:
-    """The file that says what is indexed; absent where there is no index."""
-    return root / ".mvc/index/current"
+    """The LMDB file of the environment that counts; one that is absent where there is none."""
+    folder = root / ".mvc/index.lmdb"
+    current = folder / "current"
+    name = current.read_text().strip() if current.exists() else _NAME
+    return folder / name / "data.mdb"
 
 
-def index_runs(root: Path) -> list[Path]:
-    """The files of the runs."""
-    return sorted((root / ".mvc/index").glob("*.run"))
+def put_index(root: Path, data: bytes) -> None:
+    """Makes ``data`` the LMDB file, in a place of its own where there is none."""
+    path = index_file(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.parent.joinpath("current").write_text(f"{path.parent.name}\n")
+    path.write_bytes(data)
 
 
 def open_files() -> list[Path]:

@@ -83,4 +83,4 @@ def rewrite(root: Path, edit: Callable[[list[Entry]], Iterable[Entry]]) -> None:
         data += frames
     (root / ".mvc" / "journal").write_bytes(data)
     (root / ".mvc" / "witness").unlink(missing_ok=True)
-    shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+    shutil.rmtree(root / ".mvc" / "index.lmdb")

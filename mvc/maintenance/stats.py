@@ -18,6 +18,7 @@ from mvc.repo.config import Config
 from mvc.repo.lookup.availability import Dropped, all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
+from mvc.store.index.folder import current
 from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
@@ -400,6 +401,6 @@ def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
 
 def _index_bytes(snapshot: Snapshot) -> int:
     fs, folder = snapshot.fs, snapshot.folder / INDEX
-    names = () if fs.stat(folder) is None else fs.list(folder)
-    found = (fs.stat(folder / name) for name in names)
+    places = [p for p in (folder, current(fs, folder)) if p is not None and fs.stat(p) is not None]
+    found = (fs.stat(place / name) for place in places for name in fs.list(place))
     return sum(identity.size for identity in found if identity is not None and identity.is_file)

@@ -25,7 +25,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.killed import PLANS, Interrupted
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import FORMAT
-from mvc.store.index.index import BUILDING, CURRENT
+from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, Store

@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _S = TypeVar("_S", bound=Statement)
 _OWN_KEYS = 50_000
-_TRIES = 3
+_TRIES = 8
 _TAKE = (
     "take what is missing from a copy: 'mvc fsck --repair --from BACKUP', or put the whole "
     ".mvc/journal of the copy in its place"
@@ -102,6 +102,7 @@ class Snapshot:
             # Read before the journal is: it must not know more than the journal.
             self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
+            self._index.index_far_end()
             self.refresh()
         except BaseException:
             self.close()
@@ -257,13 +258,16 @@ class Snapshot:
                         return found
 
     def _guarded(self, look: Callable[[], _T]) -> _T:
-        """Runs a look-up; again where the index is damaged, after it was replaced."""
+        """Runs a look-up; again after another process has moved the index, or it was replaced."""
         with self._lock:
             for _ in range(_TRIES):
                 try:
                     return look()
                 except DamagedData:
-                    self.renew_index()
+                    if not self._index.use_newer():
+                        break
+                    self.refresh()
+            self.renew_index()
             return look()
 
     # -- typed queries: callers outside the store need no keys ---------------------------------
@@ -608,12 +612,15 @@ class Snapshot:
             while True:
                 if self.journal.is_replaced():
                     self._reopen()
+                self._index.follow_index()
                 self._catch_up()
                 if self.journal.fixed is not None:
                     return  # others may have indexed more
+                superseded = self._index.superseded
+                known = None if superseded is None else superseded.position
                 beyond = [
                     position
-                    for position in (self._index.superseded, self._high_water_mark)
+                    for position in (known, self._high_water_mark)
                     if position is not None and position.sequence > self.position.sequence
                 ]
                 if not beyond:
@@ -642,7 +649,7 @@ class Snapshot:
         self._records.damage = None
         self._records.forget()
         self._own.clear()  # offsets are others in the new journal
-        self._index.open()
+        self._index.follow_journal()
 
     def _catch_up(self) -> None:
         if any(self.journal.is_repaired(gap) for gap in self.gaps):
@@ -692,8 +699,14 @@ class Snapshot:
         could still remove.
         """
         with self._lock:
-            if self._index.index_tail(force=force):
+            end = self._index.flushed_end_to_index(force=force)
+            if end is None:
+                return
+            try:
+                self._index.index_entries(end)
                 self.refresh()
+            except DamagedData:
+                self.renew_index()
 
     def close(self) -> None:
         self._index.close()

@@ -274,7 +274,7 @@ def _measure(few: Path, many: Path, options: argparse.Namespace) -> None:
     out = many.parent / "out.safetensors"
 
     def lost(root: Path) -> Cost:
-        shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+        shutil.rmtree(root / ".mvc" / "index.lmdb", ignore_errors=True)
         return command(root, "log", "-n", "1")
 
     def look_back(root: Path) -> Cost:

@@ -41,7 +41,7 @@ __all__ = [
 INDEX_STATES = (
     "current", "stale", "older", "absent", "truncated", "garbage", "foreign", "rebuilt",
 )  # fmt: skip
-"""What the index may be after a crash, beside what the crash left of it: it may be exchanged
+"""What the index may be after a crash. LMDB flushes it by itself, and it may be exchanged
 until somebody opens the repository again; ``rebuilt``: made anew from what the crash left."""
 _START_NS, _STEP_NS = 1_750_000_000_000_000_000, 1_000
 
@@ -93,7 +93,7 @@ class Story:
         return self.states[first : last + 1]
 
     def index_at(self, point: int, kind: str, rng: random.Random) -> IndexFiles | None:
-        """What the index may be at that moment; None: what the crash left of it."""
+        """What the index may be at that moment; None: LMDB has written nothing of it."""
         if kind == "foreign":
             return foreign_index()
         known = [files for at, files in self.indexes if at <= point]
@@ -109,8 +109,8 @@ class Story:
 
 
 def _spoiled(name: str, data: bytes, kind: str, rng: random.Random) -> bytes:
-    """A run that is cut off or garbage; what names it stays."""
-    if not name.endswith(".run"):
+    """An LMDB file that is cut off or garbage; what points to it stays."""
+    if not name.endswith("data.mdb"):
         return data
     return data[: rng.randrange(len(data))] if kind == "truncated" else rng.randbytes(len(data))
 

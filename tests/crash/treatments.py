@@ -2,8 +2,8 @@
 
 The index is disposable: a user, a backup tool or a script may delete it, put an older copy
 in its place, or that of another repository. These functions do so with plain calls to the
-operating system. They know only that the index is a folder of runs, of a file that names
-them, and of the lock ``building``.
+operating system. They know only that the index is a folder, that ``data.mdb`` and
+``lock.mdb`` may stand in it or in folders in it, and that other files may point to these.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = [
     "read", "write",
 ]  # fmt: skip
 
-INDEX = ".mvc/index"
+INDEX = ".mvc/index.lmdb"
 _PAGE = 4096
-_LOCK = "building"
-_RUN = ".run"
+_LOCK = "lock.mdb"
+_DATA = "data.mdb"
 
 
 def _files(index: Path) -> list[Path]:
@@ -36,12 +36,12 @@ def _files(index: Path) -> list[Path]:
 
 
 def data_files(index: Path) -> list[Path]:
-    """The runs."""
-    return [path for path in _files(index) if path.suffix == _RUN]
+    """The LMDB files, by any layout."""
+    return [path for path in _files(index) if path.name == _DATA]
 
 
 def _pointers(index: Path) -> list[Path]:
-    return [path for path in _files(index) if path.suffix != _RUN and path.name != _LOCK]
+    return [path for path in _files(index) if path.suffix != ".mdb"]
 
 
 # -- deletion ------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _empty(index: Path, aside: Path) -> None:
 
 
 def _copy_to(index: Path, aside: Path) -> None:
-    """Copies the index, as a backup tool does it that knows nothing of it."""
+    """Copies the index, as a backup tool does it that knows nothing of LMDB."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for path in _files(index):
@@ -130,7 +130,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _garble_data(index: Path, rng: random.Random) -> None:
-    """Every run is replaced by one page of garbage."""
+    """Every LMDB file is replaced by one page of garbage."""
     for path in data_files(index):
         _replace(path, rng.randbytes(_PAGE))
 

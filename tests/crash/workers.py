@@ -39,6 +39,7 @@ from tests.crash.ledger import (
     check_claims,
     check_version,
 )
+from tests.lent_index import environment, open_index
 
 __all__ = ["Worker", "prepare", "warm_up_all"]
 
@@ -141,7 +142,17 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
 
 def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
-    return repo.handle.store.snapshot.indexed.sequence
+    index = open_index(repo)
+    assert index is not None
+    return index.meta(repo.handle.store.snapshot.identity).position.sequence
+
+
+def _extend_open(repo: Repository) -> None:
+    """Writes to the open index, as an operation does that began before another process
+    replaced it.
+    """
+    with environment(open_index(repo)).begin(write=True) as txn:
+        txn.put(b"late", b"")
 
 
 def _command(root: Path, *arguments: str) -> None:
@@ -173,6 +184,7 @@ _DONE: dict[str, Callable[..., object]] = {
     "rebuild": lambda repo: repo.storage.rebuild_index(),
     "repair": _repair,
     "lie": _lie,
+    "extend open": _extend_open,
     "check": lambda repo, ledger, seed, whole: check(repo, ledger, seed, whole=whole),
     "version": lambda repo, commit, recipe: check_version(repo, commit, recipe, others=True),
     "claims": lambda repo: check_claims(repo.root),

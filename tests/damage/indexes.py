@@ -1,7 +1,8 @@
-"""Damaging the files of the index: what answers then.
+"""Damaging the LMDB file of the index: what answers then, and whether the process lives.
 
-Each case has a process of its own, forked from this one. It opens the repository in one of three
-ways: to read where the folder can be written (a damaged index is remade), to read where it
+LMDB does not notice flipped bits and may be led out of its map by them, so each case has
+a process of its own, forked from this one. It opens the repository in one of three ways:
+to read where the folder can be written (a damaged index is remade), to read where it
 cannot (nothing is remade), or to commit and extend the index. All questions that the
 index answers are then asked: refs, log, deployments, what was live when, removals,
 versions by content, every key of the index against those of the sound one, and two
@@ -32,16 +33,15 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index
 from mvc.store.index import keys
 from mvc.testing import FixedClock
-from tests.crash import treatments
 from tests.crash.story import state_of
+from tests.index_files import index_file
+from tests.lent_index import open_index
 
 __all__ = ["KINDS", "MODES", "case", "outcome_of", "prepare"]
 
+PAGE = 4096
 MODES = ("read", "read_only", "read", "read_only", "commit")
-KINDS = ("bit", "bit_of_current", "bit_of_directory", "truncated")
-
-Files = dict[str, bytes]
-"""The index by path in its folder."""
+KINDS = ("bit", "bit_of_meta", "bit_of_page_header", "truncated")
 _RIGHT, _REMADE, _REFUSED, _WRONG, _FOREIGN = range(5)
 _LONGEST = 60  # seconds after which a process counts as one that hangs
 _START, _SECOND = 1_750_000_000_000_000_000, 1_000_000_000
@@ -98,7 +98,7 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = repo.handle.store.snapshot.rebuilt
+            remade = repo.handle.store.snapshot.rebuilt or open_index(repo) is None
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG
@@ -132,18 +132,20 @@ def _cure(root: Path, expected: list[Any]) -> int:
         return 0 if found and same and repo.storage.fsck(full=True).sound else 1
 
 
-def case(files: Files, kind: str, rng: random.Random) -> Files:
-    """The index with one damage."""
-    runs = sorted(name for name in files if name.endswith(".run"))
-    name = rng.choice(["current", *runs] if kind in {"bit", "truncated"} else runs)
-    if kind == "bit_of_current":
-        name = "current"
-    data = bytearray(files[name])
+def case(data: bytes, kind: str, rng: random.Random) -> bytes:
+    """The index file with one damage."""
     if kind == "truncated":
-        return files | {name: bytes(data[: rng.randrange(len(data))])}
-    first = max(0, len(data) - 60) if kind == "bit_of_directory" else 0
-    data[rng.randrange(first, len(data))] ^= 1 << rng.randrange(8)
-    return files | {name: bytes(data)}
+        return data[
+            : rng.choice((rng.randrange(len(data)), PAGE * rng.randrange(len(data) // PAGE)))
+        ]
+    bit = rng.randrange(8 * len(data))
+    if kind == "bit_of_meta":  # magic, version, map size, roots of the trees, last page
+        bit = 8 * PAGE * rng.randrange(2) + rng.randrange(8 * 160)
+    elif kind == "bit_of_page_header":  # page number, flags, free space, pointers to nodes
+        bit = 8 * PAGE * rng.randrange(len(data) // PAGE) + rng.randrange(8 * 48)
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def _in_a_child(work: Any, *arguments: Any) -> int:
@@ -159,19 +161,19 @@ def _in_a_child(work: Any, *arguments: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def prepare(sound: Path) -> tuple[list[Any], Files]:
-    """Makes the repository; its answers and its index."""
+def prepare(sound: Path) -> tuple[list[Any], bytes]:
+    """Makes the repository; its answers and its index file."""
     assert _in_a_child(build, sound) == 0  # it needs threads, which a fork would not copy
     with Repository.open(sound, discover=False) as repo:
         expected = _answers(repo)
-    return expected, treatments.read(sound / treatments.INDEX)
+    return expected, index_file(sound).read_bytes()
 
 
-def outcome_of(sound: Path, work: Path, damaged: Files, mode: str, expected: list[Any]) -> str:
+def outcome_of(sound: Path, work: Path, damaged: bytes, mode: str, expected: list[Any]) -> str:
     """What comes of the index ``damaged`` in a copy ``work`` of the repository."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(sound, work)
-    treatments.write(work / treatments.INDEX, damaged)
+    index_file(work).write_bytes(damaged)
     code = _in_a_child(_check, work, mode, expected)
     if code < 0:
         return "hangs" if code == -signal.SIGALRM else "deaths"
@@ -195,10 +197,9 @@ def main(root: Path, seed: int, number: int) -> Counter[str]:
         if outcome == "deaths":
             counted["cured"] += _in_a_child(_cure, work, expected) == 0
         if outcome in {"wrong", "foreign", "hangs", "deaths"}:
-            name = next(name for name in index if index[name] != damaged[name])
-            pairs = enumerate(zip(index[name], damaged[name], strict=False))
+            pairs = enumerate(zip(index, damaged, strict=False))
             at = [(n, a ^ b) for n, (a, b) in pairs if a != b]
-            what = f"{kind}, {mode}, {name} flipped {at}, {len(damaged[name])} bytes"
+            what = f"{kind}, {mode}, flipped {at}, {len(damaged)} bytes"
             print(f"case {i}, {what}: {outcome}", file=sys.stderr)
     return counted
 

@@ -207,23 +207,43 @@ def _whole_index(patch: Patch) -> None:
     patch.setattr(index, "blake3", _Blind)
 
 
+def test_a_process_dies_without_the_look_at_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flipped bits in the pointers of the main tree's root: refused with it, fatal without."""
+    sound, work = tmp_path / "sound", tmp_path / "work"
+    expected, data = indexes.prepare(sound)
+    header = max(
+        0, indexes.PAGE, key=lambda at: int.from_bytes(data[at + 144 : at + 152], "little")
+    )
+    root = indexes.PAGE * int.from_bytes(data[header + 128 : header + 136], "little")
+    cases = []
+    for i in range(4):
+        damaged = bytearray(data)
+        damaged[root + 17 + 2 * i] ^= 0x40  # 16 KiB further: far behind the end of the page
+        cases.append(bytes(damaged))
+    with_it = [indexes.outcome_of(sound, work, case, "read", expected) for case in cases]
+    assert with_it == ["remade"] * len(cases)
+    monkeypatch.setattr(index, "check_pages", lambda file: None)
+    without = [indexes.outcome_of(sound, work, case, "read", expected) for case in cases]
+    assert "deaths" in without
+
+
 @pytest.mark.parametrize("blind", [_blocks, _whole_index], ids=["blocks", "blocks and meta"])
 def test_damage_to_the_index_is_seen_without_a_missing_check_of(
     blind: Callable[[Patch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong answers or foreign errors."""
+    """Wrong answers or foreign errors; LMDB itself sees nothing."""
     sound, work = tmp_path / "sound", tmp_path / "work"
-    expected, files = indexes.prepare(sound)
-    runs = sorted(name for name in files if name.endswith(".run"))
+    expected, data = indexes.prepare(sound)
+    frames = [m.start() for m in re.finditer(re.escape(b"\x28\xb5\x2f\xfd"), data)]
     rng = draw("guards")
     blind(monkeypatch)
-    assert indexes.outcome_of(sound, work, files, "read_only", expected) == "right"
+    assert indexes.outcome_of(sound, work, data, "read_only", expected) == "right"
     for _ in range(80):
-        name = rng.choice(runs)
-        data = bytearray(files[name])
-        frame = rng.choice([m.start() for m in re.finditer(re.escape(b"\x28\xb5\x2f\xfd"), data)])
-        data[min(frame + rng.randrange(8, 200), len(data) - 1)] ^= 1 << rng.randrange(8)
-        damaged = files | {name: bytes(data)}
-        if indexes.outcome_of(sound, work, damaged, "read_only", expected) in {"wrong", "foreign"}:
+        damaged = bytearray(data)
+        damaged[rng.choice(frames) + rng.randrange(8, 200)] ^= 1 << rng.randrange(8)
+        outcome = indexes.outcome_of(sound, work, bytes(damaged), "read_only", expected)
+        if outcome in {"wrong", "foreign"}:
             return
     pytest.fail("80 flipped bits were all seen or did no harm")

@@ -1,7 +1,9 @@
 """Damage to the index: the right answer, an error or a new index, never a wrong answer.
 
-The cases, and everything that is asked after each of them, are in ``indexes.py``. A process that
-dies is counted, and without the index, which loses nothing, the same questions must be answered.
+The cases, and everything that is asked after each of them, are in ``indexes.py``. LMDB
+would follow damaged pointers out of its file; its pages are looked at before. A process
+that dies all the same is counted, and without the index, which loses nothing, the same
+questions must be answered.
 """
 
 from __future__ import annotations

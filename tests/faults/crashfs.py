@@ -1,6 +1,7 @@
 """A file system that remembers enough to build what a power loss would have left.
 
-It works on a real folder; modes and times are not part of the images. Flushes
+It works on a real folder, so that things which do not pass the seam (LMDB) can stand
+beside it; those are not part of the images, and neither are modes and times. Flushes
 are recorded but not carried out: the images come from the record, not from the disk.
 """
 

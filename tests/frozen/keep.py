@@ -30,7 +30,8 @@ def keep(out: Path, make: Callable[[Path], object], *, index: bool = False) -> N
         file = out / f"{name}.zip"
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
             for path in sorted((root / ".mvc").rglob("*")):
-                if path.is_file() and (index or "index" not in path.parts):
+                kept = path.is_file() and path.name != "lock.mdb"
+                if kept and (index or "index.lmdb" not in path.parts):
                     z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
         with zipfile.ZipFile(file) as z:
             z.extractall(again := Path(folder).resolve() / "again")

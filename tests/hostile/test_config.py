@@ -78,10 +78,9 @@ def test_unknown_files_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / ".mvc"
     marker = tmp_path / "marker"
     (folder / "hooks").mkdir()
-    (folder / "index").mkdir()
     strange = [
         "hooks/post-commit", "packs/evil.sh", "packs/-1.pack", "packs/x.pack", "HEAD",
-        "index/__init__.py", "sitecustomize.py",
+        "index.lmdb/__init__.py", "sitecustomize.py",
     ]  # fmt: skip
     for name in strange:
         (folder / name).write_text(f"#!/bin/sh\ntouch {marker}\n")
@@ -101,21 +100,23 @@ def test_packs_with_impossible_numbers_are_left_alone(repo: Repository, name: st
     assert (repo.root / ".mvc/packs/00000001.pack").exists()
 
 
-@pytest.mark.parametrize("name", ["current", "building", f"{'0' * 32}.run"])
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize("keys", ["none", "foreign", "wrong types"])
+def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, keys: str) -> None:
+    import lmdb
+
     with Repository.init(tmp_path) as repo:
         (tmp_path / "m").write_bytes(b"m")
         id_ = repo.commit([tmp_path / "m"]).id
         repo.handle.store.snapshot.index_tail(force=True)
-    folder = index_file(tmp_path).parent
-    for file in folder.iterdir():
+    index = index_file(tmp_path).parent
+    for file in index.iterdir():
         file.unlink()
-    if kind == "folder":
-        (folder / name).mkdir()
-    else:
-        (folder / name).write_bytes(b"x" * 100)
+    with lmdb.open(str(index), map_size=1 << 20) as env, env.begin(write=True) as txn:
+        if keys != "none":
+            txn.put(b"meta", b"x" * 100 if keys == "foreign" else b"")
+            txn.put(b"d" + bytes(6), bytes(1000))
     with Repository.open(tmp_path) as repo:
         assert [entry.id for entry in repo.log()] == [id_]
         repo.handle.store.snapshot.index_tail(force=True)
-        assert [entry.id for entry in repo.log()] == [id_]
+    with Repository.open(tmp_path) as repo:
+        assert repo.storage.fsck(full=True).problems == ()

@@ -46,7 +46,7 @@ WRITING = [
 SECONDS = 60
 TARGETS = [
     "format", "config.yaml", ".gitignore", "witness", "queries", "queries.lock", "checkouts",
-    f"checkouts/{NAME}", "index/current", "index/building", "recording-main",
+    f"checkouts/{NAME}", "index.lmdb/current", "index.lmdb/building", "recording-main",
     "training-production", "decisions", f"decisions/{NAME}", "retraining",
     f"retraining/{NAME}", f"retraining/{NAME}.lock", "staging", "quarantine",
     "quarantine/00000001-00000010.pack", TEMPORARY, "hooks", "hooks/post-commit",
@@ -130,7 +130,7 @@ def link(rng: random.Random, world: World, path: Path) -> None:
 def folder_of_links(rng: random.Random, world: World, path: Path) -> None:
     path.mkdir()
     for name in rng.sample(
-        [NAME, f"{NAME}.lock", TEMPORARY, f"{'0' * 32}.run", "x", "00000001-1.pack"], 3
+        [NAME, f"{NAME}.lock", TEMPORARY, "data.mdb", "x", "00000001-1.pack"], 3
     ):
         link(rng, world, path / name)
 

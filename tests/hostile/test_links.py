@@ -20,7 +20,7 @@ from mvc.errors import IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import FileSystem
 from mvc.testing import WrappedFS
 from tests.counters import count
-from tests.index_files import index_runs
+from tests.index_files import index_file
 
 T = TypeVar("T")
 
@@ -238,11 +238,12 @@ def test_many_swaps_in_another_process(place: Place, wanted: int) -> None:
     count("link swaps", swaps=total, written=written, refused=refused, outside=0)
 
 
-OWN = ["journal", "format", "packs", "index", "index/current"]
+OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/current"]
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
+    """LMDB would write its lock table into whatever file a link names."""
     with Repository.open(place.tree) as repo:
         repo.handle.store.snapshot.index_tail(force=True)
     own = place.tree / ".mvc" / name
@@ -256,11 +257,12 @@ def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
     assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
 
 
-def test_a_link_inside_the_index_is_replaced(place: Place) -> None:
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb", "."])
+def test_a_link_inside_the_index_is_replaced(place: Place, name: str) -> None:
     """Nothing is read from where it leads, nothing is written there."""
     with Repository.open(place.tree) as repo:
         repo.handle.store.snapshot.index_tail(force=True)
-    (own,) = index_runs(place.tree)
+    own = index_file(place.tree).parent / name
     moved = place.outside / "b" / "moved"
     os.rename(own, moved)
     own.symlink_to(moved)

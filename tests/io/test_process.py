@@ -34,7 +34,7 @@ def test_user_host_and_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_it_is_cheap() -> None:
     program = (
         "import sys, mvc.io.files, mvc.io.clock, mvc.io.process\n"
-        "print(sorted({'torch', 'numpy', 'socket', 'subprocess'} & set(sys.modules)))"
+        "print(sorted({'torch', 'numpy', 'lmdb', 'socket', 'subprocess'} & set(sys.modules)))"
     )
     output = subprocess.run(
         [sys.executable, "-c", program],

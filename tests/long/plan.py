@@ -12,7 +12,7 @@ __all__ = ["PROJECT", "cost", "known_costs", "part", "tests_of"]
 
 PROJECT = Path(__file__).parents[2]
 DURATIONS = Path(__file__).with_name("durations.json")
-ALWAYS = ("tests/hostile/test_index.py", "tests/frozen", "tests/oracle")
+ALWAYS = ("tests/hostile/test_lmdb.py", "tests/frozen", "tests/oracle")
 """T13 to T15: short tests, all of which belong to the long suite, too."""
 _UNKNOWN, _SHORT = 30.0, 0.5  # seconds of a test that was never measured; of one of ALWAYS
 

@@ -113,5 +113,5 @@ def mend(root: Path, other: Path | None = None) -> Repaired:
 def backup_of(root: Path) -> Path:
     """A copy of the repository beside it, without the index."""
     target = root.parent / "backup"
-    shutil.copytree(root / ".mvc", target, ignore=shutil.ignore_patterns("index"))
+    shutil.copytree(root / ".mvc", target, ignore=shutil.ignore_patterns("index.lmdb"))
     return target

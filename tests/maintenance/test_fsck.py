@@ -232,7 +232,7 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
         )
         view.rebuild_index()
     (problem,) = check(repo).problems
-    assert (problem.kind, problem.object) == ("index", "index")
+    assert (problem.kind, problem.object) == ("index", "index.lmdb")
     with Repository.open(repo.root) as fresh:
         fresh.storage.rebuild_index()
         assert fsck(fresh.handle.store).sound

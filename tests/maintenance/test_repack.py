@@ -372,7 +372,7 @@ def test_the_oracle_reads_deltas_that_lead_back(tmp_path: Path, pipeline: str) -
 def test_an_index_made_anew_finds_all(series: Series) -> None:
     series.from_both_sides()
     series.repo.close()
-    shutil.rmtree(series.root / ".mvc" / "index", ignore_errors=True)
+    shutil.rmtree(series.root / ".mvc" / "index.lmdb")
     series.check()
     series.repo = mvc.Repository.open(series.root)
     series.step()

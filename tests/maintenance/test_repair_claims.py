@@ -105,7 +105,7 @@ def test_corrections_stay(wrong: tuple[Path, list[int]], after: str) -> None:
         elif after == "index":
             repo.handle.store.snapshot.rebuild_index()
     if after == "reopened":
-        shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+        shutil.rmtree(root / ".mvc" / "index.lmdb")
     with Repository.open(root) as repo:
         assert [d.sequence for d in repo.deployments("prod")] == numbers
         assert repo.storage.fsck().sound

@@ -103,14 +103,14 @@ def crash(folder: Path, count: int) -> None:
     rng = draw("power loss in a repair")
     root = folder / "repo"
     history = damaged(root)
-    shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+    shutil.rmtree(root / ".mvc" / "index.lmdb", ignore_errors=True)
     fs = CrashFS(root)
     assert attempt(root, fs) is None
     points = sorted(rng.randrange(fs.crash_points() + 1) for _ in range(count))
     for i, point in enumerate(points):
         image = folder / f"image{i}"
         fs.image(point, rng, image)
-        shutil.rmtree(image / ".mvc" / "index", ignore_errors=True)
+        shutil.rmtree(image / ".mvc" / "index.lmdb", ignore_errors=True)
         assert mend(image).after.sound, point
         moved(history, image).check()
         shutil.rmtree(image)

@@ -95,7 +95,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and "index" not in path.parts and path.name != "witness"
+        if path.is_file() and "index.lmdb" not in path.parts and path.name != "witness"
     }
 
 

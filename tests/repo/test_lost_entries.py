@@ -68,7 +68,7 @@ def make(root: Path, *, indexed: bool, last: bool = False) -> Story:
         view.index_tail(force=True)
         entries = list(view.entries())
     if not indexed:
-        shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+        shutil.rmtree(root / ".mvc" / "index.lmdb")
     for i in LOST:
         destroy(root / ".mvc" / "journal", entries[1 + i])
     fresh_process()
@@ -176,7 +176,7 @@ def test_what_a_lost_entry_may_have_forgotten_leaves_for_nowhere(tmp_path: Path)
         forgetting = list(repo.handle.store.snapshot.entries())[-1]
         repo.tag("after", str(ids[2]))
         root = repo.root
-    shutil.rmtree(root / ".mvc" / "index", ignore_errors=True)
+    shutil.rmtree(root / ".mvc" / "index.lmdb")
     destroy(root / ".mvc" / "journal", forgetting)
     fresh_process()
     with Repository.open(root) as repo:

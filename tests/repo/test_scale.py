@@ -163,7 +163,7 @@ def test_no_index_at_all_gives_the_same_answers(
     before = answers(context, long.ids)
     context.store.close()
     index = index_file(long.root)
-    index.unlink(missing_ok=True)
+    index.unlink()
     monkeypatch.setattr(UnsyncedFS, "is_writable_dir", lambda self, path: False)
     bare = long.open()
     assert not bare.store.writable

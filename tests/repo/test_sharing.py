@@ -77,7 +77,7 @@ def test_a_shared_one_does_not_ask_the_umask(
     for name, mode in modes(root).items():
         wanted = 0o2770 | others if (root / ".mvc" / name).is_dir() else 0o660 | others & 4
         assert mode == wanted, name
-    assert modes(root)["index"] == 0o2770 | others
+    assert modes(root)["index.lmdb"] == 0o2770 | others
 
 
 def test_a_repository_becomes_shared_by_its_modes(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_gc_repack_and_a_new_index_change_nothing(
     repo.storage.gc(grace="0")
     assert polled(follower) is None
     repo.storage.repack(interval=2)
-    shutil.rmtree(repo.root / ".mvc" / "index", ignore_errors=True)
+    shutil.rmtree(repo.root / ".mvc" / "index.lmdb")
     assert polled(follower) is None
     assert polled(mvc.Follower(repo, "prod")) == live
     repo.rollback("prod")

@@ -60,7 +60,7 @@ def test_opening_indexes_what_was_lost(
         before = everything(repo)
         assert unindexed(repo)
     history.thresholds = IndexThresholds(INDEX_BATCH, far=1, batch=batch)
-    shutil.rmtree(history.root / ".mvc/index", ignore_errors=True)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     extended.clear()
     with history.open() as repo:
         assert not unindexed(repo)
@@ -113,7 +113,7 @@ print(len(made), flush=True)
 
 
 def test_of_many_processes_one_builds_the_index(history: CheckedHistory) -> None:
-    shutil.rmtree(history.root / ".mvc/index", ignore_errors=True)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     command = [sys.executable, "-c", _OPEN, str(history.root / ".mvc")]
     root = Path(__file__).parents[2]
     running = [
@@ -147,7 +147,7 @@ class _NoLock(FileSystem):
 
 
 def test_without_the_lock_look_ups_work_from_memory(history: CheckedHistory) -> None:
-    shutil.rmtree(history.root / ".mvc/index", ignore_errors=True)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     found = Snapshot(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
     assert found.indexed.sequence == 0
     assert found.position.offset == history.journal.stat().st_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.store.index.index import Index, Meta
-from mvc.store.index.runs import BLOCK_KEYS, Block, Directory, RunReader, block_check, build_run
+from mvc.store.index.runs import BLOCK_KEYS, Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
 KEYS = st.sets(st.binary(min_size=1, max_size=12), max_size=60)
@@ -22,16 +22,10 @@ LOW, HIGH = b"", b"\xff" * 40
 IDENTITY = bytes(range(16))
 
 
-def reading(blocks: list[bytes]) -> Callable[[int, int], bytes]:
-    """As from a file of these blocks."""
-    whole = b"".join(blocks)
-    return lambda at, size: whole[at : at + size]
-
-
-def built(keys: set[bytes]) -> tuple[RunReader, list[bytes], Directory]:
-    blocks: list[bytes] = []
-    directory = build_run(sorted(keys), blocks.append)
-    return RunReader(directory, reading(blocks)), blocks, directory
+def built(keys: set[bytes]) -> tuple[RunReader, dict[bytes, bytes], Directory]:
+    blocks: dict[bytes, bytes] = {}
+    directory = build_run(sorted(keys), blocks.__setitem__)
+    return RunReader(directory, blocks.get), blocks, directory
 
 
 @given(KEYS, st.binary(max_size=12), st.binary(max_size=12))
@@ -66,10 +60,11 @@ def test_every_flipped_bit_of_a_block_or_directory_is_found() -> None:
         with pytest.raises(DamagedData):
             Directory.decode(bytes(flipped), check)
     rng = random.Random(1)
-    for bit in rng.sample(range(8 * len(blocks[1])), 400):
-        flipped = bytearray(blocks[1])
+    second = directory.blocks[1].check
+    for bit in rng.sample(range(8 * len(blocks[second])), 400):
+        flipped = bytearray(blocks[second])
         flipped[bit // 8] ^= 1 << bit % 8
-        reader = RunReader(directory, reading([blocks[0], bytes(flipped)]))
+        reader = RunReader(directory, {**blocks, second: bytes(flipped)}.get)
         with pytest.raises(DamagedData):
             list(reader.scan(LOW, HIGH))
         assert reader.last(LOW, (100).to_bytes(3, "big")) == (99).to_bytes(3, "big")
@@ -77,8 +72,8 @@ def test_every_flipped_bit_of_a_block_or_directory_is_found() -> None:
 
 def test_a_missing_block_is_damage() -> None:
     _, blocks, directory = built({b"a"})
-    with pytest.raises(DamagedData, match="checksum"):
-        RunReader(directory, reading([])).last(LOW, HIGH)
+    with pytest.raises(DamagedData, match="missing"):
+        RunReader(directory, {}.get).last(LOW, HIGH)
     assert blocks
 
 
@@ -88,8 +83,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Index:
-    return Index(FileSystem(), folder(tmp_path))
+def index(tmp_path: Path) -> Iterator[Index]:
+    made = Index(FileSystem(), folder(tmp_path), writable=True, create=True)
+    yield made
+    made.close()
 
 
 def present(index: Index, meta: Meta) -> list[bytes]:
@@ -101,42 +98,36 @@ def present(index: Index, meta: Meta) -> list[bytes]:
 def test_batches_become_few_runs_with_the_same_keys(
     tmp_path_factory: pytest.TempPathFactory, batches: list[set[bytes]]
 ) -> None:
-    index = Index(FileSystem(), tmp_path_factory.mktemp("i"))
+    index = Index(FileSystem(), tmp_path_factory.mktemp("i"), writable=True, create=True)
     meta, expected = index.meta(IDENTITY), set[bytes]()
     assert (meta.position, meta.runs) == (GENESIS, ())
     for i, batch in enumerate(batches):
         fresh = {key + bytes([i]) for key in batch}
         meta = index.extend(meta, fresh, Position(i + 1, i + 1, bytes(16)))
-        index.switch(meta)
         expected |= fresh
         assert index.meta(IDENTITY) == meta
         assert present(index, meta) == sorted(expected)
         assert len(meta.runs) <= 3 * (1 + i.bit_length())
+    index.close()
 
 
-def test_nothing_counts_before_the_switch(index: Index) -> None:
+def test_whoever_comes_second_gets_what_the_first_one_wrote(index: Index) -> None:
     empty = index.meta(IDENTITY)
     first = index.extend(empty, [b"a"], Position(1, 1, bytes(16)))
-    assert index.meta(IDENTITY) == empty
-    index.switch(first)
-    assert index.meta(IDENTITY) == first
+    second = index.extend(empty, [b"b"], Position(2, 2, bytes(16)))
+    assert second == first
+    assert present(index, second) == [b"a"]
 
 
-def test_who_has_runs_open_reads_them_after_they_were_merged(tmp_path: Path) -> None:
-    one, other = Index(FileSystem(), folder(tmp_path)), Index(FileSystem(), tmp_path / "index")
-    meta = one.extend(one.meta(IDENTITY), [b"a"], Position(1, 1, bytes(16)))
-    one.switch(meta)
-    held = other.readers(meta)
-    for i in range(2, 6):
-        meta = one.extend(meta, [bytes([i])], Position(i, i, bytes(16)))
-        one.switch(meta)
-    assert [key for run in held for key in run.scan(LOW, HIGH)] == [b"a"]
-    assert present(other, meta) == [b"\x02", b"\x03", b"\x04", b"\x05", b"a"]
-    assert len(list((tmp_path / "index").glob("*.run"))) == len(meta.runs)
+def test_the_map_grows(index: Index) -> None:
+    rng = random.Random(0)
+    keys = {rng.randbytes(200) for _ in range(100_000)}
+    meta = index.extend(index.meta(IDENTITY), keys, Position(1, 1, bytes(16)))
+    assert sum(1 for run in index.readers(meta) for _ in run.scan(LOW, HIGH)) == len(keys)
 
 
 def test_another_repositorys_index_is_refused(index: Index) -> None:
-    index.switch(index.extend(index.meta(IDENTITY), [b"a"], Position(1, 1, bytes(16))))
+    index.extend(index.meta(IDENTITY), [b"a"], Position(1, 1, bytes(16)))
     with pytest.raises(DamagedData, match="another repository"):
         index.meta(bytes(16))
 
@@ -152,14 +143,18 @@ def test_every_flipped_bit_of_the_meta_value_is_found() -> None:
             Meta.decode(bytes(flipped))
 
 
-@pytest.mark.parametrize("cut", [0, 1, 17, -1])
-def test_a_run_that_is_cut_off_is_damage(index: Index, tmp_path: Path, cut: int) -> None:
-    meta = index.extend(index.meta(IDENTITY), [bytes([i]) * 30 for i in range(200)], GENESIS)
-    (file,) = (tmp_path / "index").iterdir()
-    file.write_bytes(file.read_bytes()[:cut])
-    index.forget()
-    with pytest.raises(DamagedData):
-        present(index, meta)
+def test_a_file_shorter_than_its_header_says_is_never_mapped(tmp_path: Path) -> None:
+    index = Index(FileSystem(), folder(tmp_path), writable=True, create=True)
+    index.extend(index.meta(IDENTITY), [bytes([i]) * 30 for i in range(200)], GENESIS)
+    index.close()
+    file = tmp_path / "index/data.mdb"
+    size = file.stat().st_size
+    for cut in (1, 4095, 4096, 8191, 8192, size - 4096, size - 1):
+        data = file.read_bytes()[:cut]
+        (tmp_path / "cut").mkdir(exist_ok=True)
+        (tmp_path / "cut/data.mdb").write_bytes(data)
+        with pytest.raises(DamagedData, match=r"cut off|shorter"):
+            Index(FileSystem(), tmp_path / "cut", writable=True)
 
 
 @given(
@@ -182,13 +177,14 @@ def test_what_is_no_directory_or_block_is_damage() -> None:
         b"\x01\x01",
         b"\x01\x01\x03ab",
         b"\x01\x00\x00",
-        b"\x01\x02" + b"\x01k" + bytes(20),
+        b"\x01\x02" + b"\x01k" + bytes(16),
     ):
         data = zstandard.ZstdCompressor().compress(raw)
         with pytest.raises(DamagedData):
             Directory.decode(data, block_check(data))
+    _, _, directory = built({b"key"})
     for raw in (b"\x02\x03key", b"\x01\x03ke", b"\x01\x03key!", b"\x01\xff\xff\xff", b""):
         data = zstandard.ZstdCompressor().compress(raw)
-        forged = Directory((Block(b"key", block_check(data), len(data)),), 1)
+        forged = Directory((directory.blocks[0]._replace(check=block_check(data)),), 1)
         with pytest.raises(DamagedData):
-            list(RunReader(forged, reading([data])).scan(LOW, HIGH))
+            list(RunReader(forged, {block_check(data): data}.get).scan(LOW, HIGH))

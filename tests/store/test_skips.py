@@ -33,7 +33,7 @@ def test_versions_and_their_manifests_skip(tmp_path: Path, step: int, anew: bool
     for i in range(23):
         if anew and i % 3 == 2:
             repo.close()
-            shutil.rmtree(history.root / ".mvc/index", ignore_errors=True)
+            shutil.rmtree(history.root / ".mvc/index.lmdb")
             repo = history.open()
         history.commit(repo, deploy="prod")
     graph = repo.handle.store.graph

@@ -29,7 +29,7 @@ from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.format import FORMAT, read_features
 from mvc.store.index import keys
-from mvc.store.index.index import CURRENT
+from mvc.store.index.folder import CURRENT
 from mvc.store.journal.frames import Gap
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, PACKS, Snapshot

@@ -1,52 +1,52 @@
-"""The index as files: derived, disposable, verified (docs/format.md, "Index").
+"""The LMDB index: derived, disposable, verified (docs/format.md, "Index").
 
-A folder has one file for each sorted run, named by the hash of the run's directory, and the file
-``current``, which names the runs and the journal position up to which they go. Nothing is
-trusted without its hash; any mismatch is ``DamagedData``, and the caller rebuilds the index. No
-file of a run ever changes, and it stays readable for those who have it open after it was deleted:
-so readers take no lock. Whoever writes holds the lock on ``building``.
+LMDB holds blocks of sorted runs and one *meta* value, which names the journal
+position that is indexed and the hash of every run's directory. Directories and blocks
+are stored under their own hashes, so that one can never be taken for another, whatever
+snapshot of LMDB a reader sees. Nothing in LMDB is trusted without its hash; any mismatch is
+``DamagedData``, and the caller rebuilds the index.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from heapq import merge
 from pathlib import Path
+from typing import Any
 
+import lmdb
 from blake3 import blake3
 from msgspec import Struct
 
 from mvc.canonical import Reader, Writer
-from mvc.errors import DamagedData, IoFailed, MvcError
-from mvc.io.files import TEMPORARY, FileSystem
-from mvc.io.os_errors import was_missing
+from mvc.errors import DamagedData, IoFailed
+from mvc.io.files import FileSystem
+from mvc.io.os_errors import translate
+from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
-CURRENT = "current"
-BUILDING = "building"
+FIRST_MAP = 16 << 20
+"""Bytes that LMDB maps of a new index; the map grows fourfold when it is full."""
 
-_VERSION = 5
+_VERSION = 4  # 3: runs and blocks by their hashes; 4: every deployment by its stamp
+_META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
-_RUN = ".run"
-_LONGEST = 1 << 16  # bytes of ``current`` that are looked at
+_LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be between two states
+_NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
 class IndexRun(Struct, frozen=True):
-    """``level`` grows by one with each merge; ``check`` is the hash of the run's directory, which
-    takes the last ``size`` bytes of its file.
-    """
+    """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
     level: int
     check: bytes
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return self.check.hex() + _RUN
 
 
 class Meta(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Meta(Struct, frozen=True):
         writer.uint(self.position.offset).uint(self.position.sequence).raw(self.position.chain)
         writer.uint(len(self.runs))
         for run in self.runs:
-            writer.uint(run.level).raw(run.check).uint(run.size)
+            writer.uint(run.level).raw(run.check)
         data = writer.done()
         return data + blake3(data).digest(_CHECK)
 
@@ -74,99 +74,176 @@ class Meta(Struct, frozen=True):
             raise reader.fail("its version is unknown")
         identity = reader.raw(16)
         position = Position(reader.uint(), reader.uint(), reader.raw(16))
-        runs = tuple(
-            IndexRun(reader.uint(), reader.raw(_CHECK), reader.uint())
-            for _ in range(reader.count(1000))
-        )
+        runs = tuple(IndexRun(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
         reader.end()
         return cls(identity, position, runs)
 
 
 class Index:
-    """The index in a folder, which may be absent. Not thread-safe."""
+    """One open environment. LMDB allows one per file and process: see ``folder``."""
 
-    def __init__(self, fs: FileSystem, folder: Path) -> None:
-        self._fs, self._folder = fs, folder
+    def __init__(
+        self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
+    ) -> None:
+        """Opens the environment in ``folder``; with ``create`` makes it there.
+
+        Raises DamagedData where the file is absent or cannot be an intact LMDB file.
+        """
+        _check_file(fs, folder / "data.mdb", create=create)
+        # One at a time: the map may be resized only while nothing reads it.
+        self._lock = threading.RLock()
+        try:
+            with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
+                if writable:
+                    _reserve(folder / "lock.mdb", create=create)
+                    fs.share(folder / "lock.mdb")
+                self._env = lmdb.open(
+                    str(folder),
+                    map_size=FIRST_MAP,
+                    readonly=not writable,
+                    lock=writable,
+                    max_dbs=0,
+                    writemap=False,
+                    metasync=True,
+                    sync=True,
+                    create=create,
+                    mode=0o666,
+                    max_spare_txns=2,
+                )
+                if create:
+                    fs.share(folder / "data.mdb")
+            if writable:
+                self._env.reader_check()
+                self._check_lock()
+        except lmdb.Error as e:
+            raise DamagedData(f"the index cannot be opened: {e}") from e
         self._readers: dict[bytes, RunReader] = {}
 
+    def close(self) -> None:
+        self._env.close()
+
+    def _check_lock(self) -> None:
+        """Refuses a lock file that knows of other transactions than the data.
+
+        Then one of them was exchanged while the index was in use: LMDB would build on an older
+        state, write over pages in use, and could end the process.
+        """
+        until = time.monotonic() + _PATIENCE
+        while True:
+            before = self._env.info()["last_txnid"]
+            with self._env.begin() as txn:
+                if before == txn.id():
+                    return
+            if time.monotonic() >= until:
+                break
+            time.sleep(_PAUSE)
+        self.close()
+        raise DamagedData(_NOT_ITS_LOCK)
+
     def meta(self, identity: bytes) -> Meta:
-        """What is indexed now; an absent index knows nothing. Raises DamagedData."""
-        path, nothing = self._folder / CURRENT, Meta(identity, GENESIS, ())
-        there = self._fs.stat(path, follow=False)
-        if there is None:
-            return nothing
-        if not there.is_file or there.size > _LONGEST:
-            raise DamagedData("the index does not say what it holds")
-        try:
-            meta = Meta.decode(self._fs.read_bytes(path, _LONGEST))
-        except IoFailed as error:
-            if was_missing(error):
-                return nothing
-            raise
+        """What is indexed now; an empty index knows nothing."""
+        data = self._get(_META)
+        if data is None:
+            return Meta(identity, GENESIS, ())
+        meta = Meta.decode(data)
         if meta.identity != identity:
             raise DamagedData("the index belongs to another repository")
         return meta
 
     def readers(self, meta: Meta) -> list[RunReader]:
-        """The runs, whose files stay open. Raises DamagedData if one is missing or damaged."""
-        self._readers = {run.check: self._reader(run) for run in meta.runs}
-        return list(self._readers.values())
+        with self._lock:
+            self._readers = {
+                run.check: self._readers.get(run.check) or self._reader(run) for run in meta.runs
+            }
+            return list(self._readers.values())
 
     def _reader(self, run: IndexRun) -> RunReader:
-        if (known := self._readers.get(run.check)) is not None:
-            return known
-        path, missing = self._folder / run.name, DamagedData("a run of the index is missing")
-        there = self._fs.stat(path, follow=False)
-        if there is None or not there.is_file:
-            raise missing
-        try:
-            file = self._fs.open_read(path, follow=False)
-        except IoFailed as error:
-            if was_missing(error):
-                raise missing from error
-            raise
-        begin = max(0, file.size() - run.size)
-        return RunReader(Directory.decode(file.read(begin, run.size), run.check), file.read)
+        return RunReader(self._directory(run), lambda check: self._get(_block_key(check)))
 
-    def forget(self) -> None:
-        """Closes the files of the runs."""
-        self._readers = {}
+    def _get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            try:
+                return self._read(key)
+            except lmdb.MapResizedError:
+                self._env.set_mapsize(0)
+                return self._read(key)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be read: {e}") from e
 
-    # -- writing: the caller holds the lock on ``BUILDING`` ----------------------------------
+    def _read(self, key: bytes) -> bytes | None:
+        with self._env.begin() as txn:
+            value: bytes | None = txn.get(key)
+        return value
 
-    def extend(self, old: Meta, keys: Iterable[bytes], position: Position) -> Meta:
-        """Writes a run of ``keys``, and merges runs that pile up. Nothing counts before ``switch``.
+    def extend(
+        self, old: Meta, keys: Iterable[bytes], position: Position, instead: Meta | None = None
+    ) -> Meta:
+        """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
 
-        Raises DamagedData if a run to be merged is damaged.
+        ``instead``: what the index holds now, of a journal that was replaced; it is deleted, and
+        ``old`` takes its place. If another process has indexed in the meantime, its state is
+        returned unchanged.
         """
-        runs, found, level = list(old.runs), sorted(set(keys)), 0
-        while sum(run.level == level for run in runs) >= _FAN - 1:
-            merged = [
-                self._reader(run).scan(b"", b"\xff" * 32) for run in runs if run.level == level
-            ]
-            found = list(_unique(merge(found, *merged)))
-            runs = [run for run in runs if run.level != level]
-            level += 1
-        return Meta(old.identity, position, (*runs, self._written(found, level)))
+        fresh = sorted(set(keys))
+        while True:
+            try:
+                with self._lock:
+                    return self._extend(old, fresh, position, instead)
+            except lmdb.MapFullError:
+                with self._lock:
+                    self._env.set_mapsize(self._env.info()["map_size"] * 4)
+            except lmdb.MapResizedError:
+                with self._lock:
+                    self._env.set_mapsize(0)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be written: {e}") from e
 
-    def _written(self, keys: list[bytes], level: int) -> IndexRun:
-        parts: list[bytes] = []
-        directory = build_run(keys, parts.append).encoded()
-        parts.append(directory)
-        run = IndexRun(level, block_check(directory), len(directory))
-        self._fs.replace_file(
-            self._folder / run.name, lambda file: file.write(parts), mode=None, durable=True
-        )
-        return run
+    def _extend(
+        self, old: Meta, fresh: list[bytes], position: Position, instead: Meta | None
+    ) -> Meta:
+        with self._env.begin(write=True) as txn:
+            if txn.id() != self._env.info()["last_txnid"] + 1:
+                raise DamagedData(_NOT_ITS_LOCK)
+            data = txn.get(_META)
+            if data is not None and data != (instead or old).encoded():
+                return Meta.decode(data)
+            for run in instead.runs if instead is not None else ():
+                self._delete(txn, run)
+            runs, keys, level = list(old.runs), fresh, 0
+            while sum(run.level == level for run in runs) >= _FAN - 1:
+                doomed = [run for run in runs if run.level == level]
+                keys = list(_unique(merge(keys, *(self._keys(run) for run in doomed))))
+                for run in doomed:
+                    self._delete(txn, run)
+                runs = [run for run in runs if run.level != level]
+                level += 1
+            # After the deletions: a block of the new run may be equal to one of a merged run.
+            directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
+            encoded = directory.encoded()
+            check = block_check(encoded)
+            txn.put(_directory_key(check), encoded)
+            meta = Meta(old.identity, position, (*runs, IndexRun(level, check)))
+            txn.put(_META, meta.encoded())
+        return meta
 
-    def switch(self, meta: Meta) -> None:
-        """Makes ``meta`` what is indexed, durably, and deletes all other runs."""
-        self._fs.write_atomic(self._folder / CURRENT, meta.encoded())
-        named = {run.name for run in meta.runs}
-        for name in self._fs.list(self._folder):
-            if name not in named and (name.endswith(_RUN) or name.startswith(TEMPORARY)):
-                with suppress(MvcError):
-                    self._fs.unlink(self._folder / name, missing_ok=True)
+    def _delete(self, txn: Any, run: IndexRun) -> None:
+        """Deletes a run and its blocks.
+
+        No other run has the same blocks: every key ends in its entry's offset, and each entry is
+        indexed once.
+        """
+        for block in self._directory(run).blocks:
+            txn.delete(_block_key(block.check))
+        txn.delete(_directory_key(run.check))
+
+    def _directory(self, run: IndexRun) -> Directory:
+        data = self._get(_directory_key(run.check))
+        if data is None:
+            raise DamagedData("a run of the index is missing")
+        return Directory.decode(data, run.check)
+
+    def _keys(self, run: IndexRun) -> Iterator[bytes]:
+        return self._reader(run).scan(b"", b"\xff" * 32)
 
 
 def _unique(keys: Iterable[bytes]) -> Iterator[bytes]:
@@ -175,3 +252,53 @@ def _unique(keys: Iterable[bytes]) -> Iterator[bytes]:
         if key != previous:
             yield key
         previous = key
+
+
+def _directory_key(check: bytes) -> bytes:
+    return b"d" + check
+
+
+def _block_key(check: bytes) -> bytes:
+    return b"b" + check
+
+
+def _reserve(lock_file: Path, *, create: bool) -> None:
+    """Room for LMDB's lock file, which it maps: on a full disk, to write to a page that the disk
+    has not allocated ends the process by a signal. Any other failure LMDB meets by itself.
+
+    Raises DamagedData where the lock file of an index is gone: with a new one, processes that
+    have the data open under the old one would not be excluded.
+
+    Call it while this process has no environment of the file open: ``close`` ends its locks.
+    """
+    try:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = os.open(lock_file, flags, 0o666)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, _LOCK_FILE)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError as error:
+        raise DamagedData("the index has lost its lock file") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
+    """Refuses a short, foreign or damaged file: LMDB trusts it, and could kill the process."""
+    identity = fs.stat(path)
+    if (identity is None) != create:
+        raise DamagedData("there is no index" if identity is None else "there is an index already")
+    if identity is not None:
+        if not identity.size:
+            raise DamagedData("the index is empty")
+        try:
+            file = fs.open_read(path)
+        except IoFailed as error:
+            if fs.stat(path) is None:  # another process has put a new index in its place
+                raise DamagedData("there is no index") from error
+            raise
+        with file:
+            check_pages(file)

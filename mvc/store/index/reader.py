@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from heapq import merge
 from pathlib import Path
-from typing import overload
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, MvcError
+from mvc.errors import DamagedData, MvcError, StorageFull
 from mvc.io.files import FileLock, FileSystem
 from mvc.io.os_errors import was_missing
+from mvc.store.index import folder as index_folder
 from mvc.store.index import keys
-from mvc.store.index.index import BUILDING, Index, Meta
+from mvc.store.index.folder import Lent
+from mvc.store.index.index import Meta
 from mvc.store.index.runs import RunReader
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.reader import Placed, RecordReader
 
-INDEX = "index"
+INDEX = "index.lmdb"
 _WAIT_SECONDS = 300.0
 _TRIES = 5
 _FEW = 64
@@ -72,8 +72,8 @@ class IndexReader:
         self.tip: Recorded | None = None
         self.gaps: list[Gap] = []
         self.rebuilt = False
-        self.superseded: Position | None = None  # where the index ends, of a replaced journal
-        self._index = Index(fs, self._folder)
+        self.superseded: Meta | None = None  # what the index holds of a replaced journal
+        self.lent: Lent | None = None  # the open index, if there is one
         self._meta = Meta(journal.identity, GENESIS, ())
         self._runs: list[RunReader] = []
         self._tail: list[bytes] = []
@@ -180,30 +180,73 @@ class IndexReader:
     # -- opening and replacing the index -------------------------------------------------
 
     def open(self) -> None:
-        """Uses what is indexed of the journal; a damaged index is replaced, a long tail indexed."""
+        """Opens the current index, or makes a new one; without one if that fails."""
         try:
-            self._use_current()
+            self.lent = index_folder.lend(self._fs, self._folder, writable=self._writable)
+            self._use(self.lent.index.meta(self._journal.identity))
+        except StorageFull:
+            self._without_index()  # look-ups must work on a full disk, too
         except DamagedData:
             self.renew()
-        self._index_far_end()
 
     def restart(self) -> None:
         """Drops the tail; it begins again where the index ends."""
-        self._begin_after(self._meta)
+        if self.lent is None:
+            self._without_index()
+        else:
+            self._use(self._meta)
+
+    def follow_journal(self) -> None:
+        """Adapts to a journal that has replaced the one that was indexed."""
+        if self.lent is None:
+            self._without_index()
+            return
+        try:
+            self._use(self.lent.index.meta(self._journal.identity))
+        except DamagedData:
+            self.renew()
+        self.index_far_end()
+
+    def follow_index(self) -> None:
+        """Switches to the current index if another process has replaced ours."""
+        if self.lent is not None and not self.lent.is_in_place():
+            self._without_index()
+            self.open()
+            self.index_far_end()
+
+    def use_newer(self) -> bool:
+        """Switches to what another process has indexed since; False if nobody has.
+
+        The other process may have merged runs that this one was about to read.
+        """
+        if self.lent is None:
+            return False
+        try:
+            meta = self.lent.index.meta(self._journal.identity)
+            if meta == self._meta:
+                return False
+            self._use(meta)
+        except DamagedData:
+            return False
+        return True
 
     def renew(self) -> None:
-        """Replaces a damaged index; goes on without one if that fails.
+        """Replaces a damaged or absent index; goes on without one if that fails.
 
         If another process has replaced it in the meantime, its index is used.
         """
-        damaged = self._meta
+        damaged = self.lent
         self._without_index()
         if not self._writable:
             return
-        self.rebuilt = True
-        with suppress(MvcError), self._building():  # look-ups work without it, from memory
-            if not self._use_other(damaged):
-                self._build()
+        self.rebuilt |= index_folder.current(self._fs, self._folder) is not None
+        try:
+            self._fs.make_dir(self._folder, exist_ok=True)
+            with self._building():
+                if not self._use_renewed(damaged):
+                    self._build()
+        except MvcError:
+            self._without_index()  # look-ups work without it, from memory
 
     def rebuild(self) -> None:
         """Replaces the index, damaged or not; MvcError if the folder cannot be written.
@@ -212,7 +255,9 @@ class IndexReader:
         """
         self.rebuilt = True
         for left in reversed(range(_TRIES)):
+            self._without_index()
             try:
+                self._fs.make_dir(self._folder, exist_ok=True)
                 with self._building():
                     self._build()
                 break
@@ -221,40 +266,43 @@ class IndexReader:
                 if not left or not (was_missing(error) or isinstance(error, DamagedData)):
                     raise
 
-    def _use_current(self) -> None:
-        """Uses what is indexed now; looks again where others merge the runs meanwhile."""
-        for left in reversed(range(_TRIES)):
-            meta = self._index.meta(self._journal.identity)
-            try:
-                self._use(meta)
-                break
-            except DamagedData:
-                if not left or self._index.meta(self._journal.identity) == meta:
-                    raise
-
-    def _use_other(self, damaged: Meta) -> bool:
+    def _use_renewed(self, damaged: Lent | None) -> bool:
         """Whether the current index is sound and another one than ``damaged``; then it is used."""
         try:
-            self._use_current()
+            self.lent = index_folder.lend(self._fs, self._folder, writable=True)
+            if damaged is not None and self.lent.is_same_file(damaged):
+                raise DamagedData("the index is damaged")
+            self._use(self.lent.index.meta(self._journal.identity))
         except DamagedData:
+            self._without_index()
             return False
-        return bool(self._meta.runs) and self._meta != damaged
+        return True
+
+    def _build(self) -> None:
+        """A new environment, complete before it is current; the caller holds the building lock."""
+        self.lent = index_folder.create(self._fs, self._folder)
+        self._use(self.lent.index.meta(self._journal.identity))
+        self._index_far()
+        index_folder.switch(self._fs, self._folder, self.lent.environment)
 
     def _use(self, meta: Meta) -> None:
         """Reads the runs that ``meta`` names; the tail begins after them."""
+        assert self.lent is not None
         self.superseded = None
         if not self._journal.leads_to(meta.position):
-            self.superseded = meta.position
+            self.superseded = meta
             meta = Meta(self._journal.identity, GENESIS, ())
-        self._runs = self._index.readers(meta)
+        self._runs = self.lent.index.readers(meta)
         self._journal.durable = max(self._journal.durable, meta.position.offset)
         self._begin_after(meta)
 
     def _without_index(self) -> None:
-        """Look-ups use the journal alone."""
+        """Look-ups use the journal alone; other readers in this process keep their index."""
+        if self.lent is not None:
+            self.lent.release()
+        self.lent = None
         self.superseded = None
         self._runs = []
-        self._index.forget()
         self._begin_after(Meta(self._journal.identity, GENESIS, ()))
 
     def _begin_after(self, meta: Meta) -> None:
@@ -267,95 +315,68 @@ class IndexReader:
         self._unread.clear()
 
     def close(self) -> None:
-        self._runs = []
-        self._index.forget()
+        if self.lent is not None:
+            self.lent.release()
+            self.lent = None
 
     # -- writing the index ---------------------------------------------------------------
 
-    def index_tail(self, *, force: bool = False) -> bool:
-        """Moves the tail into the index, if it is long enough or with ``force``; whether it tried.
+    def flushed_end_to_index(self, *, force: bool = False) -> int | None:
+        """Bytes of the journal to index now, flushed; None if it is not worth it or not possible.
 
         The index must never cover an entry that a power loss could still remove, nor one after
-        a gap. Where that fails the tail stays, and so it does without ``force`` while another
-        process writes the index.
+        a gap.
         """
+        if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
+            return None
         waiting = self.position.sequence - self._meta.position.sequence
-        if not self._writable or self.gaps or not waiting:
-            return False
-        if waiting < self._thresholds.tail and not force:
-            return False
-        try:
-            end, lock = self._journal.sync(), self._building(block=force)
-            if lock is None:
-                return False
-            with lock:
-                self._extend_current(end)
-        except DamagedData:
-            self.renew()
-        except (MvcError, MemoryError):
-            self._use_again()
-        return True
+        if not waiting or (waiting < self._thresholds.tail and not force):
+            return None
+        return self._journal.sync()
 
-    def _extend_current(self, end: int | None) -> None:
-        """Takes up what others have indexed, and indexes what comes after it."""
-        self._use_current()
-        if end is not None and self._may_replace():
-            self._index_entries(end)
-            self._index.switch(self._meta)
-
-    def _index_far_end(self) -> None:
+    def index_far_end(self) -> None:
         """Indexes a long tail at once, without reading it into memory first.
 
         Where the index was lost, or maintenance has replaced the journal, one process does
         this and all others wait for it. If it fails, look-ups work from memory.
         """
-        if not self._writable or not self._is_far_behind():
+        if self.lent is None or not self._writable or not self._is_far_behind():
             return
         try:
             with self._building():
                 # Another process may have done it while this one waited for the lock.
-                self._use_current()
-                if self._is_far_behind():
-                    self._extend_current(self._journal.sync())
+                self._use(self.lent.index.meta(self._journal.identity))
+                self._index_far()
         except MvcError:
             self._use_again()
 
-    def _build(self) -> None:
-        """A new index, complete before it is current."""
-        self._without_index()
-        end = self._journal.sync() if self._is_far_behind() else None
-        if end is not None:
-            self._index_entries(end)
-        self._index.switch(self._meta)
+    def _building(self) -> FileLock:
+        """The lock of the one process that indexes for all."""
+        return self._fs.lock(self._folder / index_folder.BUILDING, timeout=_WAIT_SECONDS)
 
-    @overload
-    def _building(self) -> FileLock: ...
-    @overload
-    def _building(self, *, block: bool) -> FileLock | None: ...
-    def _building(self, *, block: bool = True) -> FileLock | None:
-        """The lock of the one process that writes the index."""
-        self._fs.make_dir(self._folder, exist_ok=True)
-        return self._fs.lock(self._folder / BUILDING, timeout=_WAIT_SECONDS, block=block)
-
-    def _may_replace(self) -> bool:
-        """A journal shorter than the one that was indexed lacks history: not to be covered up."""
-        return self.superseded is None or self._journal.reaches(self.superseded.sequence)
+    def _index_far(self) -> None:
+        known = self.superseded
+        # A journal shorter than the one that was indexed lacks history: not to be covered up.
+        if self._is_far_behind() and (
+            known is None or self._journal.reaches(known.position.sequence)
+        ):
+            end = self._journal.sync()
+            if end is not None:
+                self.index_entries(end)
 
     def _use_again(self) -> None:
         """Goes back to what is indexed after a failure; without the index if it is damaged."""
         try:
-            self._use_current()
-        except MvcError:
+            if self.lent is not None:
+                self._use(self.lent.index.meta(self._journal.identity))
+        except DamagedData:
             self._without_index()
 
     def _is_far_behind(self) -> bool:
         return self._journal.size() - self.position.offset >= self._thresholds.far
 
-    def _index_entries(self, end: int) -> None:
-        """Writes runs of the whole entries in the journal's first ``end`` bytes, which are durable.
-
-        They count once ``Index.switch`` names them.
-        """
+    def index_entries(self, end: int) -> None:
+        """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
         known: dict[bytes, int] = {}
         records = self._records.ahead()
         batch: list[bytes] = []
@@ -369,11 +390,16 @@ class IndexReader:
             batch.extend(self._object_keys(recorded.offset, found, known))
             count, last = count + 1, recorded.after
             if count % self._thresholds.batch == 0:
-                self._extend(batch, last)
+                if not self._extend(batch, last):
+                    return
                 batch = []
                 known.clear()  # these are in the index now
         if batch:
             self._extend(batch, last)
 
-    def _extend(self, batch: Iterable[bytes], position: Position) -> None:
-        self._use(self._index.extend(self._meta, batch, position))
+    def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
+        """Adds to the index; False if another process has extended it first."""
+        assert self.lent is not None
+        made = self.lent.index.extend(self._meta, batch, position, self.superseded)
+        self._use(made)
+        return made.position == position

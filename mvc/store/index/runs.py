@@ -1,15 +1,14 @@
 """Sorted runs: immutable sorted sets of byte strings, cut into verified blocks.
 
-The index is a handful of runs (a log-structured merge tree). A run is a file of compressed
-blocks, one behind the other, and a directory that holds every block's first key, hash and length,
-so that an answer, "not there" included, is checked from the directory's hash down.
+The index is a handful of runs (a log-structured merge tree). A run is a list of
+compressed blocks and a directory that holds every block's first key and hash, so
+that an answer, "not there" included, is checked from the directory's hash down.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import zstandard
@@ -21,7 +20,7 @@ from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 
 BLOCK_KEYS = 512
-_CHECK, _SIZE = 16, 4
+_CHECK = 16
 _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
@@ -30,11 +29,10 @@ _CACHED_BLOCKS = 512  # some 30 KiB each
 
 
 class Block(NamedTuple):
-    """First key and hash of a stored block, and the bytes that it takes."""
+    """First key and hash of a stored block."""
 
     first: bytes
     check: bytes
-    size: int
 
 
 class Directory(Struct, frozen=True):
@@ -46,7 +44,7 @@ class Directory(Struct, frozen=True):
     def encoded(self) -> bytes:
         writer = Writer().uint(self.count).uint(len(self.blocks))
         for block in self.blocks:
-            writer.blob(block.first).raw(block.check).raw(block.size.to_bytes(_SIZE, "big"))
+            writer.blob(block.first).raw(block.check)
         return zstandard.ZstdCompressor(level=1).compress(writer.done())
 
     @classmethod
@@ -60,12 +58,10 @@ class Directory(Struct, frozen=True):
         for _ in range(number):  # there are thousands, and every process reads them
             begin = at + 1
             middle = begin + raw[at] if at < size else size
-            end = middle + _CHECK
-            at = end + _SIZE
+            at = middle + _CHECK
             if at > size or raw[begin - 1] >= _LONG:
                 return cls(_read_blocks(raw), count)
-            length = int.from_bytes(raw[end:at], "big")
-            blocks.append(Block(raw[begin:middle], raw[middle:end], length))
+            blocks.append(Block(raw[begin:middle], raw[middle:at]))
         if at != size:
             raise DamagedData("an index directory is damaged: bytes follow its end")
         return cls(tuple(blocks), count)
@@ -76,8 +72,7 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
     reader = Reader(raw, "an index directory")
     reader.uint()
     blocks = tuple(
-        Block(reader.blob(_MAX_KEY), reader.raw(_CHECK), int.from_bytes(reader.raw(_SIZE), "big"))
-        for _ in range(reader.count(1 << 26))
+        Block(reader.blob(_MAX_KEY), reader.raw(_CHECK)) for _ in range(reader.count(1 << 26))
     )
     reader.end()
     return blocks
@@ -117,15 +112,15 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
         raise DamagedData("a block of the index does not decode") from error
 
 
-def build_run(keys: Sequence[bytes], put: Callable[[bytes], object]) -> Directory:
-    """Cuts sorted, distinct ``keys`` into blocks, handing the bytes of each to ``put``."""
+def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
+    """Cuts sorted, distinct ``keys`` into blocks, handing (hash, bytes) of each to ``put``."""
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
     for begin in range(0, len(keys), BLOCK_KEYS):
         part = keys[begin : begin + BLOCK_KEYS]
         data = compressor.compress(encode_uint(len(part)) + _body(part))
-        blocks.append(Block(part[0], block_check(data), len(data)))
-        put(data)
+        blocks.append(Block(part[0], block_check(data)))
+        put(blocks[-1].check, data)
     return Directory(tuple(blocks), len(keys))
 
 
@@ -139,21 +134,23 @@ def _body(keys: Sequence[bytes]) -> bytes:
 
 
 class RunReader:
-    """Look-ups in one run. ``read`` gives bytes of its file: offset and length."""
+    """Look-ups in one run. ``get`` fetches a block's bytes by their hash, None if absent."""
 
-    def __init__(self, directory: Directory, read: Callable[[int, int], bytes]) -> None:
+    def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory
         self._firsts = [b.first for b in directory.blocks]
-        self._begins = list(accumulate((b.size for b in directory.blocks), initial=0))
-        self._read = read
+        self._get = get
         self._cache: dict[int, list[bytes]] = {}
 
     def _block(self, number: int) -> list[bytes]:
         cached = self._cache.get(number)
         if cached is None:
-            _, check, size = self._directory.blocks[number]
-            data = self._read(self._begins[number], size)
-            cached = _read_keys(_verified(data, check, _MAX_BLOCK))
+            check = self._directory.blocks[number].check
+            data = self._get(check)
+            if data is None:
+                raise DamagedData("a block of the index is missing")
+            raw = _verified(data, check, _MAX_BLOCK)
+            cached = _read_keys(raw)
             if len(self._cache) > _CACHED_BLOCKS:
                 self._cache.clear()
             self._cache[number] = cached

@@ -31,7 +31,7 @@ def test_a_journal_older_than_its_index_needs_consent(mvc) -> None:
     assert "--rebuild-index" in mvc("log", code=4).err
     assert "given up" in mvc("fsck", "--rebuild-index").err
     assert mvc("show", "--id", "HEAD").out.strip() == first
-    shutil.rmtree(mvc.folder / ".mvc/index", ignore_errors=True)
+    shutil.rmtree(mvc.folder / ".mvc/index.lmdb")
     assert mvc("show", "--id", "HEAD").out.strip() == first
 
 

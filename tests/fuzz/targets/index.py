@@ -14,14 +14,13 @@ def run(data: bytes) -> None:
     elif kind == b"d":
         Directory.decode(body, block_check(body))
     else:
-        directory = Directory((Block(b"", block_check(body), len(body)),), 1)
-        reader = RunReader(directory, lambda _at, _size: body)
+        reader = RunReader(Directory((Block(b"", block_check(body)),), 1), lambda _: body)
         list(reader.scan(b"", b"\xff" * 40))
         reader.last(b"", b"\xff" * 40)
 
 
 def seeds() -> list[bytes]:
     blocks: list[bytes] = []
-    directory = build_run([b"%06d" % i for i in range(700)], blocks.append)
+    directory = build_run([b"%06d" % i for i in range(700)], lambda _, block: blocks.append(block))
     meta = Meta(bytes(16), GENESIS, ()).encoded()[:-16]
     return [b"m" + meta, b"d" + directory.encoded(), *(b"b" + block for block in blocks)]

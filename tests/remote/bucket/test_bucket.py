@@ -190,7 +190,7 @@ def test_a_mirror_that_is_deleted_is_made_again(team: Team) -> None:
     assert messages(team["bob"], "origin/main") == ["ada 1", "ada 0"]
 
 
-FILES = ("seen", ".mvc/journal", ".mvc/format", ".mvc/packs", ".mvc/index")
+FILES = ("seen", ".mvc/journal", ".mvc/format", ".mvc/packs", ".mvc/index.lmdb")
 WAYS = ("gone", "torn", "garbled")
 SHORT = {("seen", "torn"), (".mvc/journal", "torn"), (".mvc/packs", "garbled")}
 

@@ -1,7 +1,7 @@
 """Kills the own process just before its n-th call that changes a file, a folder or a name.
 
 ``python -m tests.remote.kit.dying N MODULE ARGUMENTS...`` runs a module as a program that dies
-there.
+there. What LMDB writes is not counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,8 @@ def test_numbers_may_be_left_out(tmp_path: Path) -> None:
         data += frame
     folder = tmp_path / "r" / ".mvc"
     (folder / "journal").write_bytes(data)
-    shutil.rmtree(folder / "index", ignore_errors=True)
+    for path in (folder / "index.lmdb").glob("*/*.mdb"):
+        path.unlink()
     short = open_handle(tmp_path / "r", FixedClock(START), UnsyncedFS())
     assert numbers(short) == [9, 4, 3, 0]
     assert numbers(short, 2) == [9, 4]

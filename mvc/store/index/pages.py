@@ -1,0 +1,203 @@
+"""Checks that LMDB can open a file safely: no pointer of its trees leads out of its page.
+
+LMDB trusts its file. A flipped bit in a page's header or in a pointer leads it out of the
+page or the map, which ends the process by a signal, and again at every later start. So all
+pages that the newest header reaches are checked first: the main tree, the tree of free pages,
+and the lists that it holds. Contents are not checked here; they have hashes.
+
+Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), version 1 of its files,
+64-bit, little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from mvc.errors import DamagedData
+from mvc.io.files import ReadFile
+
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_META = struct.Struct("<16xIIQQ48s48sQQ")  # page header; magic, version, address, map size
+_DB = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
+_PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower, upper
+_NODE = struct.Struct("<HHHH")  # low, high, flags, key size
+_BRANCH, _LEAF, _OVERFLOW, _META_PAGE, _DIRTY = 1, 2, 4, 8, 16
+_BIG = 1
+_FREE_FLAGS = 8  # integer keys
+_NOTHING = (1 << 64) - 1  # the root of an empty tree
+_DEEPEST = 16
+_TRIES = 5
+
+
+class _Header(Struct, frozen=True):
+    """The newest of the two: page size, transaction, last page, and both trees."""
+
+    page: int
+    transaction: int
+    last: int
+    free: tuple[int, ...]
+    main: tuple[int, ...]
+
+
+def check_pages(file: ReadFile) -> None:
+    """Raises DamagedData for a file on which LMDB could leave its map or give up.
+
+    Another process may meanwhile overwrite pages that are free by now; then the header has
+    changed, too, and the newer state is checked.
+    """
+    for _ in range(_TRIES):
+        header = _newest(file)
+        try:
+            _Check(file, header).all()
+        except DamagedData:
+            if _newest(file).transaction == header.transaction:
+                raise
+        else:
+            return
+
+
+def _newest(file: ReadFile) -> _Header:
+    first = _header(file.read(0, _META.size), 0)
+    second = _header(file.read(first.page, _META.size), 1)
+    if first.page != second.page:
+        raise DamagedData("the index file is damaged: its headers disagree")
+    return second if second.transaction > first.transaction else first
+
+
+def _header(data: bytes, number: int) -> _Header:
+    if len(data) < _META.size:
+        raise DamagedData("the index file is cut off")
+    magic, version, _, _, free, main, last, transaction = _META.unpack(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise DamagedData("the index file is not an LMDB file of a known version")
+    found, _, flags, _, _ = _PAGE.unpack_from(data)
+    size = _DB.unpack(free)[0]
+    sizes = {1 << bits for bits in range(9, 17)}
+    if found != number or not flags & _META_PAGE or size not in sizes or last < 1:
+        raise _wrong(number)
+    return _Header(size, transaction, last, _DB.unpack(free), main=_DB.unpack(main))
+
+
+class _Check:
+    """Goes through one state of a file."""
+
+    def __init__(self, file: ReadFile, header: _Header) -> None:
+        self._file = file
+        self._header = header
+        self._size = header.page
+        self._end = file.size() // header.page
+        self._used: set[int] = {0, 1}
+
+    def all(self) -> None:
+        header = self._header
+        if header.main[1] or header.free[1] != _FREE_FLAGS:
+            raise DamagedData("the index file is damaged: its trees are of another kind")
+        for _ in self._tree(header.main):
+            pass
+        for key, value in list(self._tree(header.free)):
+            self._free_pages(key, value)
+
+    def _tree(self, tree: tuple[int, ...]) -> Iterator[tuple[bytes, bytes]]:
+        """Every (key, value) of a tree; values on pages of their own only of free lists."""
+        depth, counts, root = tree[2], tree[3:7], tree[7]
+        if root == _NOTHING:
+            if depth or any(counts):
+                raise DamagedData("the index file is damaged: an empty tree has pages")
+            return
+        if not 1 <= depth <= _DEEPEST:
+            raise _wrong(root)
+        level, entries = [root], 0
+        for remaining in range(depth - 1, -1, -1):
+            children: list[int] = []
+            for number in level:
+                for flags, key, value, length in self._nodes(number, leaf=not remaining):
+                    if remaining:
+                        children.append(length)
+                    else:
+                        entries += 1
+                        big = flags & _BIG
+                        yield key, self._overflow(value, length, tree) if big else value
+            level = children
+        if entries != counts[3]:
+            raise DamagedData("the index file is damaged: a tree lacks entries")
+
+    def _take(self, number: int, count: int = 1) -> None:
+        """Marks pages as reached; each must be one that the header counts, reached only once."""
+        if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
+            raise _wrong(number)
+        pages = range(number, number + count)
+        if not self._used.isdisjoint(pages):
+            raise _wrong(number)
+        self._used.update(pages)
+
+    def _read(self, number: int, length: int) -> bytes:
+        """The beginning of a page, or of several, which the file must have."""
+        if number + (length - 1) // self._size >= self._end:
+            raise DamagedData("the index file is cut off")
+        return self._file.read(number * self._size, length)
+
+    def _nodes(self, number: int, *, leaf: bool) -> Iterator[tuple[int, bytes, bytes, int]]:
+        """(flags, key, value, length of the value, or the child page) of a page's nodes."""
+        self._take(number)
+        page = self._read(number, self._size)
+        found, _, flags, lower, upper = _PAGE.unpack_from(page)
+        kind = _LEAF if leaf else _BRANCH
+        if found != number or flags & ~_DIRTY != kind or lower % 2:
+            raise _wrong(number)
+        if not _PAGE.size <= lower <= upper <= self._size or (lower == _PAGE.size):
+            raise _wrong(number)
+        room = 0
+        for at in struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size):
+            if at < upper or at + _NODE.size > self._size:
+                raise _wrong(number)
+            low, high, node_flags, key_size = _NODE.unpack_from(page, at)
+            key_at = at + _NODE.size
+            value_at = key_at + key_size
+            if leaf:
+                length = low | high << 16
+                stored = 8 if node_flags & _BIG else length
+                if node_flags & ~_BIG or not key_size:
+                    raise _wrong(number)
+            else:
+                length, stored = low | high << 16 | node_flags << 32, 0
+            end = value_at + stored
+            if end > self._size:
+                raise _wrong(number)
+            room += end - at + (end - at) % 2
+            yield node_flags if leaf else 0, page[key_at:value_at], page[value_at:end], length
+        if room != self._size - upper:  # nodes lie side by side: none overlaps another one
+            raise _wrong(number)
+
+    def _overflow(self, value: bytes, length: int, tree: tuple[int, ...]) -> bytes:
+        """The value on pages of its own: read where it is a list of free pages."""
+        number = int.from_bytes(value, "little")
+        if not 2 <= number <= self._header.last:
+            raise _wrong(number)
+        found, _, flags, low, high = _PAGE.unpack(self._read(number, _PAGE.size))
+        count = low | high << 16  # more than are needed where a shorter value took the place
+        if found != number or flags & ~_DIRTY != _OVERFLOW:
+            raise _wrong(number)
+        if not _PAGE.size + length <= count * self._size or number + count > self._end:
+            raise _wrong(number)
+        self._take(number, count)
+        if tree is not self._header.free:
+            return b""
+        return self._read(number, _PAGE.size + length)[_PAGE.size :]
+
+    def _free_pages(self, key: bytes, value: bytes) -> None:
+        """A list of pages that a transaction let go: its length, then numbers, falling."""
+        if len(key) != 8 or len(value) < 8 or len(value) % 8:
+            raise DamagedData("the index file is damaged: a list of free pages is none")
+        count, *pages = struct.unpack(f"<{len(value) // 8}Q", value)
+        transaction = int.from_bytes(key, "little")
+        if count > len(pages) or not transaction <= self._header.transaction:
+            raise DamagedData("the index file is damaged: a list of free pages is none")
+        for number in pages[:count]:
+            self._take(number)
+
+
+def _wrong(number: int) -> DamagedData:
+    return DamagedData(f"the index file is damaged: page {number} is not what it should be")
