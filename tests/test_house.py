@@ -32,7 +32,7 @@ BUDGET = {
     "importing": 412,
     "io": 1_391,
     "lossy": 2_113,
-    "maintenance": 5_696,
+    "maintenance": 5_697,
     "model": 660,
     "models": 920,
     "pipelines": 447,
@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_200,
     "serving": 547,
-    "store": 5_412,
+    "store": 5_816,
     "testing": 375,
     "training": 1_414,
 }
