@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from pathlib import Path
+from os import PathLike, fspath
 
 from mvc.api.repository import Repository
 from mvc.errors import NotARepository, WrongUsage
@@ -32,9 +31,10 @@ def opened(given: Repository | PathName) -> tuple[Repository, bool]:
     try:
         return Repository.open(given, discover=False), True
     except NotARepository as error:
+        make = "make it with mvc.Repository.init(...) or 'mvc init'"
+        remote = "mvc.clone(URL, FOLDER) copies a remote, mvc.ReplicaSink follows one"
         raise NotARepository(
-            f"not a repository: {Path(given)}",
-            hint="make it with mvc.Repository.init(...) or 'mvc init'",
+            f"not a repository: {fspath(given)}", hint=remote if "://" in fspath(given) else make
         ) from error
 
 

@@ -84,6 +84,7 @@ class Statement(Struct, frozen=True, dict=True, kw_only=True):
     feature: ClassVar[str]
     body: ClassVar[Mapping[str, _Field]]  # what is written after the fields of all kinds, in order
     stays: ClassVar[bool] = False  # evidence: neither undo nor a collection takes it away
+    retractable: ClassVar[bool] = False  # a retraction may name it
 
     @property
     def target(self) -> str:
@@ -159,6 +160,7 @@ class Deployment(Statement, frozen=True, dict=True, kw_only=True):
     ahead_ms: int | None = None
 
     code, name, feature, stays = 0, "deployment", FIRST_RELEASE, True
+    retractable = True
 
     body = {
         "target": (Writer.text, _target),
@@ -192,6 +194,7 @@ class AnnotationStatement(Statement, frozen=True, dict=True, kw_only=True):
     note: str = ""
 
     code, name, feature = 2, "annotation", FIRST_RELEASE
+    retractable = True
 
     body = {
         "metrics": (write_metrics, read_metrics),

@@ -208,10 +208,9 @@ def _has_subject(
     if statement.commit is not None:
         return statement.commit in own or store.snapshot.has_commit(statement.commit)
     subject = _find(store.snapshot, statement.subject, others)
-    if not isinstance(statement, Retraction):
+    if subject is None or not isinstance(statement, Retraction):
         return subject is not None
-    kind = Deployment if statement.target else AnnotationStatement
-    return isinstance(subject, kind) and subject.target == statement.target
+    return subject.retractable and subject.target == statement.target
 
 
 def _check_deployment(store: Store, made: Deployment, own: Collection[CommitId]) -> None:

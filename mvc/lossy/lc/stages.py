@@ -183,6 +183,8 @@ def expand(text: str) -> str:
             f"{', '.join(known)}",
         )
     (bound,) = bounds
+    if bound == "x":
+        whole(text, "X", options["x"], low=1, high=MAX_BITS)
     coder = coders[0] if coders else "packed" if bound == "x" else "ans"
     flags = [name for name in ("mean", "tensor") if name in options]
     if "uniform" in options:

@@ -22,6 +22,7 @@ from mvc.remote.remotes import Remote
 from mvc.remote.sending import sender
 from mvc.remote.transports.bucket.transport import objects_of, open_bucket
 from mvc.repo.config import set_value
+from mvc.repo.handle import Handle
 from mvc.server.tokens import Tokens
 from mvc.testing import fresh_process, open_quietly
 from tests.remote.kit import ssh
@@ -143,9 +144,9 @@ class Place:
         if self.root is not None:
             with open_quietly(self.root) as repo:
                 return act(repo)
-        with closing(open_bucket(Remote(self.url), None)) as transport:
+        with closing(open_bucket(Remote(self.url), None, None)) as transport:
             act_on = transport.inspect if reads else transport.maintain
-            return act_on(lambda context: act(Repository(context)))
+            return act_on(lambda store, config: act(Repository(Handle(store, config))))
 
     @contextmanager
     def counted(self) -> Iterator[Wire]:
