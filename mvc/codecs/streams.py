@@ -38,23 +38,24 @@ def encode_stream(
 ) -> Parts:
     """``data`` as parts to be joined; ``method`` compresses it, None stores it.
 
+    A part may lie in ``data``, as a copy would touch fresh memory.
     ``repeats``: the data may repeat over long distances although its bytes look random, as
     the bitmap of a matrix with idle columns does.
     """
     if method is None:
-        return [data.tobytes()]
+        return [data.data]
     count = len(data)
     if count == 0:
         return []
     first = int(data[0])
     if count < _SMALL:  # no sample is needed: it would be the data
         same = count == 1 or data.tobytes().count(first) == count
-        return [bytes((CONSTANT, first))] if same else _raw(data)
+        return [bytes((CONSTANT, first))] if same else _raw(data, depth)
     entropy, filled = _sample(data)
     if entropy == 0 and bool((data == first).all()):
         return [bytes((CONSTANT, first))]
     if entropy > _FULL_ENTROPY and not repeats:
-        return _raw(data)
+        return _raw(data, depth)
     least, most = _SPARSE_SHARES
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:
         marks = np.packbits(data != 0)
@@ -63,12 +64,25 @@ def encode_stream(
         return [bytes((SPARSE,)), *bitmap, *encode_stream(filled_bytes, method, depth + 1)]
     frame = method.compress(data)
     if len(frame) + 4 >= count:
-        return _raw(data)
+        return _raw(data, depth)
     return [bytes((FRAME,)) + varint(len(frame)), frame]
 
 
-def _raw(data: Bytes) -> Parts:
-    return [bytes((RAW,)), data.tobytes()]
+def _raw(data: Bytes, depth: int) -> Parts:
+    # The values of a sparse stream lie in scratch, which the next one of that depth overwrites.
+    return [bytes((RAW,)), data.tobytes() if depth else data.data]
+
+
+def gathered(parts: Parts, room: memoryview) -> bytes | memoryview:
+    """``parts`` joined: in ``room`` if they fit."""
+    size = sum(map(len, parts))
+    if size > len(room):
+        return b"".join(parts)
+    at = 0
+    for part in parts:
+        room[at : at + len(part)] = part
+        at += len(part)
+    return room[:size]
 
 
 def _sample(data: Bytes) -> tuple[float, float]:
@@ -146,7 +160,8 @@ def decode_bitmap(
 def encode_segments(data: Bytes, method: Compressor | None) -> Parts:
     """A long run of bytes as streams of at most ``SEGMENT`` bytes."""
     starts = range(0, len(data), SEGMENT)
-    return [part for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
+    # Copied, as the memory of a group's planes is let go before its record is appended.
+    return [bytes(part) for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
 
 
 def decode_segments(cursor: Cursor, out: Bytes, method: Compressor | None) -> None:

@@ -106,18 +106,25 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
 
         ``width`` is the size of an element: 1, 2, 4 or 8 bytes.
         """
+        return b"".join(self.encode_parts(new, base, width))
+
+    def encode_parts(self, new: memoryview, base: memoryview | None, width: int) -> Parts:
+        """As ``encode_chunk``, in parts to be joined before anything else is encoded.
+
+        They may lie in ``new``, or in memory that this thread reuses.
+        """
         if len(new) <= width and self._keeps_single_words:
-            return self._encode_single(new, base, width)
+            return [self._encode_single(new, base, width)]
         data, tail = self.delta(new, base, width)
         changed = np.not_equal(data, 0, out=scratch_words("changed", len(data), 1).view(np.bool_))
         count = int(np.count_nonzero(changed))
         if not count and not any(tail):
-            return bytes((ZERO,))
+            return [bytes((ZERO,))]
         if count in (0, len(data)) and len(data) > 1 and bool((data == data[0]).all()):
-            return b"".join((bytes((CONSTANT,)), data[:1].tobytes(), tail))
+            return [bytes((CONSTANT,)), data[:1].tobytes(), tail]
         stored = 1 + data.nbytes
         if not self._coded or not len(data):
-            return b"".join((bytes((RAW,)), data.tobytes(), tail))
+            return [bytes((RAW,)), data.view(np.uint8).data, tail]
         grid = None
         if self.layout.on_grid:
             words, old = words_of(new, width), None if base is None else words_of(base, width)
@@ -126,8 +133,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
             data = self.delta(new, base, width)[0]
-            return b"".join((bytes((RAW,)), data.tobytes(), tail))
-        return b"".join((*parts, tail))
+            return [bytes((RAW,)), data.view(np.uint8).data, tail]
+        return [*parts, tail]
 
     def estimate(
         self, new: memoryview, base: memoryview | None, width: int

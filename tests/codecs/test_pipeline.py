@@ -1,11 +1,13 @@
 import itertools
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mvc.codecs.streams import gathered
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
@@ -53,6 +55,25 @@ def test_a_whole_chunk_that_lies_at_an_odd_address(text, width):
     )
     assert state[1:] == new[1:]
     assert state[0] == base[0]
+
+
+@pytest.mark.parametrize("high", [16, 256])
+def test_what_does_not_compress_is_encoded_without_a_copy(high):
+    """Half of a chunk, or all of it: a page that is touched first costs more than its encoding."""
+    words = np.random.default_rng(0).integers(high << 8, size=1 << 19).astype("<u2")
+    words[0] = 0
+    room, pipeline = memoryview(bytearray(words.nbytes + 1)), Pipeline.parse("lossless").full()
+    chunk = words.data.cast("B")
+    plain = pipeline.encode_chunk(chunk, None, 2)
+    tracemalloc.start()
+    try:
+        encoded = gathered(pipeline.encode_parts(chunk, None, 2), room)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert encoded.obj is room.obj
+    assert encoded == plain
+    assert peak < 0.6 * words.nbytes  # zstd asks for half
 
 
 @pytest.mark.parametrize("text", ["lossless", "xor | planes | zstd:1"])

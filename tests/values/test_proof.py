@@ -141,7 +141,7 @@ STAGES_SPOILED = {
         name: (f"xor | planes | {name}:1", f"{COMPRESS}.{name.capitalize()}", "compress", of_data)
         for name in ("zstd", "zlib", "bz2", "lzma", "brotli")
     },
-    "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    "raw": ("raw", PIPELINE + ".Pipeline", "encode_parts", result(last_part)),
     "expq": ("expq | ans", "mvc.lossy.reducer", "quantise", infinite),
     "promote": (_CODED, "mvc.lossy.reducer", "quantise", infinite),
     "uniform": ("lc:uniform,budget=0.1", "mvc.lossy.reducer", "quantise", infinite),
@@ -160,7 +160,7 @@ RECORDS_SPOILED = {
     "steps": (_CODED, PROOF, "encode_steps", result(last_part)),
     "table": (_CODED, STEP, "encode_table", result(flipped)),
     "runs": (_CODED, STEP, "encode_runs", result(flipped)),
-    "full": ("lossless", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    "full": ("lossless", PIPELINE + ".Pipeline", "encode_parts", result(last_part)),
     "container": ("lossless", "mvc.store.writing.pieces", "pack_chunks", result(
         lambda parts: [flipped(parts[0]), *parts[1:]])),
     "checksum": ("lossless", WRITER, "payload_check", result(flipped)),
@@ -222,7 +222,7 @@ def test_the_commit_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cas
 
 
 ALWAYS_PROVEN = {
-    "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    "raw": ("raw", PIPELINE + ".Pipeline", "encode_parts", result(last_part)),
     **{case: RECORDS_SPOILED[case] for case in (
         "patch", "group", "sparse group", "steps", "container", "checksum", "checksum of a group",
         "header")},
@@ -393,7 +393,7 @@ def test_a_tensor_that_changes_meanwhile_is_named_as_the_cause(
     """What is decoded is compared with the caller's memory; the caller, not mvc, was wrong."""
     state = {"w": np.random.default_rng(0).normal(size=1 << 18).astype("f4")}
     pipeline = import_module(PIPELINE).Pipeline
-    encode = pipeline.encode_chunk
+    encode = pipeline.encode_parts
 
     def meanwhile(*args: Any) -> bytes:
         encoded: bytes = encode(*args)
@@ -401,7 +401,7 @@ def test_a_tensor_that_changes_meanwhile_is_named_as_the_cause(
         return encoded
 
     with mvc.Repository.init(tmp_path) as repo:
-        monkeypatch.setattr(pipeline, "encode_chunk", meanwhile)
+        monkeypatch.setattr(pipeline, "encode_parts", meanwhile)
         with pytest.raises(SourceChanged, match="changed while it was being committed"):
             repo.commit(state)
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
+from mvc.codecs.streams import gathered
 from mvc.limits import CHUNK
 from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
@@ -94,10 +95,7 @@ def encode_chunk(
     sampling: Sampling,
 ) -> Bytes:
     """Encodes one chunk, into ``room`` if it fits; proves it, if ``sampling`` takes it."""
-    encoded: Bytes = pipeline.encode_chunk(new, base, width)
-    if len(encoded) <= len(room):
-        room[: len(encoded)] = encoded
-        encoded = room[: len(encoded)]
+    encoded = gathered(pipeline.encode_parts(new, base, width), room)
     sampling.chunk(pipeline, encoded, new, base, width=width)
     return encoded
 

@@ -23,7 +23,7 @@ SIZE = 3 * PIECE + 5 * MIB + 123
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Bytes read of any file, and chunks encoded."""
     counts = {"read": 0, "encoded": 0}
-    read, encode = os.preadv, Pipeline.encode_chunk
+    read, encode = os.preadv, Pipeline.encode_parts
 
     def reading(file: int, views: list[memoryview], offset: int) -> int:
         done = read(file, views, offset)
@@ -35,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return encode(*arguments)
 
     monkeypatch.setattr(os, "preadv", reading)
-    monkeypatch.setattr(Pipeline, "encode_chunk", encoding)
+    monkeypatch.setattr(Pipeline, "encode_parts", encoding)
     return counts
 
 

@@ -67,14 +67,14 @@ def test_every_small_tensor_is_encoded_once(
 ) -> None:
     """What was encoded to find out its size is what is stored."""
     encoded = 0
-    encode = Pipeline.encode_chunk
+    encode = Pipeline.encode_parts
 
     def counting(*arguments: Any) -> bytes:
         nonlocal encoded
         encoded += 1
         return encode(*arguments)
 
-    monkeypatch.setattr(Pipeline, "encode_chunk", counting)
+    monkeypatch.setattr(Pipeline, "encode_parts", counting)
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit({f"w{i}": np.arange(300, dtype=np.float32) + i for i in range(20)})
     assert encoded == 20
