@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_617,
-    "repo": 6_207,
+    "repo": 6_212,
     "report": 649,
     "server": 1_200,
     "serving": 547,

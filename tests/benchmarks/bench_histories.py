@@ -3,11 +3,12 @@
     python -m tests.benchmarks.bench_histories [--versions 100000] [--root DIR]
 
 Makes a repository of so many versions, and one of a tenth, and measures the commands that read
-all of it, each a process of its own. Versions are written with the store's own codecs straight
-into a pack and the journal, which takes half a millisecond each and not five. What is built is
-kept under ``--root`` and used again. The unit of the column "x journal" is one pass over the
-journal's entries in the same run: the least that each of these commands has to do. Nothing here
-asserts a time.
+all of it, each a process of its own; then each query in a repository that was just opened, by the
+entries that it reads and by processor time. Versions are written with the store's own codecs
+straight into a pack and the journal, which takes half a millisecond each and not five. What is
+built is kept under ``--root`` and used again. The unit of the column "x journal" is one pass over
+the journal's entries in the same run: the least that each of these commands has to do. Nothing
+here asserts a time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import argparse
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,6 +30,7 @@ from msgspec.structs import replace
 import mvc
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
+from mvc.errors import NoDeployment
 from mvc.ids import BlobId, CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -34,6 +40,8 @@ from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import Deployment
 from mvc.pipelines.pipeline import Pipeline
+from mvc.repo.statements.live import Deployed, of_commit, succession
+from mvc.store.journal import reader
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.journal.frames import Position, encode_entry
 from mvc.store.journal.reader import JournalReader
@@ -67,6 +75,7 @@ def main() -> None:
         few = build(root / f"histories-{options.versions // 10}", options.versions // 10)
         many = build(root / f"histories-{options.versions}", options.versions)
         _measure(few, many, options)
+        _measure_queries(few, many, options)
 
 
 # -- a repository of many versions ---------------------------------------------------------
@@ -153,7 +162,7 @@ class _Writer:
         self._main = _Line("main", {0: _Version(entry.commits[0].id, template, data)})
         self._pack = 2
         self._place = len(PACK_HEADER)
-        self._deployed = at.sequence - 1
+        self._live, self._deployed = entry.statements[0].id, at.sequence - 1
 
     def write(self, versions: int) -> None:
         aside = range(versions // 2, versions // 2 + max(1, versions // 100))
@@ -202,10 +211,10 @@ class _Writer:
             at = self._time(i)
             live = Deployment(
                 subject=commit.id, author=known.author, node=bytes(16), recorded_ns=at,
-                hybrid_ns=at, target="prod", time_ns=at,
+                hybrid_ns=at, target="prod", time_ns=at, replaces=self._live,
             )  # fmt: skip
             statements, previous = (live,), (self._deployed,)
-            self._deployed = self._at.sequence
+            self._live, self._deployed = live.id, self._at.sequence
         old = None if line is not self._main and line.tip == self._main.tip else parent.commit
         change = RefChange(f"heads/{line.name}", old, commit.id)
         line.add(_Version(commit.id, manifest, parts))
@@ -239,11 +248,11 @@ class _Writer:
             payload = b"".join(pack_chunks([chunk], 4, CHUNK))
             add(BLOB, id_, len(data), pipeline.text, under, payload)
         old = b"" if base is None else base.manifest.encoded
-        patch = encode_patch(
+        changes = encode_patch(
             memoryview(manifest.encoded), memoryview(old), patch_extra(members, MANIFEST)
         )
         name = b"" if base is None else base.manifest.id
-        add(MANIFEST, manifest.id, len(manifest.encoded), _PATCH.text, name, patch)
+        add(MANIFEST, manifest.id, len(manifest.encoded), _PATCH.text, name, changes)
         head = encode_header(members, group=False, body_size=at)
         region = Region(self._pack, self._place, len(head) + at)
         pack.write(b"".join([head, *body]))
@@ -302,6 +311,82 @@ def _measure(few: Path, many: Path, options: argparse.Namespace) -> None:
             f"{large.processor / unit:.1f}", f"{large.peak:.0f} MB", f"{small.processor:.2f} s",
             f"{large.processor / small.processor:.1f}",
         )  # fmt: skip
+
+
+_Query = Callable[[mvc.Repository], object]
+
+
+def _queries(newest: mvc.Commit, versions: int, path: str) -> dict[str, _Query]:
+    """``newest``: the version that the ``versions`` lead to. All were deployed a second apart."""
+    middle = newest.time_ns - versions // 2 * _SECOND
+    before = newest.time_ns - 2 * versions * _SECOND
+    step = 5 * _SECOND
+
+    def never(repo: mvc.Repository) -> None:
+        with suppress(NoDeployment):
+            repo.live("prod", at=before)
+
+    def look_back(repo: mvc.Repository) -> list[Deployed]:
+        line = succession(repo.handle.store.fresh(), "prod", newest.time_ns + step)
+        return list(islice(line, 2))
+
+    return {
+        "`live(T)`": lambda repo: repo.live("prod"),
+        "`live(T, at=)` in the middle": lambda repo: repo.live("prod", at=middle),
+        "`live(T, at=)` before the first": never,
+        "`live_between`, five versions": lambda repo: repo.live_between(middle, middle + step),
+        "what `rollback` goes back to": look_back,
+        "`log(limit=1)`": lambda repo: repo.log(limit=1)[0],
+        "`log` of a path, one": lambda repo: repo.log(
+            options=mvc.LogOptions(paths=[path]), limit=1
+        )[0],
+        "`log` until the middle, one": lambda repo: repo.log(
+            options=mvc.LogOptions(until=middle), limit=1
+        )[0],
+        "a version and its changes": lambda repo: repo.log(
+            options=mvc.LogOptions(changes=True), limit=1
+        )[0],
+        "`version` by 12 digits": lambda repo: repo.version(newest.id.hex()[:12]),
+        "`find(main@{T})`": lambda repo: repo.find(f"main@{{{middle}}}"),
+        "`identify`": lambda repo: repo.identify(repo.manifest(newest.id).entries[0]),
+        "`annotations`": lambda repo: repo.annotations(),
+        "`targets`": lambda repo: repo.targets(),
+        "deployments of a version": lambda repo: of_commit(repo.handle.store.fresh(), newest.id),
+        "`operations(1)`": lambda repo: list(repo.operations(1)),
+        "`status`": lambda repo: repo.status(),
+        "`deployments(T)`": lambda repo: repo.deployments("prod"),
+    }
+
+
+def _measure_queries(few: Path, many: Path, options: argparse.Namespace) -> None:
+    costs: list[dict[str, tuple[int, float]]] = []
+    for root, versions in (few, options.versions // 10), (many, options.versions):
+        with mvc.Repository.open(root) as repo:
+            repo.handle.store.snapshot.index_tail(force=True)
+            newest, path = repo.version(), repo.manifest().entries[0].path
+        queries = _queries(newest, versions, path)
+        wanted = {k for k in queries if not options.only or any(w in k for w in options.only)}
+        costs.append({k: _cost(root, v) for k, v in queries.items() if k in wanted})
+    head("query", "entries read", "processor", f"entries, {options.versions // 10:,} versions",
+         "processor", "x")  # fmt: skip
+    for name, (entries, spent) in costs[1].items():
+        fewer, less = costs[0][name]
+        row(name, str(entries), f"{spent * 1e3:.1f} ms", str(fewer), f"{less * 1e3:.1f} ms",
+            f"{spent / less:.1f}")  # fmt: skip
+
+
+def _cost(root: Path, ask: _Query) -> tuple[int, float]:
+    """Entries of the journal that a query reads, and processor seconds, the least of five."""
+    times = []
+    for _ in range(5):
+        with (
+            mvc.Repository.open(root) as repo,
+            patch.object(reader, "read_entry", wraps=reader.read_entry) as read,
+        ):
+            begun = time.process_time()
+            ask(repo)
+            times.append(time.process_time() - begun)
+    return read.call_count, min(times)
 
 
 def _middle(root: Path, versions: int) -> str:

@@ -21,8 +21,9 @@ from mvc.repo.history.log import log as logged
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.statements.live import list_deployments, live_at
-from mvc.repo.statements.record import retract
+from mvc.repo.statements.live import list_deployments, live_at, live_between
+from mvc.repo.statements.record import deploy, retract
+from mvc.repo.statements.rollback import rollback
 from mvc.testing import FixedClock
 from mvc.times import format_time
 from tests.index_files import index_file
@@ -117,10 +118,38 @@ def test_a_question_reads_few_entries(
     assert reads(lambda: resolve(context.store, long.ids[50].hex()[:16])) <= 1
     assert reads(lambda: live_at(context.store)) <= 4
     assert reads(lambda: live_at(context.store, minute(700) + 1, "prod")) <= 3
+    assert reads(lambda: before_the_first(context)) <= 1
+    assert reads(lambda: live_between(context.store.fresh(), minute(9), minute(12), "prod")) <= 8
     assert reads(lambda: resolve(context.store, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
     assert reads(lambda: refs.branches(context.store.fresh())) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
     assert reads(lambda: long.ids[300] in Ancestors(context.store.fresh(), [long.ids[310]])) <= 15
+
+
+def before_the_first(context: Handle) -> None:
+    with pytest.raises(NoDeployment, match="its first deployment is"):
+        live_at(context.store, START - 1, "prod")
+
+
+def test_a_rollback_looks_a_few_times_at_each_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that rollbacks went back to again and again."""
+    context = repository(tmp_path / "r")
+    oldest, stable, tried = (commit(context, deploy="prod") for _ in range(3))
+    for _ in range(60):
+        assert rollback(context.store, context.config, "prod").commit == stable
+        deploy(context.store, context.config, tried, "prod")
+    rollback(context.store, context.config, "prod")
+    looks, entry = list[int](), journal_reader.JournalReader.entry
+
+    def counted(reader: journal_reader.JournalReader, offset: int) -> Any:
+        looks.append(offset)
+        return entry(reader, offset)
+
+    monkeypatch.setattr(journal_reader.JournalReader, "entry", counted)
+    assert rollback(context.store, context.config, "prod").commit == oldest
+    assert len(looks) <= 120 * 20
 
 
 def answers(context: Handle, ids: list[CommitId]) -> list[Any]:

@@ -29,6 +29,7 @@ from mvc.repo.statements.live import (
     live_among,
     live_at,
     of_commit,
+    on,
     recorded_as,
     succession,
 )
@@ -175,15 +176,21 @@ class _Past:
         """The earlier deployment of the same version that this one, a rollback, went back to."""
         if deployed.returns_to is None:
             return None
-        there = (e for e in self._earlier(deployed.commit) if e.order < deployed.order)
-        return next((each for each in there if each.sequence == deployed.returns_to), None)
+        back = self._snapshot.by_sequence(deployed.returns_to)
+        if back is None or all(made.subject != deployed.commit for made in on(back, self._target)):
+            return None
+        found = recorded_as(self._snapshot, self._target, back.sequence)
+        return found if found.order < deployed.order and self._began(found) else None
+
+    def _began(self, deployed: Deployed) -> bool:
+        return not deployed.dated or deployed.time_ns <= self._now_ns
 
     def _earlier(self, commit: CommitId) -> list[Deployed]:
         """The deployments of a version up to the moment, latest record first, retracted too."""
         return [
             each
             for each in reversed(of_commit(self._snapshot, commit))
-            if each.target == self._target and not (each.dated and each.time_ns > self._now_ns)
+            if each.target == self._target and self._began(each)
         ]
 
     def _nothing_before(
