@@ -97,7 +97,7 @@ class _Node:
 def _lives(history: CheckedHistory, nodes: list[_Node], chance: random.Random, steps: int) -> None:
     """What happens to a fleet; in the end all reports have come."""
     repo, clock = history.repo, history.options["clock"]
-    transport = _LossyTransport("server", repo.handle)
+    transport = _LossyTransport("server", repo.handle.store, repo.handle.config)
     transport.chance = chance
     for step in range(steps):
         clock.advance(chance.randint(1, 20 * 60) * SECOND)

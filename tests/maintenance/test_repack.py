@@ -418,7 +418,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.lists(st.sampled_from(range(7)), min_size=2, max_size=5), st.integers(0, 1000))
+@given(st.lists(st.sampled_from(range(6)), min_size=2, max_size=5), st.integers(0, 1000))
 def test_any_order_of_repacks(tmp_path_factory, order: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
     series = Series(tmp_path_factory.mktemp("any") / "r", 7)
