@@ -100,11 +100,11 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
         if span is None:
             raise _unreadable(text)
         return check_moment(now_ns - int(span * _SECOND), text)
-    if match := re.fullmatch(_ISO, text.strip()):
+    day, space, hour = text.strip().rpartition(" ")
+    written = f"{day}{space}{_HOURS.get(hour.lower(), hour)}"
+    if match := re.fullmatch(_ISO, written):
         return check_moment(_iso(match, text, zone), text)
-    day, space, hour = word.rpartition(" ")
-    word = f"{day}{space}{_HOURS.get(hour, hour)}"
-    if word and (match := re.fullmatch(_ON_DAY, word)):
+    if written and (match := re.fullmatch(_ON_DAY, written.lower())):
         return check_moment(_on_day(match, text, now_ns, zone), text)
     return check_moment(_written(text, now_ns, zone), text)
 

@@ -82,6 +82,8 @@ def ns(*fields: int, nanoseconds: int = 0) -> int:
         ("-1h30m", NOW - 5400 * SECOND),
         ("noon", ns(2025, 6, 15, 12)),
         ("yesterday noon", ns(2025, 6, 14, 12)),
+        ("2025-06-14 noon", ns(2025, 6, 14, 12)),
+        ("2025-06-14 Midnight", ns(2025, 6, 14)),
         ("last tuesday at midnight", ns(2025, 6, 10)),
         ("2 hours ago", NOW - 7200 * SECOND),
         ("an hour ago", NOW - 3600 * SECOND),
