@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 449,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 5_617,
+    "remote": 5_610,
     "repo": 6_212,
     "report": 649,
     "server": 1_200,

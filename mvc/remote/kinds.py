@@ -28,11 +28,10 @@ _CLOUD = f"{_TRANSPORTS}.bucket.cloud"
 class RemoteKind(Struct, frozen=True):
     """What the remotes of one scheme have in common.
 
-    ``form``: how their URLs are written, for people. ``module``: has ``open_transport(remote,
-    context)``, or of a bucket ``open_objects(remote)``. ``authority``: a pattern of what stands
-    between ``//`` and the path; "" where the URL is a path on this machine. ``secrets``: where they
-    are, as a URL holds none. ``runs_commands``: whether the module's ``run(remote, arguments)``
-    runs mvc there.
+    ``form``: how their URLs are written, for people. ``module``: has ``open_transport(remote)``,
+    or of a bucket ``open_objects(remote)``. ``authority``: a pattern of what stands between ``//``
+    and the path; "" where the URL is a path on this machine. ``secrets``: where they are, as a URL
+    holds none. ``runs_commands``: whether the module's ``run(remote, arguments)`` runs mvc there.
     """
 
     form: str

@@ -27,7 +27,7 @@ def program(folder: Path, text: str) -> str:
 
 def failure(monkeypatch: pytest.MonkeyPatch, command: str) -> MvcError:
     monkeypatch.setenv("MVC_SSH", command)
-    transport = ssh.open_transport(Remote("ssh://lab/srv/models"), None, None)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/models"))
     try:
         with pytest.raises(MvcError) as caught:
             transport.head()
@@ -136,7 +136,7 @@ def test_no_process_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "os.read(0, 100); os.read(0, 1)",
     )
     monkeypatch.setenv("MVC_SSH", fake)
-    transport = ssh.open_transport(Remote("ssh://lab/srv/x"), None, None)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/x"))
     with pytest.raises(RemoteUnreachable):
         transport.head()
     transport.close()
@@ -158,7 +158,7 @@ def test_a_call_that_broke_is_not_kept_while_the_transport_is_open(
         f"os.execv({words[0]!r}, {words!r})",
     )
     monkeypatch.setenv("MVC_SSH", fake)
-    with closing(ssh.open_transport(Remote("ssh://lab/srv/x"), None, None)) as transport:
+    with closing(ssh.open_transport(Remote("ssh://lab/srv/x"))) as transport:
         for _ in range(3):
             transport.live("prod")
             *broke, last = map(int, pids.read_text().split())
@@ -178,7 +178,7 @@ def test_a_process_that_does_not_end_is_killed(
     )
     monkeypatch.setenv("MVC_SSH", fake)
     monkeypatch.setattr("mvc.remote.transports.waiting.PATIENCE", 1.0)
-    transport = ssh.open_transport(Remote("ssh://lab/srv/x"), None, None)
+    transport = ssh.open_transport(Remote("ssh://lab/srv/x"))
     with pytest.raises(RemoteUnreachable):
         transport.head()
     transport.close()

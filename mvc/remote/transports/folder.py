@@ -184,9 +184,8 @@ def _unnamed(store: Store) -> tuple[CommitId, ...]:
     return tuple(sorted(unnamed))
 
 
-def open_transport(remote: Remote, store: Store | None, config: Config | None) -> FolderTransport:
+def open_transport(remote: Remote) -> FolderTransport:
     """The repository in a folder, opened as any other one."""
-    del store, config
     check_folder(remote)
     opened = open_handle(Path(remote.url), discover=False)
     return FolderTransport(remote.url, opened.store, opened.config)

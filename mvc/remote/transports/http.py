@@ -34,8 +34,6 @@ from mvc.remote.remotes import Remote
 from mvc.remote.transport import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.transports import waiting
 from mvc.remote.transports.credentials import read_token, variable_of
-from mvc.repo.config import Config
-from mvc.store.store import Store
 from mvc.types import Bytes
 
 _CONNECT = 20.0
@@ -363,11 +361,9 @@ def _parts(pieces: Iterable[Bytes]) -> Iterator[tuple[bytearray, bool]]:
     yield part, True
 
 
-def open_transport(remote: Remote, store: Store | None, config: Config | None) -> HttpTransport:
+def open_transport(remote: Remote) -> HttpTransport:
     """The transport to a server by ``https://``, ``http://`` or ``unix:``."""
-    del config
-    fs = store.fs if store is not None else FileSystem()
-    shown = printable(remote.url)
+    fs, shown = FileSystem(), printable(remote.url)
     headers = {}
     if remote.url.startswith("unix:"):
         path, prefix = _socket(fs, remote.url.removeprefix("unix:"))

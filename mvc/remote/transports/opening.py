@@ -31,7 +31,5 @@ def open_transport(
         from mvc.remote.transports.bucket.transport import open_bucket
 
         return open_bucket(remote, store, config, place=folder)
-    open_: Callable[[Remote, Store | None, Config | None], Transport] = (
-        remote.kind.load().open_transport
-    )
-    return open_(remote, store, config)
+    open_: Callable[[Remote], Transport] = remote.kind.load().open_transport
+    return open_(remote)

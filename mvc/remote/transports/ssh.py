@@ -23,8 +23,7 @@ from msgspec import Struct
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.names import printable
 from mvc.remote.remotes import Remote
-from mvc.repo.config import SSH, Config
-from mvc.store.store import Store
+from mvc.repo.config import SSH
 
 if TYPE_CHECKING:
     from mvc.remote.transports.http import HttpTransport
@@ -157,9 +156,8 @@ class _Calls:
             call.end()
 
 
-def open_transport(remote: Remote, store: Store | None, config: Config | None) -> HttpTransport:
+def open_transport(remote: Remote) -> HttpTransport:
     """The transport to a repository by ssh."""
-    del store, config
     address = Address.of(remote)
     calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
     from mvc.remote.transports.http import (  # while it starts
