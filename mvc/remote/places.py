@@ -105,8 +105,7 @@ def keep_place(store: Store, remote: Remote, name: str, known: KnownPlace) -> No
 class Known(Struct, frozen=True):
     """A remote's head, and what this repository knew before it asked for that.
 
-    ``pushed``: None also where the remote's journal does
-    not continue that of the last push.
+    ``pushed``: None also where the remote's journal does not continue that of the last push.
     """
 
     head: RemoteHead
