@@ -127,14 +127,14 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     A remote to which nothing was pushed, if there is another one, has no conflict: what others
     deployed after this repository has pushed it elsewhere would look like one.
     """
-    found, known = list[Unsent](), _pushed(store)
-    for remote in remotes(store):
-        rows = operations(store.fresh(), known[remote])
+    found, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
+    for remote, pushed in known.items():
+        rows = operations(snapshot, pushed)
         names = {name for recorded in rows for name in own_targets(recorded)}
         for name in sorted(names if target is None else names & {target}):
             mine = [recorded for recorded in rows if name in own_targets(recorded)]
-            for each in _compared(store.snapshot, remote, name, mine):
-                is_sure = known[remote] is not None or not any(known.values())
+            for each in _compared(snapshot, remote, name, mine):
+                is_sure = pushed is not None or not any(known.values())
                 found.append(each if is_sure else replace(each, state="not sent", against=IN_STEP))
     return tuple(found)
 
@@ -156,9 +156,9 @@ def _pushed(store: Store) -> dict[str, KnownPlace | None]:
 
 def apart_from(store: Store, remote: Remote, target: str) -> Against:
     """All that the remote lacks of this repository's record of a target."""
-    snapshot = store.fresh()
     known = known_place(store, remote, PUSHED)
-    rows = [each for each in operations(store.fresh(), known) if target in own_targets(each)]
+    snapshot = store.fresh()
+    rows = [each for each in operations(snapshot, known) if target in own_targets(each)]
     made = {new.id for each in rows for new in on(each, target)}
     return Against(frozenset(made), frozenset(_counting(snapshot, target, rows) - made))
 
