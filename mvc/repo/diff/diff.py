@@ -112,7 +112,6 @@ def diff(
     UnknownRevision if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that
     neither side has, WrongUsage for a file with ``paths``.
     """
-    store.fresh()
     old, new = _sides(store, a, b, paths)
     if paths and (old.single or new.single):
         raise WrongUsage("a file is compared by itself: name no further paths")

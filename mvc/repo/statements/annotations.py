@@ -49,7 +49,6 @@ def annotate(
     note: str,
 ) -> Annotation:
     """``Repository.annotate``; durable on return."""
-    store.fresh()
     commit = resolve(store, rev)
     if not (metrics or params or note):
         raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")

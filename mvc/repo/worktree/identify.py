@@ -13,7 +13,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.lookup import availability, manifests
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import branches, head, tags
+from mvc.repo.lookup.refs import branches, head, head_refs
 from mvc.repo.statements.live import Deployed, of_commit
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
@@ -93,9 +93,10 @@ def is_held(store: Store, entry: FileEntry) -> bool:
 
     A version that only an undone commit made is no such ancestor.
     """
-    tips = {ref.commit for ref in (*branches(store.fresh()), *tags(store.fresh()))}
-    at = head(store.fresh()).commit
-    named = Ancestors(store.snapshot, tips if at is None else tips | {at})
+    snapshot = store.fresh()
+    tips = {*head_refs(snapshot).values()}
+    at = head(snapshot).commit
+    named = Ancestors(snapshot, tips if at is None else tips | {at})
     return any(exact and commit.id in named for commit, exact in at_its_path(store, entry))
 
 
