@@ -15,7 +15,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from mvc.api import Statement
 from mvc.times import format_time
 
 OWN_FIELDS = {
@@ -79,19 +78,22 @@ OWN_FIELDS = {
 """By class, where its JSON is not its own fields in their order."""
 
 
-def fields(value: object, names: str = "") -> dict[str, Any]:
+def fields(value: Any, names: str = "") -> dict[str, Any]:
     """These fields of ``value``, apart by spaces; by default all that the JSON of its class has."""
     found: dict[str, Any] = {}
-    for key, read, is_moment in _readers(names or _names(value)):
+    for key, read, is_moment in _readers(names or _names(value.__class__)):
         found |= stamped(key, read(value)) if is_moment else {key: read(value)}
     return found
 
 
-def _names(value: object) -> str:
-    if isinstance(value, Statement):
-        return " ".join(("kind=name id subject commit author reason", *value.body))
-    own = OWN_FIELDS.get(type(value).__name__)
-    return own or " ".join(getattr(value, "__struct_fields__", ()))
+@cache
+def _names(kind: type) -> str:
+    from mvc.api import Statement  # the command line starts without the model
+
+    if issubclass(kind, Statement):
+        return " ".join(("kind=name id subject commit author reason", *kind.body))
+    own = OWN_FIELDS.get(kind.__name__)
+    return own or " ".join(getattr(kind, "__struct_fields__", ()))
 
 
 @cache
