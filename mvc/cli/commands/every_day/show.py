@@ -127,7 +127,7 @@ def _print_files(
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
     training = training_files({file.path for file in files})
-    same = [path for path, change in changed.items() if change.kind == "unchanged"]
+    same = {path for path, change in changed.items() if change.kind == "unchanged"}
     for file in files:
         if session.verbose or file.path not in same:
             session.line()
