@@ -52,8 +52,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
     ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` compresses the
-    streams. ``maps``: the words are mapped
-    before ``layout`` gets them; ``elides``: unchanged words may be left out.
+    streams. ``maps``: the words are mapped before ``layout`` gets them; ``elides``: unchanged words
+    may be left out.
     """
 
     scope: Literal["tensor", "group"]
