@@ -123,22 +123,17 @@ class _Copying:
         with self._fs.lock(self._folder / _LOCK, timeout=_WAIT):
             mark = self._check_place()
             for _ in range(_ROUNDS):
-                snapshot = self._fresh()
+                snapshot = self._store.fresh()
                 generation = snapshot.generation
                 try:
                     done = self._copy(snapshot, mark)
                 except MvcError:  # maintenance may have taken away what was read
-                    if self._fresh().generation == generation:
+                    if self._store.fresh().generation == generation:
                         raise
                 else:
                     if done is not None:
                         return done
         raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
-
-    def _fresh(self) -> Snapshot:
-        snapshot = self._store.snapshot
-        snapshot.refresh()
-        return snapshot
 
     # -- the folder of the copy ------------------------------------------------------------
 
@@ -210,7 +205,7 @@ class _Copying:
         fs.sync_dir(folder / PACKS)
         self._verify(_entries(snapshot, end), kept)
         journal, size, hash_ = self._copy_journal(snapshot.folder, end)
-        if self._fresh().generation != generation:
+        if self._store.fresh().generation != generation:
             return None
         features = read_features(self._store.fs, self._store.folder)
         old = read_features(fs, folder) if fs.stat(folder / FORMAT) is not None else frozenset()
