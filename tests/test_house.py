@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_610,
-    "repo": 6_211,
+    "repo": 6_214,
     "report": 649,
     "server": 1_200,
     "serving": 547,

@@ -12,14 +12,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from mvc.errors import InvalidConfig
-from mvc.io.files import FileSystem
+from mvc.io.files import FileIdentity, FileSystem
 from mvc.io.process import host_name, memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.names import check_author, printable
@@ -268,8 +268,16 @@ def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
     Raises InvalidConfig.
     """
     named = {key.variable for key in _ALL if key.personal} & environment.keys()
-    given = {variable: environment[variable] for variable in named}
-    return load_config(fs, None, user_file(environment), given, flags={})
+    given = frozenset((variable, environment[variable]) for variable in named)
+    file = user_file(environment)
+    return _unless_changed(fs, file, fs.stat(file), given)
+
+
+@lru_cache(maxsize=1)  # each commit asks for them, and reading YAML takes a while
+def _unless_changed(
+    fs: FileSystem, file: Path, _: FileIdentity | None, given: frozenset[tuple[str, str]]
+) -> Config:
+    return load_config(fs, None, file, dict(given), flags={})
 
 
 def user_path(name: str, text: str) -> Path:
