@@ -41,7 +41,7 @@ BUDGET = {
     "remote": 5_610,
     "repo": 6_214,
     "report": 649,
-    "server": 1_200,
+    "server": 1_202,
     "serving": 547,
     "store": 5_814,
     "testing": 375,

@@ -35,6 +35,7 @@ BEGINS = 30.0
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
 _M_ARENA_MAX, _ARENAS = -8, 2
+_M_MMAP_THRESHOLD, _LARGE = -3, 4 << 20
 _GRACE = 30  # seconds for requests that run when the server is ended
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
@@ -151,7 +152,8 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
 def _prepare_process() -> None:
     """As many connections as the system allows; and threads share what memory was freed.
 
-    glibc gives threads arenas of their own, which keep what large slices had needed.
+    glibc gives threads arenas of their own, which keep what large slices had needed. Without a
+    fixed threshold it also keeps a large block that was freed once.
     """
     import ctypes
     import resource
@@ -161,6 +163,7 @@ def _prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _check_secure(how: Listening) -> None:
