@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 1_032,
+    ".": 1_034,
     "adapters": 2_064,
     "api": 871,
     "cli": 3_556,
@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_202,
     "serving": 547,
-    "store": 5_814,
+    "store": 5_815,
     "testing": 375,
     "training": 1_414,
 }
