@@ -9,6 +9,7 @@ compressor (``method`` None) stores the bytes alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import log, log2
 
@@ -73,16 +74,13 @@ def _raw(data: Bytes, depth: int) -> Parts:
     return [bytes((RAW,)), data.tobytes() if depth else data.data]
 
 
-def gathered(parts: Parts, room: memoryview) -> bytes | memoryview:
-    """``parts`` joined: in ``room`` if they fit."""
-    size = sum(map(len, parts))
-    if size > len(room):
-        return b"".join(parts)
-    at = 0
+def gathered(parts: Parts, take: Callable[[int], memoryview]) -> memoryview:
+    """``parts`` joined, in memory of that size that ``take`` gives."""
+    room, at = take(sum(map(len, parts))), 0
     for part in parts:
         room[at : at + len(part)] = part
         at += len(part)
-    return room[:size]
+    return room
 
 
 def _sample(data: Bytes) -> tuple[float, float]:

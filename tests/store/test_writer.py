@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
+from mvc.io.handles import ReadFile
+from mvc.store.writing.pack_writer import PackWriter
 from mvc.testing import fresh_process
 from tests.store.sizes import shrink
 
@@ -127,3 +131,32 @@ def test_a_tensor_that_changes_meanwhile_is_refused(
         assert repo.find("HEAD") == before
         repo.commit(state)
         assert recovered(repo, "HEAD")["w"].tobytes() == state["w"].tobytes()
+
+
+def test_what_follows_is_read_while_a_record_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, PIECE=16_384, CHUNK=4096, RECORD=4096)
+    later, append, read, seen = Event(), PackWriter.append, ReadFile.read_into, set[int]()
+    path = tmp_path / "repo/model.bin"
+
+    def appended(self: PackWriter, *args: Any) -> tuple[int, int]:
+        assert later.wait(60)
+        return append(self, *args)
+
+    def noted(self: ReadFile, offset: int, buffer: memoryview) -> int:
+        if offset in seen:  # for the second time
+            later.set()
+        if self.path == path and offset >= 32_768:
+            seen.add(offset)
+        return read(self, offset, buffer)
+
+    with Repository.init(tmp_path / "repo") as repo:
+        path.write_bytes(NOISE[:30_000].tobytes())
+        monkeypatch.setattr(PackWriter, "append", appended)
+        monkeypatch.setattr(ReadFile, "read_into", noted)
+        repo.commit(path)
+        monkeypatch.undo()
+        shrink(monkeypatch, PIECE=16_384, CHUNK=4096)
+        repo.checkout("HEAD", to=repo.root / "out.bin")
+        assert (repo.root / "out.bin").read_bytes() == path.read_bytes()

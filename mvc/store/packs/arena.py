@@ -10,12 +10,16 @@ _ALIGN = 64
 
 
 class Arena:
-    """Hands out parts of one buffer until ``reset``; larger requests get memory of their own."""
+    """Hands out parts of one buffer until ``reset``; larger requests get memory of their own.
+
+    Safe across threads.
+    """
 
     def __init__(self, size: int) -> None:
         self._buffer: memoryview | None = None
         self._size = size
         self._at = 0
+        self._lock = threading.Lock()
 
     @property
     def used(self) -> int:
@@ -24,13 +28,14 @@ class Arena:
 
     def take(self, size: int) -> memoryview:
         """``size`` writable bytes, valid until ``reset``; their content is arbitrary."""
-        if self._at + size > self._size:
-            return np.empty(size, np.uint8).data
-        if self._buffer is None:
-            self._buffer = np.empty(self._size, np.uint8).data
-        part = self._buffer[self._at : self._at + size]
-        self._at += -(-size // _ALIGN) * _ALIGN
-        return part
+        with self._lock:
+            at = self._at
+            if at + size > self._size:
+                return np.empty(size, np.uint8).data
+            if self._buffer is None:
+                self._buffer = np.empty(self._size, np.uint8).data
+            self._at += -(-size // _ALIGN) * _ALIGN
+            return self._buffer[at : at + size]
 
     def reset(self) -> None:
         self._at = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,6 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, verify_pieces
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph, Link
-from mvc.store.packs.arena import Arena
 
 
 class Base(Protocol):
@@ -51,7 +51,7 @@ class StoredBase(Struct):
     id: BlobId
     spec: TensorSpec
     recovery: Recovers
-    arena: Arena
+    take: Callable[[int], memoryview]
     graph: Graph | None = None
     _hasher: BlobHasher | None = None
     _hashed: int = 0
@@ -73,7 +73,7 @@ class StoredBase(Struct):
 
     def room(self, start: int) -> memoryview:
         """Memory for its piece at ``start``."""
-        return self.arena.take(min(PIECE, self.spec.nbytes - start))
+        return self.take(min(PIECE, self.spec.nbytes - start))
 
     def proven(self, start: int, out: memoryview) -> memoryview:
         """``out``, recovered as its piece at ``start``; errors as of ``piece``."""

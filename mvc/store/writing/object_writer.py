@@ -12,6 +12,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
@@ -63,6 +65,23 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
     return Encoded(encoded)
 
 
+class _Room(Struct):
+    """Memory for what is read and recovered; ``used_by``: what is encoded from there."""
+
+    read: Arena
+    bases: Arena
+    used_by: list[Waiting]
+
+    def settle(self) -> None:
+        """Waits until all of that is encoded; then the memory is free."""
+        for waiting in self.used_by:
+            for chunk in waiting.chunks:
+                chunk.result()
+        self.used_by.clear()
+        self.read.reset()
+        self.bases.reset()
+
+
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
@@ -91,17 +110,27 @@ class ObjectWriter:
         self.bases: set[bytes] = set()  # stored objects that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
         self._records = RecordsInFlight(packs, arenas, self.sequence)
-        self._read, self._bases = Arena(2 * PIECE), Arena(2 * PIECE)  # read, and recovered
+        self._room, self._before = (_Room(Arena(2 * PIECE), Arena(2 * PIECE), []) for _ in "12")
         self._earlier: StoredBase | None = None  # the object that led to a base the last time
 
     def take(self, length: int) -> memoryview:
-        """Memory for bytes that are to be put; valid until ``drain``."""
-        return self._read.take(length)
+        """Memory for bytes that are to be put before ``make_room`` is called once more."""
+        return self._room.read.take(length)
+
+    def _take_base(self, length: int) -> memoryview:
+        return self._room.bases.take(length)
 
     def make_room(self, length: int) -> None:
-        """Drains, unless so many more bytes can be read, and recovered to code against."""
-        if max(self._read.used, self._bases.used) + length > PIECE:
+        """Waits until so many more bytes can be read, and recovered to code against.
+
+        While they are, what was put last is encoded.
+        """
+        if max(self._room.read.used, self._room.bases.used) + length <= PIECE:
+            return
+        if self._records.needs_raw:
             self.drain()
+        self._room, self._before = self._before, self._room
+        self._room.settle()
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -124,7 +153,7 @@ class ObjectWriter:
         return sound == {step.member.start for step in codings}
 
     def stored(self, id_: BlobId, spec: TensorSpec) -> StoredBase:
-        return StoredBase(id_, spec, self._recovery, self._bases, graph=self._graph)
+        return StoredBase(id_, spec, self._recovery, self._take_base, graph=self._graph)
 
     def recovered(self, id_: bytes, spec: TensorSpec) -> bytes:
         return bytes(self._recovery.blob(id_, spec))
@@ -202,7 +231,7 @@ class ObjectWriter:
         """
         under = None
         if base is not None:
-            under = StoredBase(BlobId(base[0]), base[1], source, self._bases)
+            under = StoredBase(BlobId(base[0]), base[1], source, self._take_base)
         self.begin(id_)
 
         def read(start: int, length: int) -> memoryview:
@@ -287,8 +316,8 @@ class ObjectWriter:
     def drain(self) -> None:
         """Waits until everything is encoded; the caller may use its buffers again."""
         self._records.drain()
-        self._bases.reset()
-        self._read.reset()
+        self._room.settle()
+        self._before.settle()
 
     def flush(self) -> None:
         self._records.flush()
@@ -421,6 +450,7 @@ class ObjectWriter:
             )  # fmt: skip
             self._encode(waiting, choice, [source.data for source in inputs])
             self._records.add(waiting, grouped=choice.grouped)
+            self._room.used_by.append(waiting)
             gathered.append(waiting)
         return gathered
 
@@ -438,21 +468,20 @@ class ObjectWriter:
             self._sampling.chunk(pipeline, choice.encoded, new, fit, width=width)
             waiting.chunks = [Encoded(choice.encoded)]
             return
-        prediction, chunks = choice.prediction, list[Future[Bytes]]()
+        prediction, chunks, take = choice.prediction, list[Future[Bytes]](), self._records.take
         for at in range(0, len(new), CHUNK):
             part = slice(at, at + CHUNK)
-            room = self._records.room(len(new[part]))
             if prediction is None:
                 old = None if fit is None else fit[part]
                 submitted = self._pool.submit(
-                    encode_chunk, pipeline, new[part], old, width=width, room=room,
+                    encode_chunk, pipeline, new[part], old, width=width, take=take,
                     sampling=self._sampling,
                 )  # fmt: skip
             else:
                 assert fit is not None
                 submitted = self._pool.submit(
                     encode_proven_step, pipeline, prediction, new[part],
-                    sources=[source[part] for source in (fit, *inputs)], width=width, room=room,
+                    sources=[source[part] for source in (fit, *inputs)], width=width, take=take,
                 )  # fmt: skip
             chunks.append(submitted)
         waiting.chunks = chunks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -91,11 +91,11 @@ def encode_chunk(
     base: memoryview | None,
     *,
     width: int,
-    room: memoryview,
+    take: Callable[[int], memoryview],
     sampling: Sampling,
 ) -> Bytes:
-    """Encodes one chunk, into ``room`` if it fits; proves it, if ``sampling`` takes it."""
-    encoded = gathered(pipeline.encode_parts(new, base, width), room)
+    """Encodes one chunk into memory that ``take`` gives; proves it, if ``sampling`` takes it."""
+    encoded = gathered(pipeline.encode_parts(new, base, width), take)
     sampling.chunk(pipeline, encoded, new, base, width=width)
     return encoded
 
@@ -107,13 +107,12 @@ def encode_proven_step(
     *,
     sources: Sequence[memoryview],
     width: int,
-    room: memoryview | None = None,
+    take: Callable[[int], memoryview],
 ) -> Bytes:
-    """Encodes one chunk against its prediction, and decodes it; ``sources``: base, then inputs."""
-    encoded: Bytes = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
-    if room is not None and len(encoded) <= len(room):
-        room[: len(encoded)] = encoded
-        encoded = room[: len(encoded)]
+    """As ``encode_chunk``, against a prediction; always proven. ``sources``: base, then inputs."""
+    encoded = gathered(
+        [encode_predicted(pipeline, prediction, new, sources=sources, width=width)], take
+    )
     prove_predicted(pipeline, prediction, encoded, new, sources=sources, width=width)
     return encoded
 

@@ -7,7 +7,7 @@ writer's pack while the next one is being encoded. Nothing is visible before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from msgspec import Struct, field
@@ -22,7 +22,6 @@ from mvc.store.writing.pieces import Waiting, copy_kept, group_member, payload_o
 from mvc.store.writing.proof import prove_check, prove_group, proven_header, proven_steps
 from mvc.types import Bytes
 
-_SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
 
 
@@ -52,19 +51,22 @@ class RecordsInFlight:
         self._open = {kind: _OpenRecord(kind, arenas.lend()) for kind in (True, False)}
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
+        self.needs_raw = False  # whether ``drain`` has raw bytes to code or to copy
 
     @property
     def single(self) -> Sequence[Waiting]:
         """The pieces in the open record of those that are coded one by one."""
         return self._open[False].pieces
 
-    def room(self, length: int) -> memoryview:
-        """Memory for an encoded chunk of a piece that is added next, not ``grouped``."""
-        return self._open[False].arena.take(length + _SLACK)
+    @property
+    def take(self) -> Callable[[int], memoryview]:
+        """Gives memory to chunks of the piece that is added next, not ``grouped``."""
+        return self._open[False].arena.take
 
     def add(self, piece: Waiting, *, grouped: bool = False) -> None:
         """Adds a piece, whose chunks may still be being encoded."""
         record = self._open[grouped]
+        self.needs_raw |= grouped or piece.kept is not None
         record.pieces.append(piece)
         record.texts.add(piece.text)
         record.raw += piece.nbytes
@@ -86,14 +88,13 @@ class RecordsInFlight:
         The last record stays open, so that a manifest can join the blobs it names.
         """
         self._await()
-        if self._open[True].pieces:
-            self._append_all(self._taken(True))
+        self._append_all(self._taken(True))
         single = self._open[False]
         for piece in single.pieces[single.settled :]:
             for chunk in piece.chunks:
                 chunk.result()
             copy_kept(piece)
-        single.settled = len(single.pieces)
+        single.settled, self.needs_raw = len(single.pieces), False
 
     def flush(self) -> None:
         try:
