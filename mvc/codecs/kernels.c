@@ -448,6 +448,60 @@ static PyObject *py_split(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* The positions ``at`` among ``keys``, by their keys, stably, and how many have each key. */
+FAST static int sort(const uint8_t *at, Py_ssize_t size, const Py_buffer *keys, uint8_t *out,
+                int64_t *found, Py_ssize_t kinds) {
+    const uint8_t *key = keys->buf;
+    Py_ssize_t next[256] = {0};
+    for (Py_ssize_t i = 0; i < size; i++) {
+        uint64_t place = word_at(at + i * 8, 8);
+        if (place >= (uint64_t)keys->len || key[place] >= kinds) {
+            return 0;
+        }
+        found[key[place]]++;
+    }
+    for (Py_ssize_t kind = 1; kind < kinds; kind++) {
+        next[kind] = next[kind - 1] + found[kind - 1];
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        uint64_t place = word_at(at + i * 8, 8);
+        if (place >= (uint64_t)keys->len || next[key[place]] >= size) {
+            return 0; /* something wrote there */
+        }
+        memcpy(out + next[key[place]]++ * 8, &place, 8);
+    }
+    return 1;
+}
+
+static PyObject *py_sort(PyObject *self, PyObject *args) {
+    Py_buffer at, keys, out, counts;
+    PyObject *result = NULL;
+    int sound;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*w*w*", &at, &keys, &out, &counts)) {
+        return NULL;
+    }
+    int64_t found[256] = {0};
+    sound = at.len % 8 == 0 && out.len == at.len && counts.len % 8 == 0 &&
+            counts.len <= (Py_ssize_t)sizeof(found);
+    if (sound) {
+        Py_BEGIN_ALLOW_THREADS
+        sound = sort(at.buf, at.len / 8, &keys, out.buf, found, counts.len / 8);
+        Py_END_ALLOW_THREADS
+    }
+    if (sound) {
+        memcpy(counts.buf, found, counts.len);
+        result = Py_NewRef(Py_None);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "positions, keys and counts do not fit");
+    }
+    PyBuffer_Release(&at);
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&counts);
+    return result;
+}
+
 static PyObject *py_tally(PyObject *self, PyObject *args) {
     Py_buffer data, counts;
     PyObject *result = NULL;
@@ -477,6 +531,7 @@ static PyObject *py_tally(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"join", py_join, METH_VARARGS, "join(words, planes, folded)"},
     {"move", py_move, METH_VARARGS, "move(state, words, marks, width, operation)"},
+    {"sort", py_sort, METH_VARARGS, "sort(at, keys, out, counts)"},
     {"split", py_split, METH_VARARGS, "split(words, marks, planes, width, folded) -> count"},
     {"tally", py_tally, METH_VARARGS, "tally(data, counts, step, length)"},
     {NULL, NULL, 0, NULL},

@@ -153,6 +153,22 @@ def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
     return places
 
 
+def by_key(
+    at: NDArray[np.int64], keys: Bytes, kinds: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``at``, positions among ``keys``, sorted by their keys, stably; how many have each key.
+
+    Keys are below ``kinds``. The positions may lie in scratch.
+    """
+    if kernels is not None:
+        places = scratch_bytes("places", at.nbytes).view(np.int64)
+        counts = np.empty(kinds, np.int64)
+        kernels.sort(at, keys, places, counts)
+        return places, counts
+    taken = keys.take(at)
+    return at[np.argsort(taken, kind="stable")], np.bincount(taken, minlength=kinds)
+
+
 def zigzag(words: Words) -> None:
     """Fold signs into the lowest bit, in place."""
     width = words.itemsize

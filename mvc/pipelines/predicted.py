@@ -13,17 +13,32 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.compressors import FAST
 from mvc.codecs.optim import GRADES, Prediction
-from mvc.codecs.streams import decode_bitmap, encode_stream
+from mvc.codecs.streams import Parts, decode_bitmap, encode_stream
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Bytes, Words, scratch_bytes, words_of
+from mvc.codecs.words import Bytes, Words, by_key, scratch_bytes, words_of
 from mvc.pipelines.pipeline import Pipeline
-from mvc.types import Bytes as StoredBytes
 
-_Places = NDArray[np.intp]
+_Places = NDArray[np.int64]
+
+
+class Predicted(Struct, frozen=True):
+    """What base, inputs and signs of a chunk say: the same whenever it is computed.
+
+    ``state`` lies in memory that the thread reuses. ``moving``: of a graded step the elements whose
+    gradient is not zero; ``places``: the same by grade, in ``cuts``. ``marks``: the signs, as
+    stored.
+    """
+
+    state: memoryview
+    moving: _Places | None
+    marks: Bytes
+    places: _Places | None
+    cuts: Sequence[slice]
 
 
 def encode_predicted(
@@ -33,30 +48,30 @@ def encode_predicted(
     *,
     sources: Sequence[memoryview],
     width: int,
-) -> bytes:
-    """The chunk that leads from ``sources``, the base and then the inputs, to ``new``."""
-    base, *inputs = sources
+) -> tuple[Parts, Predicted]:
+    """The chunk that leads from ``sources``, the base and then the inputs, to ``new``.
+
+    In parts, as of ``Pipeline.encode_parts``; and what is predicted.
+    """
+    (base, *inputs), count = sources, len(new) // prediction.width
     state = scratch_bytes("prediction", len(new)).data
-    if not prediction.signed:
-        prediction.fill(base, inputs, state)
-        return pipeline.encode_chunk(new, state, width)
-    signs = np.frombuffer(prediction.signs(base, inputs, new), np.uint8)
-    if not prediction.graded:
-        prediction.fill(base, inputs, state, signs.data)
-        parts: list[StoredBytes] = [*encode_stream(signs, FAST)]
-        return b"".join((*parts, pipeline.encode_chunk(new, state, width)))
-    moving, count = _moving(prediction, inputs), len(new) // prediction.width
-    marks = np.packbits(np.unpackbits(signs, count=count).take(moving))
-    parts = [*encode_stream(marks, FAST)]
-    grades = _fill_graded(prediction, sources, state, moving=moving, marks=marks)
+    grades = scratch_bytes("grades", count) if prediction.graded else None
+    signs = prediction.fill(base, inputs, state, new=new, grades=grades)
+    moving = _moving(prediction, inputs)
+    marks = np.packbits(signs if moving is None else signs.take(moving))
     places, cuts = _by_grade(moving, grades)
-    wanted, guess = (words_of(data, prediction.width).take(places) for data in (new, state))
-    for cut in cuts:
-        encoded = pipeline.encode_chunk(_view(wanted[cut]), _view(guess[cut]), width)
-        parts += [varint(len(encoded)), encoded]
-    rest = bytearray(new)
-    words_of(memoryview(rest), prediction.width)[places] = guess
-    return b"".join((*parts, pipeline.encode_chunk(memoryview(rest), state, width)))
+    parts: Parts = [*encode_stream(marks, FAST)]
+    if places is not None:
+        wanted, guess = (words_of(data, prediction.width).take(places) for data in (new, state))
+        for cut in cuts:
+            encoded = pipeline.encode_chunk(_view(wanted[cut]), _view(guess[cut]), width)
+            parts += [varint(len(encoded)), encoded]
+        rest = scratch_bytes("rest", len(new)).data
+        rest[:] = new
+        words_of(rest, prediction.width)[places] = guess
+        new = rest
+    parts += pipeline.encode_parts(new, state, width)
+    return parts, Predicted(state, moving, marks, places, cuts)
 
 
 def apply_predicted(
@@ -67,57 +82,51 @@ def apply_predicted(
     *,
     out: memoryview,
     width: int,
+    known: Predicted | None = None,
 ) -> None:
-    """Fills ``out``, which may be the base's, by a chunk; ``sources`` are as they were encoded."""
-    (base, *inputs), cursor = sources, Cursor(encoded)
-    if prediction.graded:
-        moving = _moving(prediction, inputs)
-        marks, _ = decode_bitmap(cursor, len(moving), FAST, "signs")
-        grades = _fill_graded(prediction, sources, out, moving=moving, marks=marks)
-        places, parts = _by_grade(moving, grades)
+    """Fills ``out``, which may be the base's, by a chunk; ``sources`` are as they were encoded.
+
+    ``known``: what these sources say with the signs that it has, and ``out`` is its state.
+    """
+    (base, *inputs), cursor, count = sources, Cursor(encoded), len(out) // prediction.width
+    moving = _moving(prediction, inputs) if known is None else known.moving
+    size = (count if prediction.signed else 0) if moving is None else len(moving)
+    marks, _ = decode_bitmap(cursor, size, FAST, "signs")
+    if known is not None and np.array_equal(known.marks, marks):
+        places, cuts = known.places, known.cuts
+    else:
+        signs, grades = np.unpackbits(marks, count=size), None
+        if moving is not None:
+            every, grades = scratch_bytes("signs", count), scratch_bytes("grades", count)
+            every.fill(0)
+            every[moving] = signs
+            signs = every
+        prediction.fill(base, inputs, out, signs, grades=grades)
+        places, cuts = _by_grade(moving, grades)
+    if places is not None:
         words = words_of(out, prediction.width)
         guess = words.take(places)
-        for part in parts:
+        for cut in cuts:
             delta = cursor.take(cursor.varint())
-            pipeline.apply_chunk(delta, _view(guess[part]), width, reverse=False)
+            pipeline.apply_chunk(delta, _view(guess[cut]), width, reverse=False)
         words[places] = guess
-    else:
-        signs = None
-        if prediction.signed:
-            found, _ = decode_bitmap(cursor, len(out) // prediction.width, FAST, "signs")
-            signs = found.data
-        prediction.fill(base, inputs, out, signs)
     pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)
 
 
-def _moving(prediction: Prediction, inputs: Sequence[memoryview]) -> _Places:
-    """The elements whose gradient is not zero."""
-    return np.flatnonzero(prediction.moving(inputs))
+def _moving(prediction: Prediction, inputs: Sequence[memoryview]) -> _Places | None:
+    """The elements whose gradient is not zero; None unless the prediction is graded."""
+    return np.flatnonzero(prediction.moving(inputs)) if prediction.graded else None
 
 
-def _fill_graded(
-    prediction: Prediction,
-    sources: Sequence[memoryview],
-    out: memoryview,
-    *,
-    moving: _Places,
-    marks: Bytes,
-) -> Bytes:
-    """Fills ``out`` with ``marks``, the signs of those that are moving; returns the grades."""
-    (base, *inputs), count = sources, len(out) // prediction.width
-    signs = np.zeros(count, np.uint8)
-    signs[moving] = np.unpackbits(marks, count=len(moving))
-    grades = scratch_bytes("grades", count)
-    prediction.fill(base, inputs, out, np.packbits(signs).data, grades=grades)
-    return grades
-
-
-def _by_grade(moving: _Places, grades: Bytes) -> tuple[_Places, list[slice]]:
+def _by_grade(
+    moving: _Places | None, grades: Bytes | None
+) -> tuple[_Places | None, Sequence[slice]]:
     """The moving elements sorted by grade, and where each grade that has any lies among them."""
-    graded = grades.take(moving)
-    ends = np.cumsum(np.bincount(graded, minlength=GRADES)).tolist()
-    parts = [slice(at, end) for at, end in pairwise((0, *ends)) if at < end]
-    return moving[np.argsort(graded, kind="stable")], parts
+    if moving is None or grades is None:
+        return None, ()
+    places, counts = by_key(moving, grades, GRADES)
+    ends = np.cumsum(counts).tolist()
+    return places, [slice(at, end) for at, end in pairwise((0, *ends)) if at < end]
 
 
 def _view(words: Words) -> memoryview:

@@ -484,9 +484,6 @@ class Job:
     ) -> None:
         self.prediction, self.sources, self.new = prediction, sources, new
         self.state = memoryview(bytearray(len(new)))
-        self.signs: memoryview | None = None
-        if prediction is not None and prediction.signed:
-            self.signs = memoryview(prediction.signs(sources[0], sources[1:], new))
         self.encode()
         self.decode()
         assert self.state == new
@@ -496,15 +493,16 @@ class Job:
         if self.prediction is None:
             self.state[:] = base
         else:
-            self.prediction.fill(base, inputs, self.state, self.signs)
+            self.prediction.fill(base, inputs, self.state, new=self.new)
 
     def encode(self) -> None:
         if self.prediction is None:
             self.encoded = self.pipeline.encode_chunk(self.new, self.sources[0], 4)
             return
-        self.encoded = encode_predicted(
+        parts, _ = encode_predicted(
             self.pipeline, self.prediction, self.new, sources=self.sources, width=4
         )
+        self.encoded = b"".join(parts)
 
     def decode(self) -> None:
         chunk = memoryview(self.encoded)

@@ -189,11 +189,12 @@ def _predicted(prediction: Prediction, line: str) -> Point:
     arrays = (base, 0.5 * old**2 + 0.5 * gradient**2, old**2)
     sources = [array.astype(_DTYPES[width]).view(np.uint8).data for array in arrays]
     new = memoryview(bytearray(_SAMPLE))
-    signs = np.packbits(gradient < 0).data if prediction.signed else None
+    signs = (gradient < 0).view(np.uint8) if prediction.signed else None
     prediction.fill(sources[0], sources[1:], new, signs)
     low = np.frombuffer(new, f"<u{width}")
     low ^= random.integers(0, 64, len(low), low.dtype)
-    data = memoryview(encode_predicted(pipeline, prediction, new, sources=sources, width=width))
+    parts, _ = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
+    data = memoryview(b"".join(parts))
 
     def run() -> None:
         apply_predicted(pipeline, prediction, data, sources, out=new, width=width)

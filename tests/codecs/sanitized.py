@@ -49,7 +49,7 @@ class Drawing:
         self.bytes = np.random.default_rng(rng.getrandbits(32))
 
     def call(self) -> Call:
-        return self.rng.choice((self.move, self.split, self.join, self.tally))()
+        return self.rng.choice((self.move, self.split, self.join, self.tally, self.sort))()
 
     def buffer(self, size: int) -> np.ndarray:
         """Random bytes behind 0 to 15 others; about one in six has another size than it should."""
@@ -103,6 +103,15 @@ class Drawing:
             for _ in range(number)
         )
         return self.kernels.join, (self.buffer(number * count), planes, self.rng.random() < 0.5)
+
+    def sort(self) -> Call:
+        count, kinds = self.rng.choice(_COUNTS), self.rng.choice((0, 1, 2, 10, 255, 256, 257))
+        keys, at, places = self.buffer(count), self.buffer(8 * count), self.buffer(8 * count)
+        if self.rng.random() < 0.7:
+            keys %= max(1, kinds)
+        if self.rng.random() < 0.7 and len(at) % 8 == 0:
+            at[:] = self.bytes.integers(0, max(1, len(keys)), len(at) // 8).view(np.uint8)
+        return self.kernels.sort, (at, keys, places, self.buffer(8 * kinds))
 
     def tally(self) -> Call:
         counts = self.buffer(256 * 8)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.codecs import words
-from mvc.codecs.words import join, move_marked, split, tally, word_type
+from mvc.codecs.words import by_key, join, move_marked, split, tally, word_type
 from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import TENSOR_PIPELINES, WIDTHS, pair, widths
 
@@ -100,6 +100,17 @@ def test_bytes_of_blocks_are_counted(either, size):
     assert one.sum() == min(size, 4096)
 
 
+@pytest.mark.parametrize("kinds", [1, 3, 10, 256])
+def test_positions_are_sorted_by_their_keys(either, kinds):
+    for count in COUNTS:
+        random = np.random.default_rng(count)
+        keys = random.integers(0, kinds, count, np.uint8)
+        at = np.flatnonzero(random.random(count) < 0.4)
+        one, other = either(lambda at=at, keys=keys: [a.tolist() for a in by_key(at, keys, kinds)])
+        assert one == other == [sorted(at, key=lambda i, k=keys: k[i]), np.bincount(
+            keys[at], minlength=kinds).tolist()]  # fmt: skip
+
+
 @settings(max_examples=100)
 @given(st.sampled_from(TENSOR_PIPELINES), widths, st.integers(0, 5000), st.floats(0, 1))
 def test_chunks_are_the_same_bytes(either, text, width, size, share):
@@ -142,6 +153,17 @@ def test_blocks_that_do_not_fit_are_refused(kernels, step, length):
     counts = np.full(256, 9)
     kernels.tally(bytes(100), counts, 1 << 62, 101)
     assert not counts.any()
+
+
+@pytest.mark.parametrize("at, counts", [
+    ((8,), 3), ((-1,), 3), ((1 << 62,), 3), ((0, 1, 7), 2), ((0,), 0), ((0,), 257)])  # fmt: skip
+def test_positions_and_keys_that_do_not_fit_are_refused(kernels, at, counts):
+    places, keys, out = np.array(at), bytes((0, 1, 1, 0, 1, 0, 0, 2)), bytearray(8 * len(at))
+    found = bytearray(8 * counts)
+    for wrong in (at, ()):
+        with pytest.raises(ValueError, match="do not fit"):
+            kernels.sort(places, keys, out if wrong else out[:-1], found)
+    assert not any(out) and not any(found)
 
 
 def test_a_bitmap_that_marks_past_its_end_is_refused(kernels):

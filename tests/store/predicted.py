@@ -25,17 +25,13 @@ STEP = "optim:adam.1:float32:1.0,0.001,0.5,1e-08"
 def predicted(text: str, new: bytes, base: bytes, inputs: Sequence[bytes] = ()) -> bytes:
     """The payload of a piece that an optimizer's step predicts."""
     prediction, pipeline = Prediction.parse(text), Pipeline.parse(DELTA)
-    expected, signs = bytearray(base), None
-    views = [memoryview(each) for each in inputs]
-    if prediction.signed:
-        signs = memoryview(prediction.signs(memoryview(base), views, memoryview(new)))
-    prediction.fill(memoryview(base), views, memoryview(expected), signs)
+    expected, views = bytearray(base), [memoryview(each) for each in inputs]
+    signs = prediction.fill(memoryview(base), views, memoryview(expected), new=memoryview(new))
     chunks = []
     for start in range(0, len(new), limits.CHUNK):
         end, bitmap = min(start + limits.CHUNK, len(new)), b""
-        if signs is not None:
-            some = range(start // prediction.width // 8, -(-(end // prediction.width) // 8))
-            marks = np.frombuffer(signs[some.start : some.stop], np.uint8)
+        if prediction.signed:
+            marks = np.packbits(signs[start // prediction.width : end // prediction.width])
             bitmap = b"".join(encode_stream(marks, FAST))
         part = memoryview(new)[start:end]
         chunks.append(bitmap + pipeline.encode_chunk(part, memoryview(expected)[start:end], 4))

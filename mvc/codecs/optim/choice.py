@@ -73,9 +73,8 @@ def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple
     """What the residual costs, in bits of an element, and the choice."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
-    signs = memoryview(prediction.signs(base, inputs, wanted)) if prediction.signed else None
     out = bytearray(len(wanted))
-    prediction.fill(base, inputs, memoryview(out), signs)
+    prediction.fill(base, inputs, memoryview(out), new=wanted)
     word = f"<i{prediction.width}"
     apart = np.frombuffer(wanted, word) - np.frombuffer(out, word)
     wrong = np.count_nonzero(apart)

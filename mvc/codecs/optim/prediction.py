@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.floats import Numbers, subnormals
 from mvc.codecs.optim.rules import RULES, Rule, squared
-from mvc.codecs.words import Bytes
+from mvc.codecs.words import Bytes, scratch_bytes
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
@@ -94,51 +94,53 @@ class Prediction(Struct, frozen=True):
         base: memoryview,
         inputs: Sequence[memoryview],
         out: memoryview,
-        signs: memoryview | None = None,
+        signs: Bytes | None = None,
         *,
+        new: memoryview | None = None,
         grades: Bytes | None = None,
-    ) -> None:
+    ) -> Bytes:
         """Write what is predicted into ``out``, which may be ``base``.
 
         All have the same length, of any chunk of a piece; bytes at the end that fill no element are
-        the base's. ``signs``: a bitmap over the elements, marked where the gradient is negative.
-        ``grades``: where a graded rule writes how little is known of each element. Raises MvcError
-        where this thread cannot compute with subnormal numbers.
+        the base's. ``signs``: of each element 1 where the gradient is negative, else 0; without
+        them those with which ``new`` is predicted best. Returns them. ``grades``: where a graded
+        rule writes how little is known of each element. Raises MvcError where this thread cannot
+        compute with subnormal numbers.
         """
-        count = len(out) // self.width
+        count, rule = len(out) // self.width, self._rule
+        if signs is None:
+            signs = scratch_bytes("signs", count if self.signed and new is not None else 0)
         if any(len(data) != len(out) for data in (base, *inputs)) or len(inputs) != self.inputs:
             raise WrongUsage(f"{self.text} takes a base and {self.inputs} inputs of equal length")
-        if self.signed != (signs is not None) or (signs and len(signs) != -(-count // 8)):
+        if len(signs) != (count if self.signed else 0):
             raise WrongUsage(f"{self.text} takes {'' if self.signed else 'no '}signs")
         kind = PREDICTED[self.dtype]
+        numbers = [*map(kind.type, self.numbers)]
         arrays = [np.frombuffer(data, kind, count) for data in (base, *inputs)]
+        wanted = None if new is None else np.frombuffer(new, kind, count)
         target = np.frombuffer(out, kind, count)
         step = _BLOCK // self.width
         with np.errstate(all="ignore"), subnormals():
             for at in range(0, count, step):
-                block = [array[at : at + step] for array in arrays]
-                sign = [] if signs is None else [_signs(signs, at, len(block[0]), kind)]
-                found = self._block(block, sign)
+                cut = slice(at, at + step)
+                first, *others = (array[cut] for array in arrays)
+                if rule.pull is None:
+                    target[cut] = self._predicted(first, *others, *numbers)
+                    continue
+                (after, before), (number, small, decay, share) = others, numbers
+                change = squared(after, before, decay)
+                pull = rule.pull(change, after, number, small, share)
+                if wanted is not None:
+                    middle, part = rule.formula(first, pull * 0, number), wanted[cut]
+                    below = part > middle if rule.falls else part < middle
+                    signs[cut] = below & (change > 0) if rule.graded else below
+                pull *= 1 - 2 * signs[cut].view(np.int8)
+                found = self._predicted(first, pull, number)
                 if grades is not None:
-                    grades[at : at + step] = self._grades(block, found)
-                target[at : at + step] = found
+                    grades[cut] = self._grades(first, found, after, change)
+                target[cut] = found
         out[count * self.width :] = base[count * self.width :]
-
-    def signs(self, base: memoryview, inputs: Sequence[memoryview], new: memoryview) -> bytes:
-        """The bitmap with which ``new`` is predicted best."""
-        kind = PREDICTED[self.dtype]
-        arrays = [np.frombuffer(data, kind) for data in (base, *inputs)]
-        wanted = np.frombuffer(new, kind)
-        step = _BLOCK // self.width
-        parts = []
-        with np.errstate(all="ignore"), subnormals():
-            for at in range(0, len(wanted), step):
-                block = [array[at : at + step] for array in arrays]
-                middle = self._block(block, [kind.type(0)])
-                part = wanted[at : at + step]
-                below = part > middle if self._rule.falls else part < middle
-                parts.append(np.packbits(below).tobytes())
-        return b"".join(parts)
+        return signs
 
     def moving(self, inputs: Sequence[memoryview]) -> NDArray[np.bool_]:
         """Which elements of a graded rule have a gradient that is not zero."""
@@ -153,32 +155,22 @@ class Prediction(Struct, frozen=True):
         """The number of a graded rule by which the older second moment shrinks."""
         return PREDICTED[self.dtype].type(self.numbers[2])
 
-    def _grades(self, arrays: list[Numbers], found: Numbers) -> Bytes:
+    def _grades(self, first: Numbers, found: Numbers, after: Numbers, change: Numbers) -> Bytes:
         """How many bits of ``found`` the digits of the gradient's square do not reach."""
-        first, new, old = arrays
-        unknown = ((found - first) / found) * (new / squared(new, old, self._decay))
-        words = unknown.view(f"<u{self.width}")
-        fraction = _FRACTION[self.dtype]
+        unknown = ((found - first) / found) * (after / change)
+        words, fraction = unknown.view(f"<u{self.width}"), _FRACTION[self.dtype]
         words >>= fraction
-        words &= (1 << 8 * self.width - 1 - fraction) - 1
+        exponents = words.astype(f"<u{self.width // 4}")  # of float32 it leaves out the sign
+        exponents &= (1 << 8 * self.width - 1 - fraction) - 1
         below = (1 << 8 * self.width - 2 - fraction) - 2  # the exponent of a half
-        np.clip(words, below, below + GRADES - 1, out=words)
-        words -= below
-        return words.astype(np.uint8)
+        np.clip(exponents, below, below + GRADES - 1, out=exponents)
+        exponents -= below
+        return exponents.astype(np.uint8)
 
-    def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
-        """What is predicted for one block, with a single NaN."""
-        kind, nan = PREDICTED[self.dtype], _NANS[self.dtype]
-        first, *others = arrays
-        found: Numbers = self._rule.formula(first, *others, *sign, *map(kind.type, self.numbers))
+    def _predicted(self, *terms: Any) -> Numbers:
+        """What the formula says, with a single NaN."""
+        found: Numbers = self._rule.formula(*terms)
         lacking: NDArray[np.bool_] = np.isnan(found)
         if lacking.any():
-            found.view(f"<u{kind.itemsize}")[lacking] = nan
+            found.view(f"<u{self.width}")[lacking] = _NANS[self.dtype]
         return found
-
-
-def _signs(bitmap: memoryview, at: int, count: int, kind: np.dtype[Any]) -> Numbers:
-    """1 or -1 for the elements from ``at``, a multiple of 8."""
-    part = np.frombuffer(bitmap[at // 8 : -(-(at + count) // 8)], np.uint8)
-    marked = np.unpackbits(part, count=count).view(np.int8)
-    return (1 - 2 * marked).astype(kind)

@@ -28,15 +28,17 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
-    ``signed``: between arrays and numbers stands the gradient's sign, an array of ones, from a
-    bitmap; ``falls``: a greater gradient makes the result less. ``graded``: elements are sorted by
+    ``pull``: of a rule that knows the gradient's square alone: how far its step goes, from the
+    change of the second moment and its new value, and all numbers but the change's. The formula
+    then takes the base, the pull with the gradient's sign, which a bitmap says, and the first
+    number. ``falls``: a greater gradient makes the result less. ``graded``: elements are sorted by
     how little the gradient's square says of them.
     """
 
     arrays: str
     numbers: str
     formula: Formula
-    signed: bool = False
+    pull: Formula | None = None
     falls: bool = False
     graded: bool = False
 
@@ -44,6 +46,11 @@ class Rule(Struct, frozen=True):
     def inputs(self) -> int:
         """How many arrays it takes beside the base."""
         return len(self.arrays.split()) - 1
+
+    @property
+    def signed(self) -> bool:
+        """Whether it takes the signs of gradients from a bitmap."""
+        return self.pull is not None
 
     @property
     def count(self) -> int:
@@ -94,10 +101,11 @@ def squared(v: Numbers, old: Numbers, b: Any) -> Numbers:
     return change
 
 
-def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
-    """The gradient without its sign, between two second moments."""
-    square: Numbers = squared(v, old, b) / c
-    np.copyto(square, 0, where=~(square > 0))
+def _magnitude(change: Numbers, c: Any) -> Numbers:
+    """The gradient without its sign, from a change of the second moment."""
+    square: Numbers = change / c
+    np.fmax(square, 0, out=square)
+    square += 0  # which of two zeros the line above returns is up to the processor
     return np.sqrt(square, out=square)
 
 
@@ -107,10 +115,13 @@ def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
 
 
 def _signed(
-    name: str, arrays: str, numbers: str, formula: Formula, *, falls: bool = False
+    name: str, arrays: str, numbers: str, formula: Formula, *, pull: Formula, falls: bool = False
 ) -> dict[str, Rule]:
-    """A rule from the gradient's square: as it is, or with g graded."""
-    rule = Rule(arrays, numbers, formula, signed=True, falls=falls)
+    """A rule from the gradient's square: as it is, or with g graded.
+
+    No result is rounded otherwise by the sign, so the pull gets it last.
+    """
+    rule = Rule(arrays, numbers, formula, pull=pull, falls=falls)
     return {name: rule, f"{name}g": replace(rule, graded=True)}
 
 
@@ -196,25 +207,28 @@ RULES: dict[str, Rule] = {
         "w m o", "s u q", lambda w, m, o, s, u, q: fma(-s, _nesterov(m, o, u, q), w)
     ),
     "nesterov.2": Rule("w m o", "s u q", lambda w, m, o, s, u, q: w - s * _nesterov(m, o, u, q)),
-    # Weights and momentum from second moments, which do not know the gradient's sign g.
+    # Weights and momentum from second moments, which do not know the gradient's sign.
     **_signed(
         "root.1",
         "w v o",
         "s e b c",
-        lambda w, v, o, g, s, e, b, c: w - (s * (g * _magnitude(v, o, b, c))) / (np.sqrt(v) + e),
+        lambda w, p, _s: w - p,
+        pull=lambda x, v, s, e, c: (s * _magnitude(x, c)) / (np.sqrt(v) + e),
         falls=True,
     ),
     **_signed(
         "root.2",
         "w v o",
         "s e b c",
-        lambda w, v, o, g, s, e, b, c: fma(-s, g * _magnitude(v, o, b, c) / (np.sqrt(v) + e), w),
+        lambda w, p, s: fma(-s, p, w),
+        pull=lambda x, v, _s, e, c: _magnitude(x, c) / (np.sqrt(v) + e),
         falls=True,
     ),
     **_signed(
         "pushed.1",
         "m v o",
         "u e b c",
-        lambda m, v, o, g, u, e, b, c: u * m + g * _magnitude(v, o, b, c) / (np.sqrt(v) + e),
+        lambda m, p, u: u * m + p,
+        pull=lambda x, v, _u, e, c: _magnitude(x, c) / (np.sqrt(v) + e),
     ),
 }

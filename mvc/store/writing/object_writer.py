@@ -482,6 +482,7 @@ class ObjectWriter:
                 submitted = self._pool.submit(
                     encode_proven_step, pipeline, prediction, new[part],
                     sources=[source[part] for source in (fit, *inputs)], width=width, take=take,
+                    sampling=self._sampling,
                 )  # fmt: skip
             chunks.append(submitted)
         waiting.chunks = chunks

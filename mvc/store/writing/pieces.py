@@ -20,7 +20,7 @@ from mvc.pipelines.predicted import encode_predicted
 from mvc.store.graph.search import Link
 from mvc.store.packs.records import BLOB, Coding, Member
 from mvc.store.writing.full_or_delta import fitted
-from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch, prove_predicted
+from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch
 from mvc.types import Bytes
 
 _NO_RAW = (memoryview(b""), None)
@@ -108,12 +108,14 @@ def encode_proven_step(
     sources: Sequence[memoryview],
     width: int,
     take: Callable[[int], memoryview],
+    sampling: Sampling,
 ) -> Bytes:
     """As ``encode_chunk``, against a prediction; always proven. ``sources``: base, then inputs."""
-    encoded = gathered(
-        [encode_predicted(pipeline, prediction, new, sources=sources, width=width)], take
+    parts, known = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
+    encoded = gathered(parts, take)
+    sampling.predicted(
+        pipeline, prediction, encoded, new, sources=sources, width=width, known=known
     )
-    prove_predicted(pipeline, prediction, encoded, new, sources=sources, width=width)
     return encoded
 
 

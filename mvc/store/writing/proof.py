@@ -27,7 +27,7 @@ from mvc.lossy.lc.step import Addition
 from mvc.pipelines.group import Member as GroupMember
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
-from mvc.pipelines.predicted import apply_predicted
+from mvc.pipelines.predicted import Predicted, apply_predicted
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proving import proof_of, prove_equal
 from mvc.types import Bytes
@@ -55,14 +55,15 @@ class Sampling:
         """``sequence``: of the operation; the next one proves other chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
-        self._left = ALWAYS
+        self._seen = 0  # bytes
         self._lock = Lock()
 
-    def _takes(self, kind: object, nbytes: int) -> bool:
+    def _takes(self, kind: object, nbytes: int, always: int = ALWAYS) -> bool:
         """Whether this one is proven: of the first bytes, the first of its kind, or one in 32."""
         with self._lock:
-            self._left -= nbytes
-            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
+            self._seen += nbytes
+            early = self._seen <= always
+            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or early
             self._kinds.add(kind)
             return taken
 
@@ -91,24 +92,31 @@ class Sampling:
                 pipeline.apply_chunk(data, state, width, reverse=True)
                 _prove_bytes(state, base)
 
+    def predicted(
+        self,
+        pipeline: Pipeline,
+        prediction: Prediction,
+        encoded: Bytes,
+        new: memoryview,
+        *,
+        sources: Sequence[memoryview],
+        width: int,
+        known: Predicted,
+    ) -> None:
+        """Proves that an optimizer's step and a chunk lead from ``sources`` to ``new``.
 
-def prove_predicted(
-    pipeline: Pipeline,
-    prediction: Prediction,
-    encoded: Bytes,
-    new: memoryview,
-    *,
-    sources: Sequence[memoryview],
-    width: int,
-) -> None:
-    """Proves that an optimizer's step and a chunk lead from base and inputs to ``new``."""
-    state = scratch_bytes("proof", len(new)).data
-    base, *inputs = sources
-    with proof_of(f"a tensor coded by {prediction.text}"):
-        apply_predicted(
-            pipeline, prediction, memoryview(encoded), (base, *inputs), out=state, width=width
-        )
-        _prove_bytes(state, new)
+        A reader predicts by the function that made ``known``, from the same bytes and the signs
+        that the chunk holds, so it gets the same. One in 32 is predicted again nevertheless.
+        """
+        state, again = known.state, self._takes((prediction.rule, width), 0, always=-1)
+        with proof_of(f"a tensor coded by {prediction.text}"):
+            if again:
+                state = scratch_bytes("proof", len(new)).data
+            apply_predicted(
+                pipeline, prediction, memoryview(encoded), sources, out=state, width=width,
+                known=None if again else known,
+            )  # fmt: skip
+            _prove_bytes(state, new)
 
 
 def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[GroupMember]) -> None:

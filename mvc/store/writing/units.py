@@ -232,10 +232,7 @@ def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
     prediction, base, inputs = rules.sources(name, steps)
     assert prediction is not None
     sources, out = [each.data for each in inputs], memoryview(bytearray(len(base.data)))
-    signs = None
-    if prediction.signed:
-        signs = memoryview(prediction.signs(base.data, sources, steps.new[name].data))
-    prediction.fill(base.data, sources, out, signs)
+    prediction.fill(base.data, sources, out, new=steps.new[name].data)
     return out
 
 

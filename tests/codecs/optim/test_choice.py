@@ -62,9 +62,8 @@ def predicted(choice: Any, old: Tensors, new: Tensors, member: str) -> np.ndarra
     base, *inputs = ((old if older else new)[name].view(np.uint8).data for older, name in places)
     made = choice.prediction
     wanted = new[member].view(np.uint8).data
-    signs = memoryview(made.signs(base, inputs, wanted)) if made.signed else None
     out = bytearray(len(wanted))
-    made.fill(base, inputs, memoryview(out), signs)
+    made.fill(base, inputs, memoryview(out), new=wanted)
     return np.frombuffer(out, new[member].dtype)
 
 

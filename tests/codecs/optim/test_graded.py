@@ -7,9 +7,10 @@ import pytest
 
 from mvc.codecs.optim import Prediction
 from mvc.codecs.optim.rules import RULES
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, EncodingFailed
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.predicted import apply_predicted, encode_predicted
+from mvc.store.writing.proof import Sampling
 from tests.codecs.optim.test_prediction import bits, prediction
 
 LOSSLESS = Pipeline.parse("lossless")
@@ -23,7 +24,12 @@ def views(arrays: list[np.ndarray]) -> list[memoryview]:
 
 def encoded(made: Prediction, new: memoryview, sources: list[memoryview]) -> bytes:
     """The chunk, which leads back to ``new``, also where its base is overwritten."""
-    chunk = encode_predicted(LOSSLESS, made, new, sources=sources, width=made.width)
+    parts, known = encode_predicted(LOSSLESS, made, new, sources=sources, width=made.width)
+    chunk = b"".join(parts)
+    apply_predicted(
+        LOSSLESS, made, memoryview(chunk), sources, out=known.state, width=made.width, known=known
+    )
+    assert known.state == new
     base = memoryview(bytearray(sources[0]))
     sources = [base, *sources[1:]]
     apply_predicted(LOSSLESS, made, memoryview(chunk), sources, out=base, width=made.width)
@@ -71,3 +77,60 @@ def test_a_chunk_that_is_cut_is_damage() -> None:
         with pytest.raises(DamagedData):
             part = memoryview(chunk)[:size]
             apply_predicted(LOSSLESS, made, part, views(sources), out=out, width=4)
+
+
+@pytest.mark.parametrize("rule", ["root.1", "root.1g", "momentum.1"])
+def test_a_chunk_that_does_not_lead_back_is_refused(rule: str) -> None:
+    """Whether it is predicted again, as the first of each kind is, or the prediction is reused."""
+    made = prediction(rule)
+    new, *sources = views([a[:9_000] for a in rmsprop(np.random.default_rng(4), "float32")[1]])
+    sources = (sources * 2)[: 1 + made.inputs]
+    reused = Sampling(1)
+
+    def prove(sampling: Sampling, share: float | None = None, *, wrong: int = 0) -> None:
+        parts, known = encode_predicted(LOSSLESS, made, new, sources=sources, width=4)
+        chunk = bytearray(b"".join(parts))
+        if share is not None:
+            chunk[int(share * len(chunk))] ^= 1
+        known.state[-1] ^= wrong
+        sampling.predicted(LOSSLESS, made, chunk, new, sources=sources, width=4, known=known)
+
+    prove(reused)
+    prove(reused)
+    for sampling in (reused, *(Sampling(1) for _ in range(9))):
+        with pytest.raises(EncodingFailed):
+            prove(sampling, share=0.1)
+    for share in np.linspace(0, 0.999, 20):
+        with pytest.raises(EncodingFailed):
+            prove(reused, share)
+    with pytest.raises(EncodingFailed):
+        prove(reused, wrong=1)
+    prove(Sampling(1), wrong=1)  # what encoding has computed is not used
+
+
+def test_a_prediction_that_no_reader_makes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in 32 is predicted again."""
+    new, sources = rmsprop(np.random.default_rng(4), "float32")
+    made, sampling, fill, calls = prediction("root.1g"), Sampling(0), Prediction.fill, []
+
+    def once(self: Prediction, base: memoryview, inputs: list[memoryview], out: memoryview,
+             *signs: np.ndarray, **named: object) -> object:  # fmt: skip
+        found = fill(self, base, inputs, out, *signs, **named)
+        out[4] ^= not signs  # while it is encoded
+        calls.append(signs)
+        return found
+
+    monkeypatch.setattr(Prediction, "fill", once)
+    refused = 0
+    for _ in range(65):
+        chunk, known = encode_predicted(
+            LOSSLESS, made, views([new])[0], sources=views(sources), width=4
+        )
+        try:
+            sampling.predicted(
+                LOSSLESS, made, b"".join(chunk), views([new])[0], sources=views(sources), width=4,
+                known=known,
+            )  # fmt: skip
+        except EncodingFailed:
+            refused += 1
+    assert refused == 3

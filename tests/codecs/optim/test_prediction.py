@@ -27,15 +27,15 @@ def bits(seed: int, count: int, width: int) -> np.ndarray:
 
 def filled(made: Prediction, count: int, *, chunk: int | None = None, seed: int = 0) -> bytes:
     arrays = [bits(seed + i, count, made.width).view(np.uint8) for i in range(1 + made.inputs)]
-    signs = np.random.default_rng(9).bytes(-(-count // 8)) if made.signed else None
+    drawn = np.frombuffer(np.random.default_rng(9).bytes(-(-count // 8)), np.uint8)
+    signs = np.unpackbits(drawn, count=count) if made.signed else None
     out = bytearray(count * made.width)
     step = chunk or len(out) or 1
     for at in range(0, len(out), step):
         base, *inputs = (memoryview(a)[at : at + step] for a in arrays)
         mine = None
         if signs is not None:
-            first = at // made.width // 8
-            mine = memoryview(signs)[first : first + -(-len(base) // made.width // 8)]
+            mine = signs[at // made.width : (at + len(base)) // made.width]
         made.fill(base, inputs, memoryview(out)[at : at + step], mine)
     return bytes(out)
 
@@ -98,4 +98,4 @@ def test_lengths_and_signs_must_fit() -> None:
         with pytest.raises(WrongUsage):
             made.fill(eight, inputs, eight)
     with pytest.raises(WrongUsage):
-        made.fill(eight, [eight], eight, memoryview(b"\0"))
+        made.fill(eight, [eight], eight, np.zeros(1, np.uint8))
