@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -19,6 +20,8 @@ def main() -> NoReturn:
     new objects in place of 700, and at exit it passes over all that there are.
     """
     gc.set_threshold(_YOUNG)
+    # The threads of numpy's BLAS, one a processor, spin for 2**26 cycles before they sleep.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     for each in ("inspect", "msgspec.inspect"):
         sys.modules.setdefault(each, _Late(each))
     # Without typing_extensions, which takes long to import, msgspec takes the same from typing.

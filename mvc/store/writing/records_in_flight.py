@@ -88,7 +88,8 @@ class RecordsInFlight:
         The last record stays open, so that a manifest can join the blobs it names.
         """
         self._await()
-        self._append_all(self._taken(True))
+        if self._open[True].pieces:
+            self._append_all(self._taken(True))
         single = self._open[False]
         for piece in single.pieces[single.settled :]:
             for chunk in piece.chunks:
