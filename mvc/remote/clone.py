@@ -229,9 +229,8 @@ def _build(
             )  # fmt: skip
         _begin(handle.store, remote, to, options)
         end, tips = place_of(handle.store.fresh()), tuple(map(bytes, tips_of(there.refs)))
-        keep_place(
-            handle.store, remote, PUSHED, KnownPlace(there.identity, end, tips, there=there.place)
-        )
+        known = KnownPlace(there.identity, end, tips, there=there.place, dealt=end.sequence)
+        keep_place(handle.store, remote, PUSHED, known)
     fs.flush(beside / FOLDER)
     return done
 

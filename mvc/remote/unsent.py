@@ -128,14 +128,20 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     deployed after this repository has pushed it elsewhere would look like one.
     """
     found, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
+    names = [name for name in snapshot.own_targets() if target in (None, name)]
     for remote, pushed in known.items():
-        rows = operations(snapshot, pushed)
-        names = {name for recorded in rows for name in own_targets(recorded)}
-        for name in sorted(names if target is None else names & {target}):
-            mine = [recorded for recorded in rows if name in own_targets(recorded)]
-            for each in _compared(snapshot, remote, name, mine):
-                is_sure = pushed is not None or not any(known.values())
-                found.append(each if is_sure else replace(each, state="not sent", against=IN_STEP))
+        dealt, left = (0, ()) if pushed is None else (pushed.dealt, pushed.left)
+        since = {name: own for name in names if (own := snapshot.own_since(name, dealt))}
+        is_sure = pushed is not None or not any(known.values())
+        if is_sure and (left or not all(is_in_turn for _, is_in_turn in since.values())):
+            rows = operations(snapshot, pushed)
+            for name in names:
+                mine = [recorded for recorded in rows if name in own_targets(recorded)]
+                found += _compared(snapshot, remote, name, mine) if mine else ()
+        else:
+            for name, (last, _) in since.items():
+                there = Standing(snapshot, name).then(last.entry.time_ns, None)
+                found.append(Unsent(remote, name, "not sent", there))
     return tuple(found)
 
 

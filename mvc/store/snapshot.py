@@ -411,14 +411,35 @@ class Snapshot:
         With ``reports`` those on which nodes report what they serve, else those without these.
         """
         nodes = keys.DEPLOYED + NODES.encode()
-        beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
-        names = []
-        for low, high in ((nodes, keys.after(nodes)),) if reports else beyond:
-            end = high
-            while (key := self.last(low, end)) is not None:
-                names.append(keys.name_of(key))
-                end = keys.DEPLOYED + keys.text(names[-1])
+        beyond = (keys.DEPLOYED, nodes), (keys.after(nodes), keys.after(keys.DEPLOYED))
+        ranges = ((nodes, keys.after(nodes)),) if reports else beyond
+        return [name for low, high in ranges for name in self._names(low, high)]
+
+    def own_targets(self) -> list[str]:
+        """Every target of which an operation of this repository says something, by name."""
+        return self._names(keys.OWN, keys.after(keys.OWN))
+
+    def _names(self, low: bytes, high: bytes) -> list[str]:
+        """The names in the keys of a range; one look-up each."""
+        names = list[str]()
+        while (key := self.last(low, high)) is not None:
+            names.append(keys.name_of(key))
+            high = key[:1] + keys.text(names[-1])
         return names[::-1]
+
+    @_again_on_rewrite
+    def own_since(self, target: str, sequence: int) -> tuple[Recorded, bool] | None:
+        """The newest operation of this repository on a target, if it has this number or a later
+        one; and whether all those since then are in turn, and nothing else is between them.
+        """
+        low, mixed = keys.OWN + keys.text(target), keys.MIXED + keys.text(target)
+        start = self.first(keys.OPERATION + keys.number(sequence), keys.after(keys.OPERATION))
+        at = keys.after(low) if start is None else low + keys.number(keys.offset_of(start))
+        first, last = self.first(at, keys.after(low)), self._last_entry(at, keys.after(low))
+        if first is None or last is None:
+            return None
+        between = self.last(mixed + keys.number(keys.offset_of(first)), keys.after(mixed))
+        return last, between is None
 
     def newest_on(self, target: str) -> Recorded | None:
         """The entry with the last deployment or retraction on a target; None if there is none."""

@@ -353,6 +353,7 @@ def _queries(newest: mvc.Commit, versions: int, path: str) -> dict[str, _Query]:
         "`targets`": lambda repo: repo.targets(),
         "deployments of a version": lambda repo: of_commit(repo.handle.store.fresh(), newest.id),
         "`operations(1)`": lambda repo: list(repo.operations(1)),
+        "`remotes.unsent`": lambda repo: repo.remotes.unsent(),
         "`status`": lambda repo: repo.status(),
         "`deployments(T)`": lambda repo: repo.deployments("prod"),
     }
@@ -363,6 +364,7 @@ def _measure_queries(few: Path, many: Path, options: argparse.Namespace) -> None
     for root, versions in (few, options.versions // 10), (many, options.versions):
         with mvc.Repository.open(root) as repo:
             repo.handle.store.snapshot.index_tail(force=True)
+            repo.remotes.add("origin", root.parent / "nowhere", force=True)
             newest, path = repo.version(), repo.manifest().entries[0].path
         queries = _queries(newest, versions, path)
         wanted = {k for k in queries if not options.only or any(w in k for w in options.only)}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from mvc import clone
 from mvc.api.repository import Repository
 from mvc.codecs.payload import pack_chunks
 from mvc.errors import RemoteRefused
@@ -34,6 +35,8 @@ from mvc.remote.slices import encode_entries, sent_with
 from mvc.remote.transport import Slice, Wanted
 from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.lookup.manifests import objects
+from mvc.store.journal.frames import Recorded
+from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.records import MANIFEST, Coding, Member
 from mvc.store.snapshot import JOURNAL
 from mvc.testing import FixedClock
@@ -252,6 +255,8 @@ def test_deployments_that_are_not_sent_are_linear_work(kind: str, tmp_path: Path
             repo.remotes.add("origin", str(tmp_path / f"server{count}"))
             version = repo.commit(model(), deploy="prod").id
             repo.push()
+            clock.advance(-SECOND // 2)  # so that those that follow have to be compared
+            repo.deploy(version, "prod")
             for _ in range(count // 6):
                 at = datetime_of(clock.now_ns()) if kind == "dated" else None
                 repo.deploy(version, "prod", at=at)
@@ -263,6 +268,44 @@ def test_deployments_that_are_not_sent_are_linear_work(kind: str, tmp_path: Path
             return lines
 
     assert_linear(work)
+
+
+@pytest.mark.parametrize("where", ["never pushed to", "pushed to", "cloned", "second"])
+def test_deployments_that_are_not_sent_take_as_many_look_ups_as_one(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, entry = list[int](), JournalReader.entry
+
+    def counted(reader: JournalReader, offset: int) -> Recorded:
+        looks.append(offset)
+        return entry(reader, offset)
+
+    clock, url = FixedClock(START, SECOND), str(tmp_path / "server")
+    with Repository.init(tmp_path / "server", clock=clock, bare=True) as server:
+        version = server.commit(model(), deploy="prod").id
+    if where == "never pushed to":
+        repo = Repository.init(tmp_path / "r", clock=clock)
+        version = repo.commit(model(), deploy="prod").id
+        repo.remotes.add("origin", url)
+    else:
+        clone(url, tmp_path / "r")
+        repo = Repository.open(tmp_path / "r", clock=clock)
+    if where in {"pushed to", "second"}:
+        repo.deploy(version, "prod")
+        repo.push()
+    if where == "second":
+        repo.remotes.add("other", str(tmp_path / "other"))
+    monkeypatch.setattr(JournalReader, "entry", counted)
+    counts = list[int]()
+    with repo:
+        for count in 1, 40:
+            for _ in range(count):
+                repo.deploy(version, "prod")
+            looks.clear()
+            found = {(each.remote, each.state) for each in repo.remotes.unsent("prod")}
+            assert {state for _, state in found} == {"not sent"}
+            counts.append(len(looks))
+    assert counts[1] <= counts[0] + 1 < 20
 
 
 def test_deployments_that_are_taken_back_are_linear_work(tmp_path: Path) -> None:

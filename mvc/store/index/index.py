@@ -33,7 +33,7 @@ from mvc.store.journal.frames import GENESIS, Position
 FIRST_MAP = 16 << 20
 """Bytes that LMDB maps of a new index; the map grows fourfold when it is full."""
 
-_VERSION = 4  # 3: runs and blocks by their hashes; 4: every deployment by its stamp
+_VERSION = 5
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mvc.canonical import decode_text
-from mvc.model.statement import Deployment, Statement
+from mvc.model.statement import Deployment, Retraction, Statement
 from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -19,6 +19,8 @@ REF, COMMIT, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
 )  # fmt: skip
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
 """The tables of statements: target and time, kind with target and hybrid, subject, id."""
+OWN, MIXED = b"w", b"x"
+"""The tables of targets: what was recorded here, and what was not, or not in its turn."""
 STATE, WEIGHTS = b"\x40", b"\x41"
 """As kinds of the table of subjects: what became of states, and of weights."""
 _TARGET = b"\x80"
@@ -87,6 +89,11 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
     for statement in entry.statements:
         for key in _statement_keys(statement):
             yield key + at
+    for target in {each.target for each in entry.statements if each.target}:
+        if not entry.is_received:
+            yield OWN + text(target) + at
+        if entry.is_received or not _is_in_turn(entry, target):
+            yield MIXED + text(target) + at
     for state in entry.states:
         yield SUBJECT + (WEIGHTS if state.path else STATE) + state.commit[:ID_BYTES] + at
     if entry.undoes is not None:
@@ -105,6 +112,16 @@ def _statement_keys(statement: Statement) -> Iterator[bytes]:
         if is_report(statement.target):
             return
     yield about(statement.code, statement.subject)
+
+
+def _is_in_turn(entry: Entry, target: str) -> bool:
+    """Whether a repository with the same record before it accepts what an entry says of a target.
+
+    Of what a clock set back has recorded, or goes by another record, only a comparison tells.
+    """
+    first, *others = (each for each in entry.statements if each.target == target)
+    is_live = not isinstance(first, Retraction) or first.replaces == first.subject
+    return not others and first.hybrid_ns == first.recorded_ns and is_live
 
 
 def topic(statement: Statement) -> bytes:
