@@ -32,11 +32,11 @@ class Cursor:
 
     def take(self, count: int) -> memoryview:
         """The next ``count`` bytes, without a copy."""
-        if count > self.left:
+        start, end = self.position, self.position + count
+        if end > len(self.data):
             raise DamagedData("stored data ends too early")
-        start = self.position
-        self.position += count
-        return self.data[start : self.position]
+        self.position = end
+        return self.data[start:end]
 
     def varint(self) -> int:
         try:

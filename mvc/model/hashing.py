@@ -21,7 +21,8 @@ from mvc.types import Bytes
 _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
 _PARALLEL_BYTES = 1 << 20
-_ONE_CALL = 1024  # bytes that are copied sooner than a hasher is made
+ONE_CALL = 64 << 10
+"""Bytes that are copied sooner than a hasher is made and updated."""
 # The system backs memory that was only ever read by one page, which stays in the cache.
 _ZEROS = memoryview(bytes(PIECE))
 
@@ -61,7 +62,7 @@ class BlobHasher:
 
 def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
     """The param hash of one tensor given whole."""
-    if spec.nbytes <= _ONE_CALL:
+    if spec.nbytes <= ONE_CALL:
         return BlobId(blake3(_prefix(spec) + data).digest())
     hasher = BlobHasher(spec, parallel=parallel)
     hasher.update(data)

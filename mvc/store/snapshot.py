@@ -29,7 +29,7 @@ from mvc.store.journal.entries import RefValue, StateMark
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
-from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
+from mvc.store.packs.reader import PACKS, EntryRecords, PackReader, Placed, RecordReader
 
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
 
@@ -154,7 +154,7 @@ class Snapshot:
         """The journal entry at byte ``offset``; DamagedData if it is lost."""
         return self.journal.entry(offset)
 
-    def records(self, offset: int) -> list[Placed]:
+    def records(self, offset: int) -> EntryRecords:
         """The sound records that the entry at byte ``offset`` made part of the repository."""
         return self._records.of_entry(offset)
 
@@ -602,7 +602,7 @@ class Snapshot:
     def _checked(self, low: bytes, high: bytes, found: Collection[bytes]) -> list[bytes]:
         """What was found; DamagedData where it lacks keys that this process has published."""
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
-        if any(self._own[i] not in found for i in range(begin, end)):
+        if begin < end and any(self._own[i] not in found for i in range(begin, end)):
             raise DamagedData("the index lacks what this process has published")
         return list(found)
 

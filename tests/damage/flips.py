@@ -201,7 +201,7 @@ class _Planned(Graph):
 
     def trust_all(self) -> None:
         self._damaged.clear()
-        self._searched.clear()
+        self.exclude(())
 
     def path(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from safetensors.numpy import save_file
 
 from mvc.errors import DamagedData
 from mvc.repo.commit.request import CommitOptions
-from mvc.store.recovery.recover import Recovery
+from mvc.store.writing.bases import StoredBase
 from tests.store.skipping import CheckedHistory
 
 PIPELINES = ["vsol", "topk:0.075,min=0.001 | xor | lsb:20 | sparse | zstd:1", "frontier-1",
@@ -143,17 +142,17 @@ def test_a_damaged_base_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for _ in range(4):
             history.commit(repo)
 
-    recovered = Recovery.piece
+    recovered = StoredBase.piece
 
-    def piece(recovery: Recovery, id_: bytes, *given: Any, **how: Any) -> object:
-        if id_ == first:
+    def piece(base: StoredBase, start: int) -> memoryview:
+        if base.id == first:
             raise DamagedData("not readable")
-        return recovered(recovery, id_, *given, **how)
+        return recovered(base, start)
 
     with history.open() as repo:
         first = history.blobs(repo)[0]
         with monkeypatch.context() as patched:
-            patched.setattr(Recovery, "piece", piece)
+            patched.setattr(StoredBase, "piece", piece)
             history.commit(repo)
         history.check(repo)
     with history.open() as repo:

@@ -25,7 +25,8 @@ from mvc.model.commit import Commit
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import STAGES
 from mvc.store.journal.entries import Entry
-from mvc.store.recovery.recover import Recovery
+from mvc.store.packs.reader import PackReader
+from mvc.store.recovery import decode, recover, walk
 from mvc.store.writing.proof import ALWAYS
 from mvc.testing import fresh_process, open_quietly
 from tests.values.stories import stored_bytes
@@ -412,16 +413,15 @@ def test_a_base_that_is_recovered_wrongly_is_not_built_upon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, wrong: str
 ) -> None:
     """The version before, or the older one that the layout names: in full, or not at all."""
-    piece, rng = Recovery.piece, np.random.default_rng(0)
+    apply_steps, rng = decode.apply_steps, np.random.default_rng(0)
     state = {"w": rng.integers(1 << 30, size=nbytes // 4, dtype=np.int32)}
     calls: list[int] = []
 
-    def other(self: Recovery, id_: bytes, start: int, out: memoryview, **named: Any) -> Any:
-        path = piece(self, id_, start, out, **named)
-        if start == 0 and (wrong == "always" or not calls):
+    def other(packs: PackReader, steps: Any, out: memoryview, *given: Any, **named: Any) -> None:
+        apply_steps(packs, steps, out, *given, **named)
+        if wrong == "always" or not calls:
             out[0] ^= 1
-        calls.append(start)
-        return path
+        calls.append(len(out))
 
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(state)
@@ -429,7 +429,8 @@ def test_a_base_that_is_recovered_wrongly_is_not_built_upon(
         state["w"][i::1000] += i
         calls.clear()
         with open_quietly(tmp_path) as repo, monkeypatch.context() as patch:
-            patch.setattr(Recovery, "piece", other)
+            patch.setattr(recover, "apply_steps", other)
+            patch.setattr(walk, "apply_steps", other)
             try:
                 id_ = repo.commit(state).id
             except EncodingFailed:

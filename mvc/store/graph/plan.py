@@ -122,6 +122,11 @@ def plan(
 
     ``along``: paths to targets that are taken, whether there are cheaper ones or not.
     """
+    if len(targets) == 1 and not along and targets[0] not in held:
+        path = graph.path(targets[0], start, held, avoid=avoid)
+        if not is_predicted(path):  # as is hardly any of thousands of small tensors
+            action = Action(targets[0], path.steps, path.origin, inputs=(), drops=())
+            return PiecePlan(start, tuple(targets), (action,))
     nowhere: dict[Place, _LeadsNowhereError] = {}
     while len(nowhere) < _TRIES:
         closed = graph.damaged if avoid is None else avoid

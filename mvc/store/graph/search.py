@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
@@ -20,8 +20,7 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
 _MAX_VISITED = 100_000
-_REMEMBERED = 100_000
-_SEARCHED = 4096  # paths in memory
+_LOOKED_UP = 8192  # keys whose entries are in memory, and paths
 
 Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
@@ -107,6 +106,19 @@ class _Way(Struct, frozen=True):
     rest: _Way | None
 
 
+class _LookedUp(Struct):
+    """The results of look-ups at one generation and position of the journal (``at``).
+
+    Objects are looked up several times, and many share their entries. ``entries``: by
+    the beginning of their keys; ``ids``: by their first bytes.
+    """
+
+    at: tuple[int, Position] | None = None
+    entries: dict[bytes, list[int]] = field(default_factory=dict)
+    ids: dict[bytes, bytes] = field(default_factory=dict)
+    paths: dict[tuple[bytes, int], Path] = field(default_factory=dict)
+
+
 class Graph:
     """Plans paths over a view's records."""
 
@@ -115,16 +127,13 @@ class Graph:
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
-        self._meanings: dict[bytes, bytes] = {}
-        self._generation = snapshot.generation
         self._damaged: set[Place] = set()
-        self._searched: dict[tuple[bytes, int], Path] = {}
-        self._searched_at: tuple[int, Position] | None = None
+        self._looked_up = _LookedUp()
 
     def exclude(self, steps: Iterable[PathStep]) -> None:
         """Plans no path over these payloads any more, because they are damaged."""
         self._damaged.update(step.place for step in steps)
-        self._searched.clear()
+        self._looked_up = _LookedUp()
 
     @property
     def damaged(self) -> AbstractSet[Place]:
@@ -143,7 +152,22 @@ class Graph:
 
     def entries_holding(self, id_: bytes) -> list[int]:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
-        return [keys.offset_of(key) for key in self._snapshot.under(keys.BLOB + id_[:8])]
+        return self._under(keys.BLOB + id_[: keys.ID_BYTES])
+
+    def _under(self, prefix: bytes) -> list[int]:
+        """Offsets of the entries with keys that begin so."""
+        known = self._known().entries
+        found = known.get(prefix)
+        if found is None:
+            found = known[prefix] = [keys.offset_of(key) for key in self._snapshot.under(prefix)]
+        return found
+
+    def _known(self) -> _LookedUp:
+        """The look-ups that are still valid."""
+        known, now = self._looked_up, (self._snapshot.generation, self._snapshot.position)
+        if now != known.at or max(len(known.entries), len(known.paths)) > _LOOKED_UP:
+            known = self._looked_up = _LookedUp(now)
+        return known
 
     def codings(self, id_: bytes, start: int | None = None) -> list[PathStep]:
         """Every stored coding of the object, or of its piece at ``start``."""
@@ -154,20 +178,14 @@ class Graph:
         )
 
     def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[PathStep]:
-        for pack, at, header in self._snapshot.records(offset):
-            for i in header.by_id.get(id_, ()):
-                member = header.members[i]
-                if start is None or member.start == start:
-                    yield PathStep(pack, at, header, member, reverse=False, entry=offset)
+        for placed, member in self._snapshot.records(offset).by_prefix.get(
+            id_[: keys.ID_BYTES], ()
+        ):
+            if member.id == id_ and start in (None, member.start):
+                yield PathStep(*placed, member, reverse=False, entry=offset)
 
     def holds(self, id_: bytes) -> bool:
-        return bool(self.entries_holding(id_)) and self._snapshot.retry_on_rewrite(
-            lambda: any(
-                id_ in header.by_id
-                for home in self.entries_holding(id_)
-                for _, _, header in self._snapshot.records(home)
-            )
-        )
+        return bool(self.entries_holding(id_)) and bool(self.codings(id_))
 
     def stores(self, id_: bytes, nbytes: int) -> bool:
         """Whether there are codings of all pieces of an object."""
@@ -181,24 +199,18 @@ class Graph:
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
         """The id of a base from its first bytes: that of the first object published with them."""
-        # Where the journal was replaced, what was resolved no longer counts.
-        if self._generation != self._snapshot.generation:
-            self._meanings.clear()
-            self._generation = self._snapshot.generation
-        found = self._meanings.get(prefix)
+        known = self._known().ids
+        found = known.get(prefix)
         if found is None:
             found = self._snapshot.retry_on_rewrite(lambda: self._look_up(prefix))
             if found is not None:
-                if len(self._meanings) > _REMEMBERED:
-                    self._meanings.clear()
-                self._meanings[prefix] = found
+                known[prefix] = found
         return found
 
     def _look_up(self, prefix: bytes) -> bytes | None:
-        for key in self._snapshot.under(keys.BLOB + prefix):
-            for _, _, header in self._snapshot.records(keys.offset_of(key)):
-                if (id_ := header.by_prefix.get(prefix)) is not None:
-                    return id_
+        for home in self.entries_holding(prefix):
+            for _, member in self._snapshot.records(home).by_prefix.get(prefix, ()):
+                return member.id
         return None
 
     @property
@@ -254,16 +266,12 @@ class Graph:
         if held or avoid is not None:
             avoided = self._damaged if avoid is None else avoid
             return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
-        return self._snapshot.retry_on_rewrite(lambda: self._known(id_, start))
-
-    def _known(self, id_: bytes, start: int) -> Path:
-        """As ``path``, from memory if nothing has changed: a base is asked for several times."""
-        now = (self._snapshot.generation, self._snapshot.position)
-        if now != self._searched_at or len(self._searched) > _SEARCHED:
-            self._searched, self._searched_at = {}, now
-        found = self._searched.get((id_, start))
+        known = self._known().paths
+        found = known.get((id_, start))
         if found is None:
-            found = self._searched[id_, start] = self._search(id_, start, (), self._damaged)
+            found = known[id_, start] = self._snapshot.retry_on_rewrite(
+                lambda: self._search(id_, start, (), self._damaged)
+            )
         return found
 
     def _search(
@@ -283,13 +291,18 @@ class Graph:
             if node in settled:
                 continue
             settled.add(node)
-            for target, step in self._neighbours(node):
-                if target is not None and target in settled:
-                    continue
-                if avoided and step.place in avoided:
+            for step in self._leading_to(*node):
+                member, target = step.member, None
+                if step.reverse:
+                    target = (member.id, start)
+                elif member.base:
+                    if (origin := self.resolve_prefix(member.base)) is None:
+                        continue
+                    target = (origin, start)
+                if target in settled or (avoided and step.place in avoided):
                     continue
                 ticket += 1
-                more = cost + self._speed.seconds(step.member)
+                more = cost + self._speed.seconds(member)
                 heappush(heap, (more, ticket, target, _Way(step, link)))
         known = f" ({self._snapshot.damage.message})" if self._snapshot.damage else ""
         raise DamagedData(
@@ -297,36 +310,18 @@ class Graph:
             hint="run 'mvc fsck' to see which versions it touches",
         )
 
-    def _neighbours(
-        self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
-        """(node to recover first, payload that then leads here); None for a full record."""
-        id_, start = node
-        for step in self._leading_to(id_, start):
-            base = step.member.base
-            if step.reverse:
-                yield (step.member.id, start), step
-            elif not base:
-                yield None, step
-            elif (origin := self.resolve_prefix(base)) is not None:
-                yield (origin, start), step
-
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
         """Codings of a piece, and deltas *from* it: undone, they lead back to it."""
+        prefix = id_[: keys.ID_BYTES]
+        nameable = self.resolve_prefix(prefix) == id_
         for home in self.entries_holding(id_):
             yield from self._in_entry(home, id_, start)
-            for key in self._snapshot.under(keys.EDGE + keys.number(home)):
-                yield from self._undone(keys.offset_of(key), id_, start)
-            yield from self._undone(home, id_, start)
-
-    def _undone(self, offset: int, id_: bytes, start: int) -> Iterator[PathStep]:
-        if (self._undo is not None and offset >= self._undo) or not self.nameable(id_):
-            return
-        for pack, at, header in self._snapshot.records(offset):
-            for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
-                member = header.members[i]
-                if member.start == start and member.id != id_:
-                    yield PathStep(pack, at, header, member, reverse=True, entry=offset)
+            for offset in (*self._under(keys.EDGE + keys.number(home)), home) if nameable else ():
+                if self._undo is not None and offset >= self._undo:
+                    continue
+                for placed, member in self._snapshot.records(offset).by_base.get(prefix, ()):
+                    if member.start == start and member.id != id_:
+                        yield PathStep(*placed, member, reverse=True, entry=offset)
 
 
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:

@@ -111,8 +111,10 @@ class IndexReader:
         """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
         self._read_tail(low)
         tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
-        found = [tail, *(list(run.scan(low, high)) for run in self._runs)]
-        return dict.fromkeys(merge(*filter(None, found)))
+        found = [
+            part for part in (tail, *(list(run.scan(low, high)) for run in self._runs)) if part
+        ]
+        return dict.fromkeys(merge(*found) if len(found) > 1 else found[0] if found else ())
 
     def _first_entry(self, base: bytes) -> int | None:
         """Offset of the first entry that holds an object whose id begins with ``base``."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from mvc.io.files import FileSystem, ReadFile
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.reader import CACHED_ENTRIES, JournalReader
 from mvc.store.packs.records import (
+    BASE_BYTES,
     CHECK_SIZE,
     MAGIC,
     PREFIX_SIZE,
@@ -33,6 +36,28 @@ _EFFORT = 8  # times the bytes that are searched may be hashed
 
 Placed = tuple[int, int, RecordHeader]
 """A record: pack number, byte offset, header."""
+
+
+class EntryRecords(list[Placed]):
+    """The records of one journal entry, and their members by what these are looked up by."""
+
+    @cached_property
+    def by_prefix(self) -> dict[bytes, list[tuple[Placed, Member]]]:
+        """By the bytes by which a base is named."""
+        table: dict[bytes, list[tuple[Placed, Member]]] = {}
+        for placed in self:
+            for member in placed[2].members:
+                table.setdefault(member.id[:BASE_BYTES], []).append((placed, member))
+        return table
+
+    @cached_property
+    def by_base(self) -> dict[bytes, list[tuple[Placed, Member]]]:
+        """The undirected deltas, by the bytes that name their base."""
+        table: dict[bytes, list[tuple[Placed, Member]]] = {}
+        for each in chain.from_iterable(self.by_prefix.values()):
+            if each[1].base and not each[1].coding.forward_only:
+                table.setdefault(each[1].base, []).append(each)
+        return table
 
 
 def pack_path(folder: Path, number: int) -> Path:
@@ -240,9 +265,9 @@ class RecordReader:
         self._report = report or self._note
         self._packs = packs
         self._journal = journal
-        self._found: dict[int, list[Placed]] = {}
+        self._found: dict[int, EntryRecords] = {}
 
-    def of_entry(self, offset: int) -> list[Placed]:
+    def of_entry(self, offset: int) -> EntryRecords:
         """The sound records of the entry at byte ``offset``; a damaged one hides no other."""
         found = self._found.get(offset)
         if found is None:
@@ -252,13 +277,13 @@ class RecordReader:
             self._found[offset] = found
         return found
 
-    def of(self, entry: Entry) -> list[Placed]:
+    def of(self, entry: Entry) -> EntryRecords:
         """As ``of_entry``, but read anew."""
-        return [
+        return EntryRecords(
             (region.pack, at, header)
             for region in entry.regions
             for at, header in self._packs.sound_records(region, self._report)
-        ]
+        )
 
     def ahead(self) -> RecordReader:
         """A reader for one pass over many entries in order; damage is noted here."""

@@ -19,6 +19,7 @@ from mvc.canonical import Reader, Writer
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
+from mvc.model.hashing import ONE_CALL
 from mvc.types import FIRST_RELEASE as FIRST
 from mvc.types import Bytes
 
@@ -154,23 +155,6 @@ class RecordHeader(Struct, frozen=True, dict=True):
             table.setdefault(member.id, []).append(i)
         return table
 
-    @cached_property
-    def by_prefix(self) -> dict[bytes, bytes]:
-        """The first member's id that begins with the bytes by which a base is named."""
-        table: dict[bytes, bytes] = {}
-        for member in self.members:
-            table.setdefault(member.id[:BASE_BYTES], member.id)
-        return table
-
-    @cached_property
-    def by_base(self) -> dict[bytes, list[int]]:
-        """Positions of undirected deltas, by the bytes that name their base."""
-        table: dict[bytes, list[int]] = {}
-        for i, member in enumerate(self.members):
-            if member.base and not member.coding.forward_only:
-                table.setdefault(member.base, []).append(i)
-        return table
-
 
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
     """Bytes that a patch may refer to beside its base.
@@ -185,6 +169,8 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:
     """The 8-byte checksum of one payload given in parts."""
+    if sum(map(len, payload)) <= ONE_CALL:
+        return blake3(b"".join(payload)).digest(PAYLOAD_CHECK)
     hasher = blake3()
     for part in payload:
         hasher.update(part)

@@ -27,7 +27,7 @@ from mvc.store.recovery.by_products import ByProducts
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.planned import carry_out
-from mvc.store.recovery.walk import Walker, drain, room_for
+from mvc.store.recovery.walk import SHORT, Walker, drain, room_for
 
 _QUEUED = 256
 _DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
@@ -104,6 +104,8 @@ class Recovery:
                 nbytes = request.spec.nbytes
                 if (made := self.by_products.take(request.id, 0, nbytes)) is not None:
                     waiting.append(self.pool.submit(self._given, request, made))
+                    continue
+                if nbytes <= SHORT and self.at_once(request):
                     continue
                 if len(wanted) == 1:
                     self._one(request)
@@ -315,22 +317,36 @@ class Recovery:
             self._one(request, parallel=False)
 
     def _alone(self, request: Request, path: Path) -> None:
-        """A whole object in this thread, hashed chunk by chunk as it is finished.
+        """A whole object in this thread."""
+        if not self._proven(request, path):
+            self._one(request, parallel=False)
+
+    def at_once(self, request: Request) -> bool:
+        """Whether the cheapest path alone led to a whole object, by this thread."""
+        try:
+            path = self.graph.path(request.id, 0, self._made)
+        except DamagedData:
+            return False
+        return self._proven(request, path)
+
+    def _proven(self, request: Request, path: Path) -> bool:
+        """Whether a path leads to a whole object; hashed chunk by chunk as it is finished.
 
         The object's hash covers its payloads. Only where it does not match, their own checksums
         are computed, which tell the damaged one.
         """
         steps = path.steps
-        if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
+        if path.stored > LOADED or is_grouped(path) or _last_transform(steps) is not None:
+            return False
+        with suppress(DamagedData):
+            self._begin(path.origin, 0, request.out)
+            if request.spec.nbytes <= SHORT:
+                apply_steps(self.packs, steps, request.out, in_order, check=False)
+                return blob_id(request.spec, request.out) == request.id
             hasher = BlobHasher(request.spec)
-            with suppress(DamagedData):
-                self._begin(path.origin, 0, request.out)
-                apply_steps(
-                    self.packs, steps, request.out, in_order, done=hasher.update, check=False
-                )
-                if hasher.done() == request.id:
-                    return
-        self._one(request, parallel=False)
+            apply_steps(self.packs, steps, request.out, in_order, done=hasher.update, check=False)
+            return hasher.done() == request.id
+        return False
 
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
         """As ``piece`` of each object in ``outs``, whose codings build on each other."""

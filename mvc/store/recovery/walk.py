@@ -17,6 +17,9 @@ from mvc.store.packs.records import patch_extra
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 
+SHORT = 64 << 10
+"""Bytes up to which to hand work to a thread costs more than the work."""
+
 
 class Walker:
     """Decodes payloads of some packs. Safe across threads."""
@@ -40,6 +43,7 @@ class Walker:
         ``parallel``: with the threads of the pool; else in this thread, which may be one of them.
         Without ``check`` the caller checks the result. Raises DamagedData.
         """
+        parallel = parallel and len(out) > SHORT
         sections = _sections(steps) or [(None, ())]
         state = memoryview(b"") if origin is None else origin
         for i, (transform, straight) in enumerate(sections):

@@ -13,7 +13,7 @@ def run(data: bytes) -> None:
     head = struct.pack("<4sIQ", b"mvR1", max(len(data) - 8, 0), int.from_bytes(data[:8], "little"))
     head += data[8:]
     header = decode_header(head + blake3(head).digest(16), "a test")
-    assert len(header.by_prefix) <= len(header.members)
+    assert len(header.by_id) <= len(header.members)
     for member in header.members:
         assert isinstance(member.coding.pipeline, str)
     encoded = encode_header(header.members, group=header.group, body_size=header.body_size)
