@@ -110,8 +110,7 @@ class CollectionPlan(Struct, kw_only=True):
             return False
         needed = {id_ for header in headers for m in header.members for id_ in found.needs_of(m)}
         for commit in entry.commits:
-            manifest = found.contents.load(commit.manifest)
-            needed |= {*manifests.objects(manifest), commit.manifest}
+            needed |= {*found.contents.objects(commit.manifest), commit.manifest}
         return all(reach.needs(id_) or not found.rows_of(id_) for id_ in needed)
 
 
@@ -227,7 +226,7 @@ def reachable(
         contents.require(id_, [coding.step for coding in found.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
     for id_, paths in history.given_up(states).items():
-        manifest = contents.load(id_)
+        manifest = contents.stream.load(id_)
         positions[id_] = manifests.positions(manifest, paths)
         dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
     blobs = Specs(found, needed, positions)
@@ -258,7 +257,7 @@ def _objects_of(found: StorageGraph, commit: CommitId) -> set[bytes]:
     id_ = found.history.manifest(commit)
     if id_ is not None and found.rows_of(id_):
         with suppress(DamagedData):
-            return {*manifests.objects(found.contents.load(id_)), id_}
+            return {*found.contents.objects(id_), id_}
     return set()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
@@ -25,6 +25,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.statement import Tombstone
+from mvc.model.tensor import TensorSpec
 from mvc.repo.config import Config
 from mvc.repo.history.log import in_range
 from mvc.repo.lookup import availability, commits, manifests, refs
@@ -238,7 +239,7 @@ def preview(
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
 ) -> ForgetPreview:
-    """Reads every manifest, and samples the tensors that would be encoded again. Raises Busy."""
+    """Reads the graph, and samples the tensors that would be encoded again. Raises Busy."""
     return retry_on_rewrite(
         store.snapshot, lambda: _preview(store, config, chosen, grace, progress=progress)
     )
@@ -248,57 +249,49 @@ def _preview(
     store: Store, config: Config, chosen: Chosen, grace: timedelta, progress: Progress | None
 ) -> ForgetPreview:
     found = read(store, progress)
-    going, kept = _Objects(), _Objects()
+    tensors, files = dict[bytes, bytes](), dict[bytes, tuple[bytes, ...]]()
     dropped = found.history.given_up(commit.id for commit in chosen.commits)
-    for commit in chosen.commits:
+    for commit in reversed(chosen.commits):  # each near its base
         with suppress(DamagedData):
-            if found.rows_of(commit.manifest):
-                manifest = found.contents.load(commit.manifest)
-                going.add(manifest, dropped.get(commit.manifest, ()))
-    holders: dict[bytes, dict[CommitId, None]] = {}
+            codings = [coding.step for coding in found.codings(commit.manifest)]
+            manifest = found.contents.stream.load(commit.manifest, codings)
+            given_up = dropped.get(commit.manifest, ())
+            for each in (each for each in manifest.all_entries if each.path not in given_up):
+                tensors.update((t.id, each.contents[t.content].id) for t in each.tensors)
+                if not each.tensors:
+                    files[each.content_id] = tuple(manifests.objects(Manifest([each])))
     collection: Collection | None = None
+    same = dict[CommitId, tuple[CommitId, ...]]()
+    blobs: Mapping[bytes, TensorSpec] = {}
     with suppress(DamagedData):
         cutoff, in_use = cutoff_of(store.now_ns(), grace), all_in_use(store)
         reach = reachable(found, cutoff, forget=chosen.marks, in_use=in_use)
-        for commit in (commit for each in found.entries for commit in each.entry.commits):
-            if commit.id in reach.states:
-                holders.setdefault(_content(commit), {})[commit.id] = None
-        dropped = found.history.given_up(reach.states)
-        for manifest_id in reach.manifests:
-            kept.add(found.contents.load(manifest_id), dropped.get(manifest_id, ()))
+        blobs = reach.blobs
+        same = {c.id: ids for c in chosen.commits if (ids := _same(store, c, reach.states))}
         found.refuse_damage()
         plan, _ = plan_deletion(store, encoding_policy(config), found, reach, disk=store.disk_use())
         collection = plan.summary
     if store.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
+    shared = sum(content in blobs for content in tensors.values())
+    shared_files = sum(all(id_ in blobs for id_ in each) for each in files.values())
     live = live_now(store, reports=True)
     return ForgetPreview(
-        tensors=len(going.tensors - kept.tensors),
-        shared=len(going.tensors & kept.tensors),
-        files=len(going.files - kept.files),
-        shared_files=len(going.files & kept.files),
-        same={
-            commit.id: tuple(holders[content])
-            for commit in chosen.commits
-            if (content := _content(commit)) in holders
-        },
+        tensors=len(tensors) - shared,
+        shared=shared,
+        files=len(files) - shared_files,
+        shared_files=shared_files,
+        same=same,
         live={c.id: tuple(live[c.id]) for c in chosen.commits if c.id in live},
         collection=collection,
     )
 
 
-class _Objects(Struct):
-    """The tensors of manifests; and their files without tensors, by all of their bytes."""
-
-    tensors: set[bytes] = field(default_factory=set)
-    files: set[bytes] = field(default_factory=set)
-
-    def add(self, manifest: Manifest, without: Container[str] = ()) -> None:
-        """``without``: paths whose weights were given up."""
-        for entry in (each for each in manifest.all_entries if each.path not in without):
-            self.tensors.update(tensor.id for tensor in entry.tensors)
-            if not entry.tensors:
-                self.files.add(entry.content_id)
+def _same(store: Store, commit: Commit, among: Container[CommitId]) -> tuple[CommitId, ...]:
+    """The versions ``among`` these that have the content of this one."""
+    entries = map(store.snapshot.entry, store.snapshot.marked(commit.root[:8]))
+    every = (each for recorded in entries for each in recorded.entry.commits if each.id in among)
+    return tuple({c.id: None for c in every if _content(c) == _content(commit)})
 
 
 def _content(commit: Commit) -> bytes:

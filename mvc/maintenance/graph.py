@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.maintenance.history import VersionHistory
-from mvc.model.manifest import Manifest, Shape
+from mvc.model.manifest import Shape
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.search import PathStep
@@ -657,9 +657,11 @@ class Contents:
         if id_ not in self.manifests:
             self.add(id_, self.stream.read(id_, codings))
 
-    def load(self, id_: ManifestId) -> Manifest:
-        """A manifest itself; DamagedData if it cannot be recovered."""
-        return self.stream.load(id_)
+    def objects(self, id_: ManifestId) -> list[bytes]:
+        """The ids of what a manifest names; reads it as ``require`` does."""
+        self.require(id_)
+        at = self.manifests[id_]
+        return [self.id_of(slot) for slot in self.slots[self.ends[at] : self.ends[at + 1]]]
 
     def add(self, id_: ManifestId, data: bytes) -> None:
         shape = self._shapes.get(len(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from mvc.maintenance import forget
 from mvc.maintenance.forget import preview
 from mvc.maintenance.graph import read_records
 from mvc.maintenance.retention import Retention
+from mvc.model.manifest import Manifest
 from mvc.model.statement import Tombstone
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
@@ -211,6 +213,24 @@ def test_the_same_state_elsewhere_stays(history: CheckedHistory) -> None:
     assert traces(history, history.lost()) == []
     assert head in history.there
     history.check()
+
+
+def test_a_preview_decodes_the_manifests_of_what_is_chosen(
+    history: CheckedHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, decoded, decode = chain(history, 12), list[int](), Manifest.decode
+
+    def counted(data: bytes, *args: Any) -> Manifest:
+        decoded.append(len(data))
+        return decode(data, *args)
+
+    monkeypatch.setattr(Manifest, "decode", counted)
+    store = history.repo.handle.store
+    for count in 1, 4:
+        decoded.clear()
+        cost = preview(store, history.repo.handle.config, forget.choose(store, ids[2 : 2 + count]))
+        assert (cost.tensors, cost.shared) == (2 * count, 1)
+        assert len(decoded) <= count + 1  # that of their shape
 
 
 def test_what_was_forgotten_may_be_committed_anew(history: CheckedHistory) -> None:
