@@ -8,6 +8,7 @@ calls, one each; twins for tests replace those and inherit the rest.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 import sys
@@ -30,6 +31,12 @@ MOST = 1 << 30
 VECTORS = 1024
 """Buffers in one call: IOV_MAX on Linux and macOS."""
 
+PAGE = 4096
+"""What a write past the system's cache begins at, in the file and in memory, and a multiple of."""
+
+DIRECT = 1 << 20
+"""Bytes from which on a write goes past the system's cache, if it can."""
+
 _SMALL = 1 << 16
 _LARGE = 1 << 20  # bytes from which on it is worth to ask for holes, or to skip a buffer
 _BEHIND = 8 << 20  # bytes after which the system is told to write them to disk
@@ -37,6 +44,17 @@ _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
 _ZEROS = memoryview(bytes(_LARGE))
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
+_REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+def aligned(size: int) -> memoryview:
+    """New memory of zeros that begins at a multiple of PAGE."""
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared has no huge pages
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel that has none
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(room)
 
 
 class FileIdentity(Struct, frozen=True):
@@ -304,7 +322,12 @@ class WriteFile(_Handle):
     Nothing is durable before ``sync`` has returned. When a flush fails, the kernel may
     have dropped the data and calls the pages clean, so a second flush would lie: the
     handle is poisoned, and every later call but ``close`` raises SyncFailed.
+
+    Writes of DIRECT bytes go past the system's cache if their place in memory and that in the
+    file are equally far from a multiple of PAGE (``aligned``), and the file system takes them.
     """
+
+    _direct: int | None = None  # the same file, opened for that; -1 where it is refused
 
     def __init__(self, path: Path, descriptor: int, position: int) -> None:
         super().__init__(path, descriptor)
@@ -312,6 +335,10 @@ class WriteFile(_Handle):
         self._poisoned = False
         self._mode_changed = False
         self._begun: int | None = None  # up to where the system was told to flush
+
+    def close(self) -> None:
+        self._refuse_direct()
+        super().close()
 
     def write(self, data: Bytes | Sequence[Bytes]) -> None:
         """Writes all of ``data`` (one buffer, or several in turn) at ``position``, and moves it."""
@@ -396,9 +423,38 @@ class WriteFile(_Handle):
             self._begun = end
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
+        # The bytes before the first whole page are a write of their own.
+        if _O_DIRECT and len(views[0]) > DIRECT - PAGE and self._direct != -1:
+            before = -offset % PAGE
+            if (_address(views[0]) + before) % PAGE == 0:
+                if before:
+                    return os.pwrite(self._fd, views[0][:before], offset)
+                if count := self._write_direct(offset, views[0]):
+                    return count
         if hasattr(os, "pwritev"):
             return os.pwritev(self._fd, views, offset)
         return os.pwrite(self._fd, views[0], offset)
+
+    def _write_direct(self, offset: int, view: memoryview) -> int:
+        """How many bytes were written past the cache; 0 if the file system takes none."""
+        try:
+            if self._direct is None:
+                self._direct = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | _O_DIRECT)
+        except OSError:
+            self._direct = -1
+            return 0
+        try:
+            return os.pwrite(self._direct, view[: len(view) // PAGE * PAGE], offset)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            self._refuse_direct()
+            return 0
+
+    def _refuse_direct(self) -> None:
+        descriptor, self._direct = self._direct, -1
+        if descriptor is not None and descriptor >= 0:
+            os.close(descriptor)
 
     def _truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -436,6 +492,13 @@ def _flat(data: object) -> memoryview:
     if not view.c_contiguous:
         raise WrongUsage("a buffer to read or write must be contiguous")
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _address(view: memoryview) -> int:
+    """Where in memory the bytes of a view lie; 1 for bytes that cannot be written to."""
+    import ctypes  # slow to import, and rarely needed
+
+    return 1 if view.readonly else ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 def _fill_zeros(view: memoryview) -> None:

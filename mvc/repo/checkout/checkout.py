@@ -32,7 +32,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
-from mvc.repo.content.contents import write_file
+from mvc.repo.content.contents import Rooms, write_file
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.killed import PLANS
@@ -369,7 +369,7 @@ def apply(
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
-    done, recovery = 0, store.recovery
+    done, recovery, rooms = 0, store.recovery, Rooms()
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
@@ -382,7 +382,7 @@ def apply(
             if progress is not None:
                 progress(done, total, entry.path)
 
-        fill_file(recovery, entry, file, advance)
+        fill_file(recovery, entry, file, advance, rooms=rooms)
 
     with (
         recovery.by_products.keeping(),
@@ -408,9 +408,10 @@ def fill_file(
     entry: FileEntry,
     file: WriteFile,
     progress: Callable[[int], None] | None = None,
+    rooms: Rooms | None = None,
 ) -> None:
     """Writes a file of a version to a new file, every byte of it verified; zeros become holes."""
-    write_file(recovery, entry, partial(_write_sparse, file), progress)
+    write_file(recovery, entry, partial(_write_sparse, file), progress, rooms=rooms)
     if file.size() < entry.size:  # it ends with a hole
         file.truncate(entry.size)
 

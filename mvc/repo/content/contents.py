@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,14 +16,19 @@ from mvc.adapters.files.assemble import assemble
 from mvc.adapters.parsed import Source
 from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData
+from mvc.io.handles import PAGE, aligned
+from mvc.io.process import cpu_count
 from mvc.limits import PIECE
-from mvc.model.hashing import verify_pieces
+from mvc.model.hashing import BlobHasher, pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
 WINDOW = PIECE // 2
+
+AHEAD = 2
+"""Steps that are recovered while another one is written: each takes the memory of two pieces."""
 
 
 def skeleton_of(recovery: Recovery, entry: FileEntry) -> bytes:
@@ -72,78 +80,131 @@ class StoredBytes(Source):
         return bytes(out)
 
 
+class Rooms:
+    """The memory of some pieces, for one file after the other; they are given out in turn."""
+
+    def __init__(self) -> None:
+        self._rooms = deque([memoryview(b"")] * (AHEAD + 1))
+
+    def take(self, offset: int, size: int) -> memoryview:
+        """Memory for bytes from ``offset`` of a file on, so that they can be written directly."""
+        at = offset % PAGE
+        self._rooms.rotate()
+        if len(self._rooms[0]) < at + size:
+            self._rooms[0] = aligned(PAGE + size)
+        return self._rooms[0][at : at + size]
+
+
 def write_file(
     recovery: Recovery,
     entry: FileEntry,
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
+    rooms: Rooms | None = None,
 ) -> None:
-    """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
-    with closing(_recovered(recovery, entry.contents)) as recovered:
+    """Writes every byte of the file. Takes the memory of ``rooms``, whatever the file's size."""
+    with closing(_recovered(recovery, entry.contents, rooms or Rooms())) as recovered:
 
         def content(wanted: int) -> Iterator[memoryview]:
-            yield from next(parts for i, parts in recovered if i == wanted)
+            left = size = entry.contents[wanted].spec.nbytes
+            while left:
+                part = next(part for i, part in recovered if i == wanted)
+                left -= part.nbytes
+                yield part
             if progress is not None:
-                progress(entry.contents[wanted].spec.nbytes)
+                progress(size)
 
         assemble(entry, skeleton_of(recovery, entry), content, write_at)
 
 
-def _recovered(
-    recovery: Recovery, contents: Sequence[Content]
-) -> Generator[tuple[int, Iterable[memoryview]]]:
-    """The bytes of each content, which are valid until the next one is asked for.
+_Part: TypeAlias = tuple[int, memoryview]
+"""Bytes of the content of this number, from where the part before ended."""
+_Before: TypeAlias = Future[list[_Part]] | None
+_Step: TypeAlias = Callable[[_Before], list[_Part]]
+"""Recovers some parts, given the step before it, which may still be running."""
 
-    Small ones are recovered together, up to half a piece. While the caller takes such a window, the
-    next one is recovered, so that every processor has something to do all the time. Both lie in one
-    buffer of a piece.
+
+def _recovered(recovery: Recovery, contents: Sequence[Content], rooms: Rooms) -> Generator[_Part]:
+    """The bytes of each content in turn, which are valid until the next ones are asked for.
+
+    While the caller takes what a step has recovered, the next ones run, so that every processor has
+    something to do all the time.
     """
-    windows = list(_windows(contents))
-    sizes = [sum(contents[i].spec.nbytes for i in window) for window in windows]
-    buffer = np.empty(PIECE if sum(sizes) > WINDOW else sum(sizes), np.uint8).data
+    steps = _steps(recovery, contents, rooms)
+    if contents and _extent(contents, range(len(contents))) <= WINDOW:
+        yield from next(steps)(None)  # a single step needs no thread
+        return
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as ahead:
+        waiting = deque[Future[list[_Part]]]()
+        for step in islice(steps, AHEAD):
+            waiting.append(ahead.submit(step, waiting[-1] if waiting else None))
+        while waiting:
+            parts = waiting[0].result()
+            for step in islice(steps, 1):
+                waiting.append(ahead.submit(step, waiting[-1]))
+            waiting.popleft()
+            yield from parts
 
-    def load(n: int) -> list[tuple[memoryview]]:
-        found, at = list[tuple[memoryview]](), n % 2 * WINDOW if sizes[n] <= WINDOW else 0
-        for i in windows[n]:
-            found.append((buffer[at : at + contents[i].spec.nbytes],))
-            at += contents[i].spec.nbytes
-        wanted = [contents[i] for i in windows[n]]
-        recovery.fill(Request(c.id, c.spec, out) for c, (out,) in zip(wanted, found, strict=True))
-        return found
 
-    with ThreadPoolExecutor(2, thread_name_prefix="mvc-ahead") as ahead:
-        following: Future[list[tuple[memoryview]]] | None = None
-        for n, window in enumerate(windows):
-            if sizes[n] > PIECE:
-                yield window[0], _large(recovery, contents[window[0]], buffer)
-                continue
-            coming, following = following, None
-            if n + 1 < len(windows) and max(sizes[n : n + 2]) <= WINDOW:
-                following = ahead.submit(load, n + 1)
-            yield from zip(window, load(n) if coming is None else coming.result(), strict=True)
+def _steps(recovery: Recovery, contents: Sequence[Content], rooms: Rooms) -> Iterator[_Step]:
+    """What recovers the contents, window by window, large ones piece by piece."""
+    for window in _windows(contents):
+        first, size = contents[window[0]], _extent(contents, window)
+        if size > PIECE:
+            yield from _large(recovery, window[0], first, rooms)
+            continue
+        room = rooms.take(first.offset, size)
+        starts = {i: contents[i].offset - first.offset for i in window}
+        parts = [(i, room[at : at + contents[i].spec.nbytes]) for i, at in starts.items()]
+        wanted = [Request(contents[i].id, contents[i].spec, out) for i, out in parts]
+        yield partial(_fill, recovery, wanted, parts)
+
+
+def _fill(
+    recovery: Recovery, wanted: Sequence[Request], parts: list[_Part], before: _Before
+) -> list[_Part]:
+    """Recovers a window on all threads, after the one before, of which by-products may be left."""
+    if before is not None:
+        before.result()
+    recovery.fill(wanted)
+    return parts
+
+
+def _large(recovery: Recovery, i: int, content: Content, rooms: Rooms) -> Iterator[_Step]:
+    """Pieces of a content, several at a time, each in one thread if that occupies the processors.
+
+    The hash is checked with the last one, before the file is published.
+    """
+    hasher = BlobHasher(content.spec)
+
+    def piece(start: int, out: memoryview, before: _Before) -> list[_Part]:
+        recovery.piece(content.id, start, out, parallel=cpu_count() > AHEAD)
+        if start and before is not None:
+            before.result()
+        hasher.update(out)
+        if start + len(out) == content.spec.nbytes and hasher.done() != content.id:
+            raise DamagedData(
+                f"object {content.id.short} does not match its hash after decoding",
+                hint="run 'mvc fsck' to see which versions it touches",
+            )
+        return [(i, out)]
+
+    for start, length in pieces(content.spec):
+        yield partial(piece, start, rooms.take(content.offset + start, length))
 
 
 def _windows(contents: Sequence[Content]) -> Iterator[range]:
     """The contents that are recovered together: half a piece at most, or a single one."""
-    first = size = 0
-    for i, content in enumerate(contents):
-        size += content.spec.nbytes
-        if size > WINDOW and i > first:
+    first = 0
+    for i in range(1, len(contents)):
+        if _extent(contents, range(first, i + 1)) > WINDOW:
             yield range(first, i)
-            first, size = i, content.spec.nbytes
+            first = i
     if contents:
         yield range(first, len(contents))
 
 
-def _large(recovery: Recovery, content: Content, buffer: memoryview) -> Iterator[memoryview]:
-    """Piece by piece. The hash is checked at the end, before the file is published."""
-
-    def read(start: int, length: int) -> memoryview:
-        recovery.piece(content.id, start, buffer[:length])
-        return buffer[:length]
-
-    wrong = DamagedData(
-        f"object {content.id.short} does not match its hash after decoding",
-        hint="run 'mvc fsck' to see which versions it touches",
-    )
-    yield from (part for _, part in verify_pieces(content.id, content.spec, read, wrong))
+def _extent(contents: Sequence[Content], window: range) -> int:
+    """Bytes of the file from the first of some contents to the last one."""
+    last = contents[window[-1]]
+    return last.offset + last.spec.nbytes - contents[window[0]].offset

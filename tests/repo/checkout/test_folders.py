@@ -53,7 +53,7 @@ def test_a_checkout_that_fails_leaves_empty_folders_of_others(
     repo.commit([repo.root / "a", repo.root / "b"])
     out = tmp_path / "out"
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         (out / "logs").mkdir()  # another process, in the folder that the checkout made
         raise StorageFull("no space left")
 
@@ -70,7 +70,7 @@ def test_an_output_that_cannot_be_written_leaves_no_folder(
     write_model(repo.root / "m.safetensors")
     repo.commit(repo.root / "m.safetensors")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise StorageFull("no space left")
 
     monkeypatch.setattr(checkout, "fill_file", full)
