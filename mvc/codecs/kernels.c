@@ -56,6 +56,11 @@ INLINED vec1 first_halves(vec1 one, vec1 other) {
 INLINED vec1 second_halves(vec1 one, vec1 other) {
     return (vec1)_mm_unpackhi_epi8((__m128i)one, (__m128i)other);
 }
+/* The marks of 16 bytes that are 0 or 255: those of the first 8 in the low byte. */
+INLINED unsigned marked(vec1 flags) {
+    const vec1 order = {7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8};
+    return (unsigned)_mm_movemask_epi8((__m128i)shuffled(flags, order));
+}
 #else
 INLINED vec1 shuffled(vec1 bytes, vec1 order) {
     return (vec1)vqtbl1q_u8((uint8x16_t)bytes, (uint8x16_t)order);
@@ -71,6 +76,11 @@ INLINED vec1 first_halves(vec1 one, vec1 other) {
 }
 INLINED vec1 second_halves(vec1 one, vec1 other) {
     return (vec1)vzip2q_u8((uint8x16_t)one, (uint8x16_t)other);
+}
+INLINED unsigned marked(vec1 flags) {
+    const vec1 bits = {128, 64, 32, 16, 8, 4, 2, 1, 128, 64, 32, 16, 8, 4, 2, 1};
+    uint8x16_t found = (uint8x16_t)(flags & bits);
+    return vaddv_u8(vget_low_u8(found)) | (unsigned)vaddv_u8(vget_high_u8(found)) << 8;
 }
 #endif
 
@@ -118,7 +128,10 @@ INLINED vec1 moved(vec1 state, vec1 delta, int op, int width) {
     if (width == 2) {
         return (vec1)(op == ADD ? (vec2)state + (vec2)delta : (vec2)state - (vec2)delta);
     }
-    return (vec1)(op == ADD ? (vec4)state + (vec4)delta : (vec4)state - (vec4)delta);
+    if (width == 4) {
+        return (vec1)(op == ADD ? (vec4)state + (vec4)delta : (vec4)state - (vec4)delta);
+    }
+    return (vec1)(op == ADD ? (vec8)state + (vec8)delta : (vec8)state - (vec8)delta);
 }
 
 INLINED uint64_t word_at(const uint8_t *at, int width) {
@@ -179,6 +192,62 @@ OPERATIONS(1)
 OPERATIONS(2)
 OPERATIONS(4)
 OPERATIONS(8)
+
+#define NOT_ZERO(vec) (vec1)((vec)words != (vec){0})
+
+INLINED vec1 not_zero(vec1 words, int width) {
+    return width == 1   ? NOT_ZERO(vec1)
+           : width == 2 ? NOT_ZERO(vec2)
+           : width == 4 ? NOT_ZERO(vec4)
+                        : NOT_ZERO(vec8);
+}
+
+/* What leads from ``base`` to ``new``, marks of the words of it that are not zero, and how many
+   these are. */
+INLINED Py_ssize_t differ(const uint8_t *restrict new, const uint8_t *restrict base,
+                          uint8_t *restrict out, uint8_t *restrict marks, Py_ssize_t size, int op,
+                          int width) {
+    Py_ssize_t found = 0, at = 0;
+    for (; at + 16 <= size; at += 16) {
+        vec1 flags[8];
+        for (int p = 0; p < width; p++) {
+            Py_ssize_t place = at * width + p * 16;
+            vec1 delta = moved(load(new + place), load(base + place), op, width);
+            store(out + place, delta);
+            flags[p] = not_zero(delta, width);
+        }
+        /* The even bytes of two vectors of flags are one of flags half as wide. */
+        for (int left = width / 2; left; left /= 2) {
+            for (int p = 0; p < left; p++) {
+                flags[p] = evens(flags[2 * p], flags[2 * p + 1]);
+            }
+        }
+        uint16_t bits = (uint16_t)marked(flags[0]);
+        memcpy(marks + at / 8, &bits, 2);
+        found += __builtin_popcount(bits);
+    }
+    for (; at < size; at++) {
+        uint64_t word = word_at(new + at * width, width), old = word_at(base + at * width, width);
+        word = op == XOR ? word ^ old : word - old;
+        memcpy(out + at * width, &word, width);
+        unsigned bit = word_at(out + at * width, width) != 0;
+        marks[at / 8] = (uint8_t)((at % 8 ? marks[at / 8] : 0) | bit << (7 - at % 8));
+        found += bit;
+    }
+    return found;
+}
+
+#define DIFFERENCES(width)                                                                       \
+    FAST static Py_ssize_t differ##width(const uint8_t *new, const uint8_t *base, uint8_t *out,  \
+                                         uint8_t *marks, Py_ssize_t size, int op) {              \
+        return op == XOR ? differ(new, base, out, marks, size, XOR, width)                       \
+                         : differ(new, base, out, marks, size, SUBTRACT, width);                 \
+    }
+
+DIFFERENCES(1)
+DIFFERENCES(2)
+DIFFERENCES(4)
+DIFFERENCES(8)
 
 /* Gathers the marked ones of ``size`` words, a multiple of 8, in ``block``: room for 16 bytes
    beyond. The words must be followed by 16 bytes that can be read. */
@@ -384,6 +453,31 @@ static PyObject *py_move(PyObject *self, PyObject *args) {
     return result;
 }
 
+static PyObject *py_differ(PyObject *self, PyObject *args) {
+    Py_buffer new, base, out, marks;
+    PyObject *result = NULL;
+    int width, op;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*w*w*ii", &new, &base, &out, &marks, &width, &op)) {
+        return NULL;
+    }
+    Py_ssize_t found, size = is_width(width) ? new.len / width : 0;
+    if (!is_width(width) || size * width != new.len || base.len != new.len ||
+        out.len != new.len || marks.len != (size + 7) / 8 || (op != SUBTRACT && op != XOR)) {
+        PyErr_SetString(PyExc_ValueError, "new, base, delta and marks do not fit");
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        found = BY_WIDTH(width, differ, new.buf, base.buf, out.buf, marks.buf, size, op);
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromSsize_t(found);
+    }
+    PyBuffer_Release(&new);
+    PyBuffer_Release(&base);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&marks);
+    return result;
+}
+
 static PyObject *py_join(PyObject *self, PyObject *args) {
     Py_buffer words, held[8];
     PyObject *planes, *result = NULL;
@@ -529,6 +623,7 @@ static PyObject *py_tally(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
+    {"differ", py_differ, METH_VARARGS, "differ(new, base, delta, marks, width, operation) -> count"},
     {"join", py_join, METH_VARARGS, "join(words, planes, folded)"},
     {"move", py_move, METH_VARARGS, "move(state, words, marks, width, operation)"},
     {"sort", py_sort, METH_VARARGS, "sort(at, keys, out, counts)"},

@@ -20,7 +20,7 @@ from mvc.codecs.compressors import Compressor
 from mvc.codecs.floats import BY_CODE, Format, subnormals, values_of, words_of_values
 from mvc.codecs.streams import Parts, decode_array, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, join, scratch_words, split, word_type
+from mvc.codecs.words import Bytes, Words, join, positions, scratch_words, split, word_type
 from mvc.errors import DamagedData
 
 Numbers: TypeAlias = NDArray[np.int64]
@@ -82,15 +82,16 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
 
 @subnormals()
 def encode(
-    new: Words, base: Words | None, changed: NDArray[np.bool_], method: Compressor | None
+    new: Words, base: Words | None, marks: Bytes | None, method: Compressor | None
 ) -> Parts | None:
     """Parts that lead from ``base`` to ``new`` and back, or are all of ``new``.
 
+    ``marks``: a bitmap of the words that differ.
     None where words lie on no grid, or on too fine a one.
     """
-    if base is None:
+    if base is None or marks is None:
         return _encode_full(new, method)
-    at = np.flatnonzero(changed)
+    at = positions(marks, len(new))
     found = _moves(new[at], base[at]) if len(at) else None
     if found is None:
         return None

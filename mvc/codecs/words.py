@@ -91,6 +91,17 @@ def difference(operator: str, new: Words, base: Words, out: Words) -> None:
     (np.bitwise_xor if operator == "xor" else np.subtract)(new, base, out=out)
 
 
+def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, int]:
+    """As ``difference``; a bitmap of the words that differ, in scratch, and how many do."""
+    if kernels is not None:
+        marks = scratch_bytes("marks", -(-len(new) // 8))
+        code = _XOR if operator == "xor" else _SUBTRACT
+        return marks, kernels.differ(new, base, out, marks, new.itemsize, code)
+    difference(operator, new, base, out)
+    changed = np.not_equal(out, 0, out=scratch_words("changed", len(out), 1).view(np.bool_))
+    return np.packbits(changed), int(np.count_nonzero(changed))
+
+
 def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
     """``state`` (+) ``delta`` in place, or (-) if ``reverse``."""
     undo = np.subtract if reverse else np.add

@@ -22,6 +22,7 @@ from mvc.codecs.varint import Cursor
 from mvc.codecs.words import (
     Bytes,
     Words,
+    changes,
     difference,
     move,
     move_at,
@@ -43,6 +44,7 @@ _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it 
 # Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
+_FEW = 64  # words
 _WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
 
 _UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
@@ -115,12 +117,11 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         """
         if len(new) <= width and self._keeps_single_words:
             return [self._encode_single(new, base, width)]
-        data, tail = self.delta(new, base, width)
-        changed = np.not_equal(data, 0, out=scratch_words("changed", len(data), 1).view(np.bool_))
-        count = int(np.count_nonzero(changed))
-        if not count and not any(tail):
+        data, tail, marks, count = self.delta(new, base, width)
+        alike = count in (0, len(data)) and _alike(data[:_FEW]) and _alike(data)
+        if alike and not data[:1].any() and not any(tail):
             return [bytes((ZERO,))]
-        if count in (0, len(data)) and len(data) > 1 and bool((data == data[0]).all()):
+        if alike and len(data) > 1:
             return [bytes((CONSTANT,)), data[:1].tobytes(), tail]
         stored = 1 + data.nbytes
         if not self._coded or not len(data):
@@ -128,8 +129,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         grid = None
         if self.layout.on_grid:
             words, old = words_of(new, width), None if base is None else words_of(base, width)
-            grid = steps.encode(words, old, changed, self.method)
-        parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
+            grid = steps.encode(words, old, marks, self.method)
+        parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, marks, count)
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
             data = self.delta(new, base, width)[0]
@@ -209,40 +210,43 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
             data = bytes(new)
         else:
-            words, tail = self.delta(new, base, width)
+            words, tail, _, _ = self.delta(new, base, width)
             data = words.tobytes() + bytes(tail)
         return bytes((RAW,)) + data if any(data) else bytes((ZERO,))
 
     def delta(
         self, new: memoryview, base: memoryview | None, width: int
-    ) -> tuple[Words, bytes | memoryview]:
-        """Words to be coded, and the tail. For a delta the words lie in scratch."""
+    ) -> tuple[Words, bytes | memoryview, Bytes | None, int]:
+        """Words to be coded, and the tail.
+
+        For a delta the words lie in scratch; also a bitmap of those that are not zero, and their
+        number. Otherwise the number of all.
+        """
         words = words_of(new, width)
         end = words.nbytes
         if self.lossy or self.decisions:
             raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
         if self.operator == "none" and base is None:
-            return words, new[end:]
+            return words, new[end:], None, len(words)
         if self.operator in {"none", "add"} or base is None or len(base) != len(new):
             raise WrongUsage(f"pipeline {self.text} codes no chunk of {len(new)} bytes so")
         out = scratch_words("delta", len(words), width)
-        difference(self.operator, words, words_of(base, width), out)
+        marks, count = changes(self.operator, words, words_of(base, width), out)
         tail = np.empty(len(new) - end, np.uint8)
         difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
-        return out, tail.tobytes()
+        return out, tail.tobytes(), marks, count
 
-    def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
+    def _encode_words(self, data: Words, marks: Bytes | None, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        marks = None
-        if self.elides and self._gains_by_eliding(data, count):
-            marks = np.packbits(changed)
+        kept = marks if self.elides and self._gains_by_eliding(data, count) else None
+        if kept is not None:
             # Idle units leave the bitmap repeating at the length of a row.
-            parts = [bytes((ELIDED,)), *encode_stream(marks, FAST, repeats=True)]
+            parts = [bytes((ELIDED,)), *encode_stream(kept, FAST, repeats=True)]
         if self.maps and self.operator == "none":
             data = data.copy()  # the caller's
         for stage in self.maps:
             stage.forward(data)
-        return parts + self.layout.encode(data, self.method, marks)
+        return parts + self.layout.encode(data, self.method, kept)
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
         """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
@@ -300,6 +304,10 @@ def sample_of(data: memoryview, block: int = _SAMPLE) -> memoryview:
         return data
     step = (len(data) - block) // (_SAMPLES - 1) // 64 * 64
     return memoryview(b"".join(data[at : at + block] for at in range(0, _SAMPLES * step, step)))
+
+
+def _alike(data: Words) -> bool:
+    return bool((data == data[:1]).all())
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:

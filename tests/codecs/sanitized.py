@@ -49,7 +49,8 @@ class Drawing:
         self.bytes = np.random.default_rng(rng.getrandbits(32))
 
     def call(self) -> Call:
-        return self.rng.choice((self.move, self.split, self.join, self.tally, self.sort))()
+        kinds = (self.move, self.split, self.join, self.tally, self.sort, self.differ)
+        return self.rng.choice(kinds)()
 
     def buffer(self, size: int) -> np.ndarray:
         """Random bytes behind 0 to 15 others; about one in six has another size than it should."""
@@ -91,6 +92,13 @@ class Drawing:
         data, planes = self.buffer(self.room(width, count)), self.buffer(self.room(width, count))
         return self.kernels.split, (data, marks, planes, width, self.rng.random() < 0.5)
 
+    def differ(self) -> Call:
+        width, count = self.words()
+        new, base, delta = (self.buffer(self.room(width, count)) for _ in range(3))
+        operation = self.rng.choice((1, 2, 1, 2, 0, 3, -1))
+        marks = self.buffer(-(-count // 8))
+        return self.kernels.differ, (new, base, delta, marks, width, operation)
+
     def join(self) -> Call:
         width, count = self.words()
         number = max(0, min(width, 9))
@@ -108,7 +116,7 @@ class Drawing:
         count, kinds = self.rng.choice(_COUNTS), self.rng.choice((0, 1, 2, 10, 255, 256, 257))
         keys, at, places = self.buffer(count), self.buffer(8 * count), self.buffer(8 * count)
         if self.rng.random() < 0.7:
-            keys %= max(1, kinds)
+            keys %= min(max(1, kinds), 255)
         if self.rng.random() < 0.7 and len(at) % 8 == 0:
             at[:] = self.bytes.integers(0, max(1, len(keys)), len(at) // 8).view(np.uint8)
         return self.kernels.sort, (at, keys, places, self.buffer(8 * kinds))

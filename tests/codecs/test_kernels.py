@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.codecs import words
-from mvc.codecs.words import by_key, join, move_marked, split, tally, word_type
+from mvc.codecs.words import by_key, changes, join, move_marked, split, tally, word_type
 from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import TENSOR_PIPELINES, WIDTHS, pair, widths
 
@@ -53,6 +53,24 @@ def test_words_that_a_bitmap_marks_are_moved(either, width, share, operator, rev
         one, other = either(moved)
         assert (one == other).all()
         assert (one[~flags] == state[~flags]).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("share", [0, 0.01, 0.16, 0.6, 1])
+@pytest.mark.parametrize("operator", ["sub", "xor"])
+def test_words_that_differ_are_marked(either, width, share, operator):
+    for count in COUNTS:
+        base, flags, _ = sample(count, width, count, share)
+        new = np.where(flags, sample(count + 1, width, count, 0)[0], base)
+
+        def differing(new=new, base=base):
+            out = np.empty_like(new)
+            marks, found = changes(operator, new, base, out)
+            return marks.tobytes(), found, out.tobytes()
+
+        one, other = either(differing)
+        assert one == other
+        assert one[:2] == (np.packbits(new != base).tobytes(), np.count_nonzero(new != base))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -129,6 +147,8 @@ def test_what_does_not_fit_is_refused(kernels, width):
             kernels.move(state, wrong, marks, width, 0)
         with pytest.raises(ValueError, match="do not fit"):
             kernels.split(bytes(64), None, bytearray(wrong), width, False)
+        with pytest.raises(ValueError, match="do not fit"):
+            kernels.differ(bytes(64), wrong, state, bytearray(len(marks)), width, 1)
     with pytest.raises(ValueError, match="do not fit"):
         kernels.move(state, bytes(64), marks, width, 3)
     for bits in (b"", bytes(marks) + b"\0", bytes(100)):
@@ -136,6 +156,11 @@ def test_what_does_not_fit_is_refused(kernels, width):
             kernels.move(state, bytes(64), bits, width, 0)
         with pytest.raises(ValueError, match="do not fit"):
             kernels.split(bytes(64), bits, bytearray(64), width, False)
+        with pytest.raises(ValueError, match="do not fit"):
+            kernels.differ(bytes(64), bytes(64), state, bytearray(bits), width, 1)
+    for operation in (0, 3, -1):
+        with pytest.raises(ValueError, match="do not fit"):
+            kernels.differ(bytes(64), bytes(64), state, bytearray(marks), width, operation)
     for planes in ((), (bytes(63),), (bytes(64), 1, 2), (256,), (-1,), (1 << 70,), ("x",)):
         with pytest.raises((ValueError, OverflowError, TypeError)):
             kernels.join(state, planes, False)

@@ -83,12 +83,13 @@ def result(change: Spoil) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def in_place(encode: Callable[..., Any]) -> Callable[..., Any]:
-    """``words.difference``, which fills its last argument."""
+    """``words.difference`` and ``changes``, which fill their last argument."""
 
-    def spoiled(operator: str, new: Any, base: Any, out: Any) -> None:
-        encode(operator, new, base, out)
+    def spoiled(operator: str, new: Any, base: Any, out: Any) -> Any:
+        found = encode(operator, new, base, out)
         if len(out):
             out[-1] ^= 1
+        return found
 
     return spoiled
 
@@ -129,7 +130,7 @@ _CODED = "expq | promote:2 | packed"
 _split = result(lambda planes: [flipped(planes[0]), *planes[1:]])
 
 STAGES_SPOILED = {
-    "sub": ("sub | zstd:1", PIPELINE, "difference", in_place),
+    "sub": ("sub | zstd:1", PIPELINE, "changes", in_place),
     "xor": ("xor | planes:all | zstd:1", GROUP, "difference", in_place),
     "steps": ("steps | gaps", STEPS, "_moves", result(lambda m: m and (*m[:2], -m[2]))),
     "zigzag": ("sub | zigzag | zstd:1", STAGE, "zigzag", lambda _: lambda words: None),
