@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_202,
     "serving": 547,
-    "store": 5_880,
+    "store": 5_926,
     "testing": 375,
     "training": 1_414,
 }

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, active_count
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import Struct
 
 from mvc.api.repository import Repository
-from mvc.errors import SourceChanged
+from mvc.errors import EncodingFailed, SourceChanged
+from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
+from mvc.limits import CHUNK
+from mvc.model.hashing import blob_id
+from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.store.graph.search import Link
+from mvc.store.writing.bases import StoredBase
+from mvc.store.writing.full_or_delta import Policy
+from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
+from mvc.store.writing.pieces import Piece
 from mvc.testing import fresh_process
 from tests.store.sizes import shrink
 
@@ -112,8 +125,6 @@ def test_a_tensor_that_changes_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was hashed and what was encoded must be one thing."""
-    from mvc.store.writing.object_writer import ObjectWriter
-
     with Repository.init(tmp_path / "repo") as repo:
         state = {"w": NOISE[:5000].copy()}
         before = repo.commit(state).id
@@ -160,3 +171,77 @@ def test_what_follows_is_read_while_a_record_is_appended(
         shrink(monkeypatch, PIECE=16_384, CHUNK=4096)
         repo.checkout("HEAD", to=repo.root / "out.bin")
         assert (repo.root / "out.bin").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_an_error_of_the_thread_that_codes_is_the_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    shrink(monkeypatch, PIECE=16_384, CHUNK=4096, RECORD=4096)
+    path = tmp_path / "repo/model.bin"
+    with Repository.init(tmp_path / "repo") as repo:
+        path.write_bytes(NOISE[:30_000].tobytes())
+        before, threads = repo.commit(path).id, active_count()
+        path.write_bytes((NOISE[:30_000] + np.float32(1)).tobytes())
+        piece, calls = StoredBase.piece, count()
+
+        def failing(self: StoredBase, start: int) -> memoryview:
+            if next(calls) == at:
+                raise EncodingFailed("the base is wrong")
+            return piece(self, start)
+
+        monkeypatch.setattr(StoredBase, "piece", failing)
+        with pytest.raises(EncodingFailed, match="the base is wrong"):
+            repo.commit(path)
+        assert active_count() == threads
+        assert repo.find("HEAD") == before
+        repo.commit(path)
+        repo.checkout("HEAD", to=repo.root / "out.bin")
+        assert (repo.root / "out.bin").read_bytes() == path.read_bytes()
+
+
+def test_what_failed_once_is_never_flushed(tmp_path: Path) -> None:
+    spec = TensorSpec("uint8", (CHUNK,))
+    with Repository.init(tmp_path / "repo") as repo:
+        store, base = repo.handle.store, _NoBase(BlobId(bytes(32)), spec)
+        policy = Policy(Pipeline.parse("lossless"))
+        with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
+            data = memoryview(bytes(CHUNK))
+            objects.put(Piece(blob_id(spec, data), spec, 0, data), base)
+            for method in (objects.drain, objects.flush, objects.sync, objects.flush):
+                with pytest.raises(EncodingFailed, match="no base"):
+                    method()
+
+
+class _NoBase(Struct):
+    id: BlobId
+    spec: TensorSpec
+
+    def chain(self, start: int) -> tuple[Link, ...]:
+        return ()
+
+    def piece(self, start: int) -> memoryview:
+        raise EncodingFailed(f"no base at {start}")
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_a_large_content_that_changes_between_its_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shorter: bool
+) -> None:
+    shrink(monkeypatch, PIECE=16_384, CHUNK=4096)
+    put, path = ObjectWriter.put, tmp_path / "repo/model.bin"
+
+    def meddled(self: ObjectWriter, piece: Piece, *args: Any, **options: Any) -> None:
+        if piece.start == 32_768:
+            with path.open("r+b") as file:
+                file.truncate(70_000) if shorter else (file.seek(100_000), file.write(b"new"))
+        put(self, piece, *args, **options)
+
+    with Repository.init(tmp_path / "repo") as repo:
+        path.write_bytes(NOISE[:30_000].tobytes())
+        before = repo.commit(path).id
+        path.write_bytes((NOISE[:30_000] + np.float32(1)).tobytes())
+        monkeypatch.setattr(ObjectWriter, "put", meddled)
+        with pytest.raises(SourceChanged, match=r"model\.bin"):
+            repo.commit(path)
+        assert repo.find("HEAD") == before

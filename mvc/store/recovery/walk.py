@@ -10,6 +10,7 @@ import numpy as np
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
+from mvc.io.process import cpu_count
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
@@ -76,11 +77,18 @@ class Walker:
             apply_steps(self.packs, [step], out, each, check=check)
 
     def spread(self, work: Callable[[int], None], starts: range) -> None:
-        """Runs the work for every chunk with the threads of the pool."""
-        if len(starts) == 1:
-            work(starts[0])
-        else:
-            drain([self.pool.submit(work, start) for start in starts])
+        """Runs the work for every chunk in this thread, and in those of the pool that are free."""
+        left = iter(starts)
+
+        def some() -> None:
+            for start in left:
+                work(start)
+
+        helpers = [self.pool.submit(some) for _ in range(min(len(starts), cpu_count()) - 1)]
+        try:
+            some()
+        finally:
+            drain([helper for helper in helpers if not helper.cancel()])
 
     def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
         """Fills ``out`` by one forward transform from the bytes of its base."""

@@ -7,12 +7,12 @@ What is encoded is decoded again before it is appended; of a large operation onl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
@@ -65,21 +65,42 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
     return Encoded(encoded)
 
 
-class _Room(Struct):
-    """Memory for what is read and recovered; ``used_by``: what is encoded from there."""
+def _arena() -> Arena:
+    return Arena(2 * PIECE)
 
-    read: Arena
-    bases: Arena
-    used_by: list[Waiting]
+
+class _Room(Struct):
+    """Memory for what is read and recovered; ``used_by``: what is encoded from there.
+
+    ``puts``: pieces, of ``put`` bytes, on their way there. What fails stays, and fails again.
+    """
+
+    read: Arena = field(default_factory=_arena)
+    bases: Arena = field(default_factory=_arena)
+    used_by: list[Waiting] = field(default_factory=list)
+    puts: list[Future[None]] = field(default_factory=list)
+    put: int = 0
+
+    @property
+    def used(self) -> int:
+        return max(self.read.used, self.bases.used, self.put)
+
+    def catch_up(self) -> None:
+        """Waits until all pieces are being encoded."""
+        for put in self.puts:
+            put.result()
+        self.puts.clear()
 
     def settle(self) -> None:
-        """Waits until all of that is encoded; then the memory is free."""
+        """Waits until all is encoded; then the memory is free."""
+        self.catch_up()
         for waiting in self.used_by:
             for chunk in waiting.chunks:
                 chunk.result()
         self.used_by.clear()
         self.read.reset()
         self.bases.reset()
+        self.put = 0
 
 
 class ObjectWriter:
@@ -110,7 +131,9 @@ class ObjectWriter:
         self.bases: set[bytes] = set()  # stored objects that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
         self._records = RecordsInFlight(packs, arenas, self.sequence)
-        self._room, self._before = (_Room(Arena(2 * PIECE), Arena(2 * PIECE), []) for _ in "12")
+        self._room, self._before = _Room(), _Room()
+        self._coding = self._room  # what is being coded was read there
+        self._coder: ThreadPoolExecutor | None = None
         self._earlier: StoredBase | None = None  # the object that led to a base the last time
 
     def take(self, length: int) -> memoryview:
@@ -118,14 +141,14 @@ class ObjectWriter:
         return self._room.read.take(length)
 
     def _take_base(self, length: int) -> memoryview:
-        return self._room.bases.take(length)
+        return self._coding.bases.take(length)
 
     def make_room(self, length: int) -> None:
         """Waits until so many more bytes can be read, and recovered to code against.
 
         While they are, what was put last is encoded.
         """
-        if max(self._room.read.used, self._room.bases.used) + length <= PIECE:
+        if self._room.used + length <= PIECE:
             return
         if self._records.needs_raw:
             self.drain()
@@ -163,6 +186,7 @@ class ObjectWriter:
 
         Raises DamagedData, and EncodingFailed as ``StoredBase.piece`` does.
         """
+        self._catch_up()
         outs = {bytes(base.id): base.room(start) for base in bases}
         try:
             self._recovery.pieces(outs, start)
@@ -188,7 +212,30 @@ class ObjectWriter:
         The caller must not modify its bytes until ``drain``. Once encoded they are copied to
         ``kept``, whose buffer may be the base's own memory. ``run``: the operation that published
         the first version of the run that the base ends, if there is one.
+
+        A large piece is coded by another thread, which first recovers its base.
         """
+        alone = kept is not None or self.policy.pipeline.scope == "group"
+        small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
+        if alone or (small and (not puts or puts[-1].done())):
+            self._catch_up()
+            self._put(piece, base, kept, run)
+            return
+        if self._coder is None:
+            self._coder = ThreadPoolExecutor(1, thread_name_prefix="mvc-code")
+        self._room.put += len(piece.data)
+        coded = self._coder.submit(self._put, piece, base, None, run, self._room)
+        self._room.puts.append(coded)
+
+    def _put(
+        self,
+        piece: Piece,
+        base: Base | None,
+        kept: NextBase | None,
+        run: int | None,
+        room: _Room | None = None,
+    ) -> None:
+        self._coding = room or self._coding
         gathered = self._add(piece, *self._choose(piece, base, run), kept)
         if all(waiting.is_encoded for waiting in gathered):
             for waiting in gathered:
@@ -209,6 +256,7 @@ class ObjectWriter:
         As ``put``. Without a prediction it is a plain delta, or in full. ``kept`` is written only
         once what was put before is encoded: its old bytes may be an input there.
         """
+        self._catch_up()
         fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
             choices = [predicted_choice(self.policy.pipeline, prediction)]
@@ -253,6 +301,7 @@ class ObjectWriter:
         As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to
         the base.
         """
+        self._catch_up()
         base, size = self.stored(made.base, piece.spec), len(piece.data)
         chain: tuple[Link, ...] = ()
         with suppress(DamagedData):
@@ -272,6 +321,7 @@ class ObjectWriter:
 
     def put_zeros(self, piece: Piece) -> None:
         """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
+        self._catch_up()
         length = len(piece.data)
         (choice,) = choose(piece.spec, piece.data, None, None, policy=self.policy)
         pipeline, width = choice.pipeline, choice.width
@@ -291,6 +341,7 @@ class ObjectWriter:
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
     ) -> None:
         """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
+        self._catch_up()
         self._added.add(id_)
         under: tuple[Link, ...] = ()
         origin, old = b"", memoryview(b"")
@@ -315,21 +366,31 @@ class ObjectWriter:
 
     def drain(self) -> None:
         """Waits until everything is encoded; the caller may use its buffers again."""
+        self._catch_up()
         self._records.drain()
         self._room.settle()
         self._before.settle()
 
     def flush(self) -> None:
+        self._catch_up()
         self._records.flush()
 
     def sync(self) -> tuple[Region, ...]:
         """Appends what waits, and makes everything durable; returns where it lies."""
-        self._records.flush()
+        self.flush()
         return self._packs.sync()
 
     def close(self) -> None:
         """Ends the writer. What ``flush`` has not appended is left out."""
+        if self._coder is not None:
+            self._coder.shutdown(cancel_futures=True)
         self._records.close()
+
+    def _catch_up(self) -> None:
+        """Waits for pieces on their way; what follows is coded in this thread."""
+        self._before.catch_up()
+        self._room.catch_up()
+        self._coding = self._room
 
     # -- against what ----------------------------------------------------------------------
 
@@ -450,7 +511,7 @@ class ObjectWriter:
             )  # fmt: skip
             self._encode(waiting, choice, [source.data for source in inputs])
             self._records.add(waiting, grouped=choice.grouped)
-            self._room.used_by.append(waiting)
+            self._coding.used_by.append(waiting)
             gathered.append(waiting)
         return gathered
 
