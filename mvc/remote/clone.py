@@ -229,8 +229,10 @@ def _build(
             )  # fmt: skip
         _begin(handle.store, remote, to, options)
         end, tips = place_of(handle.store.fresh()), tuple(map(bytes, tips_of(there.refs)))
-        known = KnownPlace(there.identity, end, tips, there=there.place, dealt=end.sequence)
-        keep_place(handle.store, remote, PUSHED, known)
+        keep_place(
+            handle.store, remote, PUSHED,
+            KnownPlace(there.identity, end, tips, there=there.place, dealt=end.sequence),
+        )  # fmt: skip
     fs.flush(beside / FOLDER)
     return done
 

@@ -61,8 +61,11 @@ def own_ids(statements: Iterable[Statement]) -> set[StatementId]:
 def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
     """The versions of an operation's deployments, and of those that it retracts."""
     mine = recorded.entry.statements
-    found = [version_of(snapshot, each, mine) for each in mine if each.target]
-    return [version for version in found if version is not None]
+    return [
+        version
+        for each in mine
+        if each.target and (version := version_of(snapshot, each, mine)) is not None
+    ]
 
 
 def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> list[Recorded]:
@@ -106,7 +109,7 @@ def _retractions(recorded: Recorded) -> list[Retraction]:
     return [each for each in recorded.entry.retractions if each.target]
 
 
-def retracting(snapshot: Snapshot, deployment: StatementId) -> list[Recorded]:
+def retracting(snapshot: Snapshot, deployment: bytes) -> list[Recorded]:
     """The operations that retract a deployment, in the order of the journal."""
     found = (recorded for recorded, _ in snapshot.about(Retraction, deployment))
     return sorted(found, key=lambda recorded: recorded.sequence)
@@ -178,10 +181,11 @@ def _counting(snapshot: Snapshot, target: str, rows: Sequence[Recorded]) -> set[
         return is_given_up or recorded.sequence in numbers
 
     return {
-        id_
+        StatementId(taken.subject)
         for each in rows
-        for id_ in _retracted(each, target)
-        if all(is_lacking(r, each.sequence) for r in retracting(snapshot, id_))
+        for taken in _retractions(each)
+        if taken.target == target
+        and all(is_lacking(r, each.sequence) for r in retracting(snapshot, taken.subject))
     }
 
 
@@ -222,8 +226,3 @@ def _compared(
         yield Unsent(remote, target, "conflict", there_live, against=against)
     elif is_sent:
         yield Unsent(remote, target, "not sent", there_live)
-
-
-def _retracted(recorded: Recorded, target: str) -> list[StatementId]:
-    taken = _retractions(recorded)
-    return [StatementId(each.subject) for each in taken if each.target == target]

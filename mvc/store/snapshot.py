@@ -352,6 +352,13 @@ class Snapshot:
         high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
         return [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
 
+    def committed_since(self, time_ns: int) -> list[int]:
+        """Offsets of the entries with commits of this commit time, or of a later one."""
+        return [
+            keys.offset_of(key)
+            for key in self.scan(keys.COMMITTED + keys.moment(time_ns), keys.after(keys.COMMITTED))
+        ]
+
     def commits_between(self, start: int, end: int) -> list[bytes]:
         """First 8 bytes of the ids of commits published by entries from byte ``start`` to ``end``.
 
@@ -438,8 +445,7 @@ class Snapshot:
         first, last = self.first(at, keys.after(low)), self._last_entry(at, keys.after(low))
         if first is None or last is None:
             return None
-        between = self.last(mixed + keys.number(keys.offset_of(first)), keys.after(mixed))
-        return last, between is None
+        return last, self.last(mixed + first[len(low) :], keys.after(mixed)) is None
 
     def newest_on(self, target: str) -> Recorded | None:
         """The entry with the last deployment or retraction on a target; None if there is none."""

@@ -343,6 +343,9 @@ def _queries(newest: mvc.Commit, versions: int, path: str) -> dict[str, _Query]:
         "`log` until the middle, one": lambda repo: repo.log(
             options=mvc.LogOptions(until=middle), limit=1
         )[0],
+        "`log` since the last five, all": lambda repo: list(
+            repo.log(options=mvc.LogOptions(since=newest.time_ns - step))
+        ),
         "a version and its changes": lambda repo: repo.log(
             options=mvc.LogOptions(changes=True), limit=1
         )[0],

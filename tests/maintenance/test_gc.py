@@ -142,6 +142,21 @@ def test_within_the_grace_undo_works(history: CheckedHistory, clock: FixedClock)
     collected(history, ids[3:])
 
 
+def test_a_log_that_was_begun_before_goes_on(history: CheckedHistory, clock: FixedClock) -> None:
+    """Its versions are elsewhere in the journal by then."""
+    first = line(history, 1)[0]
+    line(history, 30)
+    leave(history, first)
+    clock.advance(10**9)
+    since, kept = clock.time_ns, line(history, 6, seed=50)
+    found = history.repo.log(options=mvc.LogOptions(since=since))
+    assert found[0].id == kept[-1]
+    before = size(history)
+    history.repo.storage.gc(grace="0")
+    assert size(history) < before
+    assert [each.id for each in found] == kept[::-1]
+
+
 def test_a_plan_changes_nothing(history: CheckedHistory) -> None:
     ids = line(history, 5)
     leave(history, ids[0])

@@ -123,6 +123,7 @@ def test_a_question_reads_few_entries(
     assert reads(lambda: resolve(context.store, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
     assert reads(lambda: refs.branches(context.store.fresh())) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
+    assert reads(lambda: list(log(context, since=minute(VERSIONS - 5)))) <= 7
     assert reads(lambda: long.ids[300] in Ancestors(context.store.fresh(), [long.ids[310]])) <= 15
 
 

@@ -131,13 +131,17 @@ def ancestry(
 ) -> Iterator[Commit]:
     """These versions and their ancestors, newest first, by commit time or as ``published``.
 
-    Continues below ``since``, because an imported checkpoint may be older than its parent.
+    Continues below ``since`` as far back as a commit of that time was published, because an
+    imported checkpoint may be older than its parent.
 
     Only the order of publication always puts children before parents, because clocks and imports
     set commit times back.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
+    generation = snapshot.generation  # in which the first one of that time is at this byte
+    late = [0] if since is None else snapshot.committed_since(since)
+    first = min(late, default=snapshot.position.offset)
     waiting = tuple(starts)
     while True:
         for id_ in waiting:
@@ -145,7 +149,8 @@ def ancestry(
                 known.add(id_)
                 with noting(incomplete):
                     recorded, commit = placed(snapshot, id_)
-                    if hidden is None or not hidden.holds(recorded, commit):
+                    is_early = recorded.offset < first and snapshot.generation == generation
+                    if not is_early and (hidden is None or not hidden.holds(recorded, commit)):
                         time = 0 if published else -commit.time_ns
                         heappush(heap, (time, newest_first(recorded, commit), commit))
         if not heap:

@@ -14,8 +14,8 @@ from mvc.names import encode_text, is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
-REF, COMMIT, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
-    b"f", b"c", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
+REF, COMMIT, COMMITTED, MARK, PACK, BLOB, EDGE, REFLOG, OPERATION, UNDONE = (
+    b"f", b"c", b"t", b"r", b"k", b"b", b"e", b"l", b"o", b"u",
 )  # fmt: skip
 DEPLOYED, ORDER, SUBJECT, STATEMENT = b"d", b"s", b"a", b"n"
 """The tables of statements: target and time, kind with target and hybrid, subject, id."""
@@ -83,6 +83,7 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield REFLOG + text(change.name) + moment(entry.time_ns) + at
     for commit in entry.commits:
         yield COMMIT + commit.id[:8] + at
+        yield COMMITTED + moment(commit.time_ns) + at
         yield MARK + commit.root[:8] + at
     for mark in entry.marks:
         yield MARK + mark + at

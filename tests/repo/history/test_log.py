@@ -68,6 +68,19 @@ def test_every_ancestor_once_and_parents_after_children(context: Handle) -> None
     assert found == [i for i in reversed(made) if i in reach]
 
 
+def test_a_bound_of_time_leaves_out_what_is_older_and_nothing_else(context: Handle) -> None:
+    rng = random.Random(3)
+    times = dict[CommitId, int]()
+    for i in range(40):
+        parents = rng.sample([*times][-6:], min(len(times), rng.choice([1, 1, 2])))
+        time_ns = START + (i if rng.random() < 0.7 else rng.randrange(50)) * 10**9
+        times[commit(context, *parents, branch=f"b{i}", time_ns=time_ns)] = time_ns
+    for since in sorted({*times.values()}):
+        for rev in "b39", "b38", "b20":
+            expected = [id_ for id_ in ids(context, rev) if times[id_] >= since]
+            assert ids(context, rev, since=since) == expected
+
+
 def test_times_set_back_lose_nothing(context: Handle) -> None:
     """An import puts old checkpoints after new versions."""
     new = commit(context, time_ns=START)
