@@ -346,6 +346,9 @@ def _queries(newest: mvc.Commit, versions: int, path: str) -> dict[str, _Query]:
         "`log` since the last five, all": lambda repo: list(
             repo.log(options=mvc.LogOptions(since=newest.time_ns - step))
         ),
+        "`iter_versions` of the last five": lambda repo: list(
+            repo.iter_versions(target="prod", since=newest.time_ns - step)
+        ),
         "a version and its changes": lambda repo: repo.log(
             options=mvc.LogOptions(changes=True), limit=1
         )[0],

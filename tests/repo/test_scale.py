@@ -15,6 +15,7 @@ import mvc.store.journal.reader as journal_reader
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import refs
+from mvc.repo.checkout.versions import iter_versions
 from mvc.repo.handle import Handle
 from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.repo.history.log import log as logged
@@ -123,7 +124,10 @@ def test_a_question_reads_few_entries(
     assert reads(lambda: resolve(context.store, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
     assert reads(lambda: refs.branches(context.store.fresh())) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
-    assert reads(lambda: list(log(context, since=minute(VERSIONS - 5)))) <= 7
+    late = minute(VERSIONS - 5)
+    assert reads(lambda: list(log(context, since=late))) <= 7
+    assert reads(lambda: iter_versions(context.store, since=late)) <= 7
+    assert reads(lambda: iter_versions(context.store, since=late, target="prod")) <= 8
     assert reads(lambda: long.ids[300] in Ancestors(context.store.fresh(), [long.ids[310]])) <= 15
 
 
@@ -209,6 +213,7 @@ from mvc.io.clock import Clock
 from tests.repo.publishing import commit
 from tests.repo.working import open_handle
 from mvc.repo import refs
+from mvc.repo.checkout.versions import iter_versions
 from mvc.repo.lookup.revisions import resolve
 context = open_handle(Path(sys.argv[1]))
 seen = resolve(context.store, "HEAD")

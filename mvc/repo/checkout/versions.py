@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,14 +19,13 @@ from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, Wrong
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.contents import skeleton_of
-from mvc.repo.history import log as history_log
+from mvc.repo.history.log import in_range
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.statements.live import Deployed, list_deployments
+from mvc.repo.statements.live import Deployed, check_target, on_target
 from mvc.store.recovery.recover import Request
 from mvc.store.store import Store
-from mvc.times import within
 
 Version: TypeAlias = Commit | Deployed
 
@@ -58,11 +58,11 @@ def iter_versions(
         keys = [keys] if isinstance(keys, str) else list(keys)
     found: list[Version] = []
     if target is None:
-        log = history_log.log(store, rev, history_log.LogOptions(since=since, until=until))
-        found += [entry.commit for entry in log][::-1]
+        found += [*in_range(store, rev, since, until)][::-1]
     else:
-        made = list_deployments(store.fresh(), target)
-        found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
+        made = on_target(store.fresh(), check_target(store.snapshot, target), until=until)
+        late = takewhile(lambda deployed: since is None or deployed.time_ns >= since, made)
+        found += [deployed for deployed in late if not deployed.retracted][::-1]
     decoder = _Decoder(store, path, keys)
 
     def load(version: Version) -> Any:

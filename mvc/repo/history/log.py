@@ -318,10 +318,15 @@ def _kept_before(store: Store, commit: Commit) -> Manifest | None:
     return None
 
 
-def in_range(store: Store, rev: Rev) -> Iterator[Commit]:
-    """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors."""
+def in_range(
+    store: Store, rev: Rev, since: int | None = None, until: int | None = None
+) -> Iterator[Commit]:
+    """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors.
+
+    ``since``, ``until``: of their commit times, in ns since 1970.
+    """
     starts, hidden = _range(store, rev)
-    return commits.ancestry(store.snapshot, starts, hidden=hidden)
+    return commits.ancestry(store.snapshot, starts, since, until, hidden=hidden)
 
 
 def _range(store: Store, rev: Rev) -> tuple[list[CommitId], commits.Ancestors | None]:
