@@ -19,7 +19,7 @@ from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
 PREFIX = "optim"
-_BLOCK = 1 << 16  # bytes of an array that are worked on at once, to stay in the processor's cache
+_BLOCK = 1 << 17  # bytes of an array that are worked on at once, to stay in the processor's cache
 PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 """The dtypes of tensors that rules predict, and their types in numpy."""
 GRADES = 10

@@ -5,7 +5,8 @@ stand for: headers, checksums, containers of chunks, patches, groups, approximat
 super-steps, manifests, and chunks. Only of chunks that zstd compresses, in a coding of the first
 version of the format, are some left out once an operation has stored ``ALWAYS`` bytes: to decode
 all of them takes a quarter of a commit's processor time. One in 32 is decoded then, and the first
-of every kind. What was encoded is what the id names: the caller has hashed it.
+of every kind. A predicted chunk is always decoded, from the prediction that encoding has computed;
+for one in 32 it is computed again. What was encoded is what the id names: the caller has hashed it.
 """
 
 from __future__ import annotations
@@ -55,15 +56,14 @@ class Sampling:
         """``sequence``: of the operation; the next one proves other chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
-        self._seen = 0  # bytes
+        self._left = ALWAYS
         self._lock = Lock()
 
-    def _takes(self, kind: object, nbytes: int, always: int = ALWAYS) -> bool:
+    def _takes(self, kind: object, nbytes: int) -> bool:
         """Whether this one is proven: of the first bytes, the first of its kind, or one in 32."""
         with self._lock:
-            self._seen += nbytes
-            early = self._seen <= always
-            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or early
+            self._left -= nbytes
+            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
             self._kinds.add(kind)
             return taken
 
@@ -108,7 +108,7 @@ class Sampling:
         A reader predicts by the function that made ``known``, from the same bytes and the signs
         that the chunk holds, so it gets the same. One in 32 is predicted again nevertheless.
         """
-        state, again = known.state, self._takes((prediction.rule, width), 0, always=-1)
+        state, again = known.state, next(self._turns) % _EVERY == 0
         with proof_of(f"a tensor coded by {prediction.text}"):
             if again:
                 state = scratch_bytes("proof", len(new)).data
