@@ -26,7 +26,7 @@ BUDGET = {
     "adapters": 2_064,
     "api": 871,
     "cli": 3_556,
-    "codecs": 1_533,
+    "codecs": 1_535,
     "distributed": 1_655,
     "frameworks": 2_586,
     "importing": 412,
@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_202,
     "serving": 547,
-    "store": 5_928,
+    "store": 5_961,
     "testing": 375,
     "training": 1_414,
 }

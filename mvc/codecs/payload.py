@@ -57,5 +57,9 @@ class Payload:
     def sizes(self) -> list[int]:
         return [b - a for a, b in pairwise(self._cuts)]
 
+    def place(self, index: int) -> slice:
+        """Where a chunk lies in the stored data."""
+        return slice(self._cuts[index], self._cuts[index + 1])
+
     def chunk(self, index: int) -> memoryview:
-        return self._data[self._cuts[index] : self._cuts[index + 1]]
+        return self._data[self.place(index)]

@@ -10,6 +10,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, MvcError
+from mvc.io.files import ReadFile
 from mvc.limits import CHUNK
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
@@ -125,6 +126,40 @@ def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for id_, state in zip(ids, states, strict=True):
             assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()
             assert repo.storage.fsck(full=True).problems == ()
+
+
+def test_a_large_payload_is_read_while_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some chunks at a time; its checksum covers the whole, so a flipped bit is found anywhere."""
+    shrink(monkeypatch, PIECE=32 << 10, CHUNK=1 << 10, _STREAMED=8 << 10)
+    rng, most = np.random.default_rng(0), list[int]()
+    state = {"w": rng.standard_normal(20_000).astype(np.float32)}
+    with Repository.init(tmp_path / "repo") as repo:
+        repo.commit(state)
+        state["w"][::3] += np.float32(1e-3)
+        repo.commit(state)
+    read_into = ReadFile.read_into
+
+    def counted(file: ReadFile, offset: int, buffer: memoryview) -> int:
+        most.append(len(buffer))
+        return read_into(file, offset, buffer)
+
+    monkeypatch.setattr(ReadFile, "read_into", counted)
+    (pack,) = (tmp_path / "repo/.mvc/packs").glob("*.pack")
+    sound, refused = pack.read_bytes(), 0
+    for at in [-1, *range(0, len(sound), len(sound) // 60)]:
+        data = bytearray(sound)
+        data[at] ^= at >= 0
+        pack.write_bytes(data)
+        with Repository.open(tmp_path / "repo") as repo:
+            try:
+                assert repo.checkout("HEAD")["w"].tobytes() == state["w"].tobytes()
+            except DamagedData:
+                assert at >= 0
+                refused += 1
+    assert refused > 50
+    assert max(most) < 8 << 10
 
 
 def test_what_an_error_says_leads_on(history: CheckedHistory) -> None:

@@ -221,6 +221,10 @@ class PackReader:
             )
         return data
 
+    def part(self, pack: int, at: int, room: memoryview) -> memoryview:
+        """Bytes of a pack from ``at`` on, in ``room``; less than that at the pack's end."""
+        return room[: self._file(pack).read_into(at, room)]
+
     def forget(self) -> None:
         """Drops what was read: packs that no entry names any more may be deleted or reused."""
         self.headers.clear()

@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TypeAlias
 
+from blake3 import blake3
+
 from mvc.codecs.optim import Prediction
 from mvc.codecs.payload import Payload
 from mvc.errors import DamagedData, InvalidPipeline
@@ -18,25 +20,57 @@ from mvc.store.graph.plan import Action
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import TRANSFORMS, Coding
+from mvc.store.packs.records import PAYLOAD_CHECK, TRANSFORMS, Coding
 from mvc.types import FIRST_RELEASE
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
 
-Each: TypeAlias = Callable[[Callable[[int], None], range], None]
-_Work: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
-"""Applies a payload to a chunk: its offset, the base, what it is predicted from, the result."""
+_STREAMED = 8 << 20
+"""Bytes of a piece above which a payload is read while it is decoded."""
+
+Each: TypeAlias = Callable[[Callable[[int], Callable[[], None]], range], None]
+"""Calls what it is given for every chunk's offset in order, and what that returns in any order.
+
+Both in one thread, which does nothing else of this kind between them.
+"""
+_Chunk: TypeAlias = tuple[memoryview, int]
+"""An encoded chunk: its bytes, the width of its elements."""
+_Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryview], None]
+"""Applies a chunk: what is encoded, the base, what it is predicted from, the result."""
 
 
 class _Scratch(threading.local):
-    """Memory into which a thread reads payloads, reused every time."""
+    """Memory into which a thread reads payloads, and chunks of them, reused every time."""
 
     def __init__(self) -> None:
-        self.arena = Arena(LOADED)
+        self.arena, self.chunks = Arena(LOADED), Arena(LOADED)
 
 
 _scratch = _Scratch()
+
+
+class _Streamed:
+    """A payload of which every chunk is read when it is asked for, first to last."""
+
+    def __init__(self, packs: PackReader, step: PathStep) -> None:
+        self._packs, self._step, member = packs, step, step.member
+        self._at = step.offset + step.header.body_at + member.at
+        room = memoryview(bytearray(member.nbytes // CHUNK * 4))
+        head = packs.part(step.pack, self._at, room[: member.stored])
+        self._table = Payload(head, member.nbytes, stored=member.stored)
+        if self._table.chunk_size != CHUNK:
+            raise DamagedData(f"{short_name(step)} is read at once")
+        self.width, self._hasher = self._table.width, blake3(head[: self._table.place(0).start])
+
+    def chunk(self, index: int) -> memoryview:
+        """Valid until this thread asks for others; raises DamagedData with the last if one was."""
+        step, member, place = self._step, self._step.member, self._table.place(index)
+        room = _scratch.chunks.take(place.stop - place.start)
+        self._hasher.update(self._packs.part(step.pack, self._at + place.start, room))
+        if place.stop == member.stored and self._hasher.digest(PAYLOAD_CHECK) != member.check:
+            raise DamagedData(f"{short_name(step)} does not match its checksum")
+        return room
 
 
 def short_name(step: PathStep) -> str:
@@ -92,7 +126,6 @@ def apply_steps(
     each: Each,
     done: Callable[[memoryview], None] | None = None,
     *,
-    read: Each | None = None,
     check: bool = True,
 ) -> None:
     """Decodes a full record and equal-length deltas, or some of the deltas, chunk by chunk.
@@ -100,22 +133,27 @@ def apply_steps(
     As ``apply_actions``. ``done`` is called with each finished chunk (only for an ``each`` that
     keeps the order).
     """
-    works = _prepared(packs, steps, len(out), read or in_order, check=check)
+    works = list(map(_work, steps))
+    payloads = _read_all(packs, steps, len(out), check=check, streams=check)
 
-    def chunk(start: int) -> None:
-        part = out[start : start + CHUNK]
-        for work in works:
-            work(start, part, (), part)
-        if done is not None:
-            done(part)
+    def begin(start: int) -> Callable[[], None]:
+        chunks, part = _chunks(payloads, start), out[start : start + CHUNK]
 
-    each(chunk, range(0, len(out), CHUNK))
+        def end() -> None:
+            for work, encoded in zip(works, chunks, strict=True):
+                work(encoded, part, (), part)
+            if done is not None:
+                done(part)
+
+        return end
+
+    each(begin, range(0, len(out), CHUNK))
 
 
-def in_order(work: Callable[[int], None], starts: range) -> None:
+def in_order(begin: Callable[[int], Callable[[], None]], starts: range) -> None:
     """Runs the work for every chunk in this thread, first to last."""
     for start in starts:
-        work(start)
+        begin(start)()
 
 
 def apply_actions(
@@ -125,57 +163,61 @@ def apply_actions(
     each: Each,
     *,
     begin: int = 0,
-    read: Each | None = None,
     check: bool = True,
 ) -> None:
     """Makes some of ``pieces`` of others of them, chunk by chunk.
 
-    All payloads are applied to a chunk while it is in the processor's cache. ``each`` runs the work
-    for every chunk's offset, in any order; ``read`` reads every payload, as ``each``, instead of
-    one after the other. All pieces have one length; ``pieces`` are their bytes from ``begin`` on,
-    some chunks or all. A base may lie where the piece will that is made of it. Without ``check``
-    the payloads' checksums are left to the caller, who checks the result.
+    All payloads are applied to a chunk while it is in the processor's cache; ``each`` runs the work
+    for every chunk's offset. All pieces have one length; ``pieces`` are their bytes from ``begin``
+    on, some chunks or all. A base may lie where the piece will that is made of it. Without
+    ``check`` the payloads' checksums are left to the caller, who checks the result.
     """
     steps = [step for action in actions for step in action.steps]
     size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
-    works = _prepared(packs, steps, size, read or in_order, check=check)
+    works = list(map(_work, steps))
+    payloads = _read_all(packs, steps, size, check=check, streams=check and end - begin == size)
 
-    def chunk(start: int) -> None:
-        at, here = 0, slice(start - begin, start - begin + CHUNK)
-        for action in actions:
-            out, *inputs = (pieces[id_][here] for id_ in (action.id, *action.inputs))
-            base = out
-            if action.base is not None and pieces[action.base] is not pieces[action.id]:
-                base = pieces[action.base][here]
-            for _ in action.steps:
-                works[at](start, base, inputs, out)
-                base, at = out, at + 1
+    def load(start: int) -> Callable[[], None]:
+        chunks, here = _chunks(payloads, start), slice(start - begin, start - begin + CHUNK)
 
-    each(chunk, range(begin, end, CHUNK))
+        def apply() -> None:
+            at = 0
+            for action in actions:
+                out, *inputs = (pieces[id_][here] for id_ in (action.id, *action.inputs))
+                base = out
+                if action.base is not None and pieces[action.base] is not pieces[action.id]:
+                    base = pieces[action.base][here]
+                for _ in action.steps:
+                    works[at](chunks[at], base, inputs, out)
+                    base, at = out, at + 1
+
+        return apply
+
+    each(load, range(begin, end, CHUNK))
 
 
-def _prepared(
-    packs: PackReader, steps: Sequence[PathStep], size: int, read: Each, check: bool
-) -> list[_Work]:
-    """Reads all payloads; returns what applies each to the chunk at a byte offset."""
+def _chunks(payloads: Sequence[Payload | _Streamed], start: int) -> list[_Chunk]:
+    """The encoded chunks at a byte offset, valid until this thread asks for others."""
+    _scratch.chunks.reset()
+    return [(payload.chunk(start // CHUNK), payload.width) for payload in payloads]
+
+
+def _read_all(
+    packs: PackReader, steps: Sequence[PathStep], size: int, *, check: bool, streams: bool
+) -> list[Payload | _Streamed]:
+    """``streams``: all chunks will be asked for, first to last."""
     _scratch.arena.reset()
-    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
-    works: dict[int, _Work] = {}
-
-    def prepare(at: int) -> None:
-        works[at] = _prepare(packs, steps[at], rooms[at], size, check=check)
-
-    read(prepare, range(len(steps)))
-    return [works[at] for at in range(len(steps))]
+    return [_read(packs, step, size, check=check, streams=streams) for step in steps]
 
 
-def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
+def _work(step: PathStep) -> _Work:
     pipeline = pipeline_of(step)
     prediction = _prediction_of(step, pipeline) if step.member.coding.predicted else None
-    payload = _read(packs, step, room, size, check=check)
 
-    def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
-        encoded, width = payload.chunk(start // CHUNK), payload.width
+    def work(
+        chunk: _Chunk, base: memoryview, inputs: Sequence[memoryview], out: memoryview
+    ) -> None:
+        encoded, width = chunk
         if prediction is not None:
             sources = (base, *inputs)
             apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
@@ -189,9 +231,15 @@ def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, che
     return work
 
 
-def _read(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> Payload:
+def _read(
+    packs: PackReader, step: PathStep, size: int, *, check: bool, streams: bool
+) -> Payload | _Streamed:
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
+    if streams and size > _STREAMED:
+        with suppress(DamagedData):
+            return _Streamed(packs, step)
+    room = _scratch.arena.take(step.member.stored)
     data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:

@@ -100,7 +100,7 @@ def _by_windows(
             outside = (id_ for id_ in (action.id, *action.needs) if id_ not in here)
             here |= {id_: pieces[id_][begin:end] for id_ in outside}
         for batch in _batches(part):
-            apply_actions(walker.packs, batch, here, each, begin=begin, read=each, check=check)
+            apply_actions(walker.packs, batch, here, each, begin=begin, check=check)
 
 
 def _slots(

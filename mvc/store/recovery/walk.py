@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from threading import Lock
 
 import numpy as np
 
@@ -71,18 +72,22 @@ class Walker:
         each = self.spread if parallel else in_order
         if path.stored <= LOADED:
             if steps:
-                apply_steps(self.packs, steps, out, each, read=each, check=check)
+                apply_steps(self.packs, steps, out, each, check=check)
             return
         for step in steps:
             apply_steps(self.packs, [step], out, each, check=check)
 
-    def spread(self, work: Callable[[int], None], starts: range) -> None:
+    def spread(self, begin: Callable[[int], Callable[[], None]], starts: range) -> None:
         """Runs the work for every chunk in this thread, and in those of the pool that are free."""
-        left = iter(starts)
+        left, lock = map(begin, starts), Lock()
+
+        def begun() -> Callable[[], None] | None:
+            with lock:
+                return next(left, None)
 
         def some() -> None:
-            for start in left:
-                work(start)
+            for work in iter(begun, None):
+                work()
 
         helpers = [self.pool.submit(some) for _ in range(min(len(starts), cpu_count()) - 1)]
         try:
