@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_611,
-    "repo": 6_257,
+    "repo": 6_262,
     "report": 649,
     "server": 1_202,
     "serving": 547,

@@ -411,7 +411,12 @@ def fill_file(
     rooms: Rooms | None = None,
 ) -> None:
     """Writes a file of a version to a new file, every byte of it verified; zeros become holes."""
-    write_file(recovery, entry, partial(_write_sparse, file), progress, rooms=rooms)
+    write = partial(write_file, recovery, entry, partial(_write_sparse, file), rooms=rooms)
+    try:
+        write(progress=progress, check=False)
+    except DamagedData:
+        file.truncate(0)  # what is not zero may have been written where holes are to be
+        write()
     if file.size() < entry.size:  # it ends with a hole
         file.truncate(entry.size)
 

@@ -101,9 +101,16 @@ def write_file(
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
     rooms: Rooms | None = None,
+    *,
+    check: bool = True,
 ) -> None:
-    """Writes every byte of the file. Takes the memory of ``rooms``, whatever the file's size."""
-    with closing(_recovered(recovery, entry.contents, rooms or Rooms())) as recovered:
+    """Writes every byte of the file. Takes the memory of ``rooms``, whatever the file's size.
+
+    Without ``check`` it is faster, but of a large content damage shows in its hash alone, even if
+    another way leads around it: then DamagedData is raised, and it is for the caller to begin anew.
+    """
+    steps = _steps(recovery, entry.contents, rooms or Rooms(), check=check)
+    with closing(_recovered(entry.contents, steps)) as recovered:
 
         def content(wanted: int) -> Iterator[memoryview]:
             left = size = entry.contents[wanted].spec.nbytes
@@ -124,13 +131,12 @@ _Step: TypeAlias = Callable[[_Before], list[_Part]]
 """Recovers some parts, given the step before it, which may still be running."""
 
 
-def _recovered(recovery: Recovery, contents: Sequence[Content], rooms: Rooms) -> Generator[_Part]:
+def _recovered(contents: Sequence[Content], steps: Iterator[_Step]) -> Generator[_Part]:
     """The bytes of each content in turn, which are valid until the next ones are asked for.
 
     While the caller takes what a step has recovered, the next ones run, so that every processor has
     something to do all the time.
     """
-    steps = _steps(recovery, contents, rooms)
     if contents and _extent(contents, range(len(contents))) <= WINDOW:
         yield from next(steps)(None)  # a single step needs no thread
         return
@@ -146,12 +152,15 @@ def _recovered(recovery: Recovery, contents: Sequence[Content], rooms: Rooms) ->
             yield from parts
 
 
-def _steps(recovery: Recovery, contents: Sequence[Content], rooms: Rooms) -> Iterator[_Step]:
+def _steps(
+    recovery: Recovery, contents: Sequence[Content], rooms: Rooms, *, check: bool
+) -> Iterator[_Step]:
     """What recovers the contents, window by window, large ones piece by piece."""
     for window in _windows(contents):
         first, size = contents[window[0]], _extent(contents, window)
         if size > PIECE:
-            yield from _large(recovery, window[0], first, rooms)
+            recover = partial(recovery.piece, parallel=cpu_count() > AHEAD, check=check)
+            yield from _large(recover, window[0], first, rooms)
             continue
         room = rooms.take(first.offset, size)
         starts = {i: contents[i].offset - first.offset for i in window}
@@ -170,7 +179,9 @@ def _fill(
     return parts
 
 
-def _large(recovery: Recovery, i: int, content: Content, rooms: Rooms) -> Iterator[_Step]:
+def _large(
+    recover: Callable[[bytes, int, memoryview], None], i: int, content: Content, rooms: Rooms
+) -> Iterator[_Step]:
     """Pieces of a content, several at a time, each in one thread if that occupies the processors.
 
     The hash is checked with the last one, before the file is published.
@@ -178,7 +189,7 @@ def _large(recovery: Recovery, i: int, content: Content, rooms: Rooms) -> Iterat
     hasher = BlobHasher(content.spec)
 
     def piece(start: int, out: memoryview, before: _Before) -> list[_Part]:
-        recovery.piece(content.id, start, out, parallel=cpu_count() > AHEAD)
+        recover(content.id, start, out)
         if start and before is not None:
             before.result()
         hasher.update(out)

@@ -202,16 +202,27 @@ class Recovery:
                 avoid |= damaged
         raise error
 
-    def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> None:
-        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash."""
+    def piece(
+        self,
+        id_: bytes,
+        start: int,
+        out: memoryview,
+        *,
+        parallel: bool = True,
+        check: bool = True,
+    ) -> None:
+        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
+
+        Without ``check`` the payloads' checksums are left to the caller, who checks the hash.
+        """
         if id_ in self._made:
             self._begin(id_, start, out)
             return
-        if (made := self.by_products.take(id_, start, len(out), checked=True)) is not None:
+        if (made := self.by_products.take(id_, start, len(out), checked=check)) is not None:
             out[:] = made
             return
         self._by_sound_path(
-            id_, start, lambda way: self._run(way, {id_: out}, parallel=parallel, check=True)
+            id_, start, lambda way: self._run(way, {id_: out}, parallel=parallel, check=check)
         )
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mvc.io.handles import DIRECT, PAGE
 from mvc.limits import MIB
 from mvc.model.hashing import BlobHasher
 from mvc.repo.commit.request import FileOptions
+from mvc.store.recovery.recover import Recovery
 from mvc.testing import FailingFS, fresh_process
 from tests.faults.crashfs import CrashFS
 from tests.io.test_direct_writes import Disk, disk
@@ -105,3 +107,24 @@ def test_damage_that_shows_after_the_last_piece_replaces_nothing(
         repo.checkout("HEAD", to=tmp_path / "a.safetensors", force=True)
     assert (tmp_path / "a.safetensors").read_bytes() == OLD
     assert disk.direct
+
+
+def test_damage_that_only_the_hash_shows_is_found_and_gone_around(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the first attempt is left, neither in large contents nor in holes."""
+    real, damaged = Recovery.piece, list[int]()
+
+    def piece(*line: Any, check: bool = True, **options: Any) -> None:
+        real(*line, check=check, **options)
+        if not check:
+            damaged.append(line[2])
+            line[3][:] = b"x" * len(line[3])
+
+    monkeypatch.setattr(Recovery, "piece", piece)
+    with Repository.open(root) as repo:
+        repo.checkout("HEAD", to=tmp_path / "a.safetensors")
+    assert damaged
+    written, expected = tmp_path / "a.safetensors", root / "model.safetensors"
+    assert written.read_bytes() == expected.read_bytes()
+    assert os.stat(written).st_blocks * 512 < os.stat(expected).st_size - 2 * MIB
