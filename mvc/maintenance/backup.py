@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from mvc.errors import AlreadyARepository, Busy, DamagedData, MvcError, WouldOverwrite, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
+from mvc.io.handles import PAGE, aligned
 from mvc.limits import MIB
 from mvc.maintenance.fsck.fsck import forget_index
 from mvc.maintenance.quarantine import QUARANTINE, files_in
@@ -116,6 +117,7 @@ class _Copying:
         self._place, self._folder = place, fs.realpath(place) / FOLDER
         self._restores, self._progress = restores, progress
         self._copied = self._done = self._total = 0
+        self._room = aligned(PAGE + MIB)
 
     def run(self) -> BackedUp:
         self._check_place()
@@ -262,7 +264,7 @@ class _Copying:
         ):
             border = max(kept, min(guarded, end))
             for at, size in (*_blocks(kept, border), *_blocks(border, end)):
-                data = _exactly(given, at, size)
+                data = _exactly(given, at, size, self._room)
                 if at >= border:
                     self._put(file, at, data)
                 elif file.read(at, size) != data:
@@ -278,7 +280,7 @@ class _Copying:
             file.sync()
             file.drop_pages()
 
-    def _put(self, file: WriteFile, at: int, data: bytes) -> None:
+    def _put(self, file: WriteFile, at: int, data: memoryview) -> None:
         if file.read(at, len(data)) != data:  # a run that was killed may have written it
             file.write_at(at, data)
             self._copied += len(data)
@@ -325,7 +327,7 @@ class _Copying:
             file.truncate(0)
             size = min(end, given.size())  # the last entry's second copy may be cut off
             for at, length in _blocks(0, size):
-                data = _exactly(given, at, length)
+                data = _exactly(given, at, length, self._room)
                 hasher.update(data)
                 file.write_at(at, data)
             file.sync()
@@ -417,11 +419,12 @@ def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
     return ((at, min(MIB, end - at)) for at in range(start, end, MIB))
 
 
-def _exactly(file: ReadFile, at: int, size: int) -> bytes:
-    data = file.read(at, size)
-    if len(data) != size:
+def _exactly(file: ReadFile, at: int, size: int, room: memoryview) -> memoryview:
+    """Bytes of a file, in a part of ``room`` from which they can be written directly."""
+    data = room[at % PAGE :][:size]
+    if (count := file.read_into(at, data)) != size:
         raise DamagedData(
-            f"{file.path.name} ends at byte {at + len(data)}, and more of it is named",
+            f"{file.path.name} ends at byte {at + count}, and more of it is named",
             hint="run 'mvc fsck' to see what it touches",
         )
     return data
