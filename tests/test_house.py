@@ -35,7 +35,7 @@ BUDGET = {
     "maintenance": 5_696,
     "model": 663,
     "models": 920,
-    "pipelines": 451,
+    "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_611,

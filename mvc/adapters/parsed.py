@@ -58,7 +58,7 @@ class MemorySource(Source):
         return bytes(self.data[offset : offset + length])
 
 
-class ParsedContent(Struct, frozen=True):
+class ParsedContent(Struct, frozen=True, gc=False):
     """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 
     offset: int
@@ -69,7 +69,7 @@ class ParsedContent(Struct, frozen=True):
         return self.offset + self.spec.nbytes
 
 
-class ParsedTensor(Struct, frozen=True):
+class ParsedTensor(Struct, frozen=True, gc=False):
     """A named tensor; as ``manifest.LogicalTensor``, before anything is hashed."""
 
     key: str

@@ -53,7 +53,7 @@ def encode_stream(
         same = count == 1 or data.tobytes().count(first) == count
         return [bytes((CONSTANT, first))] if same else _raw(data, depth)
     entropy, filled = _sample(data)
-    if entropy == 0 and bool((data == first).all()):
+    if entropy == 0 and (count <= _SAMPLE_BLOCKS * _SAMPLE_BLOCK or bool((data == first).all())):
         return [bytes((CONSTANT, first))]
     if entropy > _FULL_ENTROPY and not repeats:
         return _raw(data, depth)

@@ -55,7 +55,7 @@ _Span = tuple[int, int, bool]
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
-class Content(Struct, frozen=True):
+class Content(Struct, frozen=True, gc=False):
     """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 
     offset: int
@@ -87,7 +87,7 @@ def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
     return view.offset * size, (last + 1) * size
 
 
-class LogicalTensor(Struct, frozen=True):
+class LogicalTensor(Struct, frozen=True, gc=False):
     """A named tensor of the state.
 
     ``content`` is a position in ``FileEntry.contents``; with ``view`` None the

@@ -23,7 +23,7 @@ def leaf(content: bytes, key: str) -> bytes:
     return digest(_TAG_LEAF, content, encode_text(key))
 
 
-class _Node(Struct, frozen=True):
+class _Node(Struct, frozen=True, gc=False):
     hash: bytes
     left: _Node | None = None
     right: _Node | None = None

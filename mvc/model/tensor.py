@@ -52,7 +52,7 @@ DTYPES = {row.name: row for row in _ROWS}
 """The closed table of dtypes, by name."""
 
 
-class TensorSpec(Struct, frozen=True):
+class TensorSpec(Struct, frozen=True, gc=False):
     """dtype name and shape of one tensor; the empty shape is a scalar."""
 
     dtype: str

@@ -232,6 +232,8 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
             raise WrongUsage(f"pipeline {self.text} codes no chunk of {len(new)} bytes so")
         out = scratch_words("delta", len(words), width)
         marks, count = changes(self.operator, words, words_of(base, width), out)
+        if end == len(new):
+            return out, b"", marks, count
         tail = np.empty(len(new) - end, np.uint8)
         difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
         return out, tail.tobytes(), marks, count

@@ -45,7 +45,7 @@ class Speed(Struct, frozen=True):
         return once * (1 + len(member.inputs))  # each of them takes about as long
 
 
-class PathStep(Struct, frozen=True):
+class PathStep(Struct, frozen=True, gc=False):
     """One payload to decode. ``reverse``: the delta is undone, not applied.
 
     ``entry``: where in the journal the entry stands that published it, if that was looked up.
@@ -63,7 +63,7 @@ class PathStep(Struct, frozen=True):
         return self.pack, self.offset, self.member.at
 
 
-class Path(Struct, frozen=True):
+class Path(Struct, frozen=True, gc=False):
     """A full record first, then deltas in the order they apply.
 
     ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
@@ -85,7 +85,7 @@ class Path(Struct, frozen=True):
         return sum(step.header.share(step.member) for step in self.steps)
 
 
-class Link(Struct, frozen=True):
+class Link(Struct, frozen=True, gc=False):
     """An object on the way to another one: a base that costs no more to recover.
 
     ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
@@ -101,7 +101,7 @@ class Link(Struct, frozen=True):
     predicted: bool = False
 
 
-class _Way(Struct, frozen=True):
+class _Way(Struct, frozen=True, gc=False):
     step: PathStep
     rest: _Way | None
 

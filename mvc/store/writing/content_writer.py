@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
 
-_MANY = 10_000  # contents of a file
+_MANY = 1000  # contents of a file
 
 
 class ContentWriter:

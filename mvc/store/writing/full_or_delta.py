@@ -63,7 +63,7 @@ def exactly(pipeline: Pipeline) -> Pipeline:
     return Pipeline.parse("lossless") if pipeline.forward_only else pipeline
 
 
-class BasePiece(Struct, frozen=True):
+class BasePiece(Struct, frozen=True, gc=False):
     """A base's bytes of one piece, and the chain that ends with it, as ``Graph.chain``.
 
     ``ends``: the chain is as long as it may get, so a full record follows.
@@ -75,7 +75,7 @@ class BasePiece(Struct, frozen=True):
     ends: bool = False
 
 
-class Choice(Struct, frozen=True):
+class Choice(Struct, frozen=True, gc=False):
     """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
 
     ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if all of it was

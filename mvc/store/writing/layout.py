@@ -161,20 +161,21 @@ class Layout(Struct, frozen=True, dict=True):
         return gap == 1
 
 
-def _positions(chain: Sequence[Link], sequence: int) -> list[int]:
+def _positions(chain: Sequence[Link], sequence: int) -> tuple[int, ...]:
     """How far after the first each version was published, the new one last; in regular steps."""
-    return _regular([*(link.sequence for link in chain), sequence])
-
-
-def _regular(sequences: Sequence[int]) -> list[int]:
-    found = [number - sequences[0] for number in sequences]
-    unit = gcd(*found) or 1
-    return [at // unit for at in found]
+    return _regular((*[link.sequence for link in chain], sequence))
 
 
 @lru_cache(maxsize=256)  # the tensors of a version have few different chains
+def _regular(sequences: tuple[int, ...]) -> tuple[int, ...]:
+    found = [number - sequences[0] for number in sequences]
+    unit = gcd(*found) or 1
+    return tuple(at // unit for at in found)
+
+
+@lru_cache(maxsize=256)
 def _begins_block(step: int, chain: tuple[int, ...], sequence: int) -> bool:
     if len(chain) < 2:
         return bool(chain)
-    *_, before, last, _ = _regular([*chain, sequence])
+    *_, before, last, _ = _regular((*chain, sequence))
     return before // step != last // step

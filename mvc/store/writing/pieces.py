@@ -35,7 +35,7 @@ class NextBase(Protocol):
         """Called with the chain of every piece, as ``Graph.chain`` gives it."""
 
 
-class Encoded(Struct, frozen=True):
+class Encoded(Struct, frozen=True, gc=False):
     """A chunk that is encoded already; ``Waiting`` holds it in place of a future."""
 
     data: Bytes
@@ -47,7 +47,7 @@ class Encoded(Struct, frozen=True):
         """Does nothing: the chunk is encoded."""
 
 
-class Piece(Struct, frozen=True):
+class Piece(Struct, frozen=True, gc=False):
     """One piece of a new blob: its bytes from ``start`` on."""
 
     id: bytes
