@@ -24,7 +24,7 @@ CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any"
 BUDGET = {
     ".": 1_034,
     "adapters": 2_064,
-    "api": 871,
+    "api": 874,
     "cli": 3_556,
     "codecs": 1_535,
     "distributed": 1_655,

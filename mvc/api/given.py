@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
+from typing import TYPE_CHECKING
 
 from mvc.api.repository import Repository
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
-from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.worktree.identify import earlier
 from mvc.types import PathName
+
+if TYPE_CHECKING:
+    from mvc.remote.transports.folder import FolderTransport
 
 
 def opened(given: Repository | PathName) -> tuple[Repository, bool]:
@@ -46,6 +49,8 @@ def serve(
     ``sender``: the token or account that is recorded with what it sends, by default the account of
     this process.
     """
+    from mvc.remote.transports.folder import FolderTransport  # which 'mvc commit' does without
+
     return FolderTransport(
         str(repo.root), repo.handle.store, repo.handle.config, scopes=scopes, sender=sender
     )

@@ -725,10 +725,10 @@ class Repository(Unpicklable):
         return announce("deploy", done)
 
     def _sending(self, push: str | bool) -> Send | None:
-        from mvc.remote.push import send_first
-
         if not push:
             return None
+        from mvc.remote.push import send_first
+
         return send_first(
             self._store, self._config, self.remotes.find(None if push is True else push)
         )
