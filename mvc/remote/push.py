@@ -60,7 +60,6 @@ from mvc.remote.transports.opening import open_transport
 from mvc.remote.unsent import (
     deployed_by,
     operations,
-    own_ids,
     own_targets,
     retracting,
     without_deployed,
@@ -451,8 +450,8 @@ class _Push:
         snapshot = self._store.snapshot
         for each in operations(self._store.fresh(), self._known):
             made = {new.id for new in each.entry.deployments} & self._refused.keys()
-            gone = {id_ for id_ in made if retracting(snapshot, id_)}
-            yield each, own_ids(told(snapshot, each)) - self._accepted - gone
+            gone = self._accepted | {id_ for id_ in made if retracting(snapshot, id_)}
+            yield each, {s.id for s in told(snapshot, each) if s.target and s.id not in gone}
 
     def refused(self) -> tuple[RefusedDeployment, ...]:
         """What was refused and still counts here, one for each target."""
@@ -490,7 +489,7 @@ class _Push:
         entries = [_but(sent, refused) for sent in decode_entries(given.head)]
         for sent in entries:
             if sent.is_own:
-                self._accepted |= own_ids(sent.said)
+                self._accepted.update(each.id for each in sent.said if each.target)
         entries = [sent for sent in entries if is_new and sent != Sent()]
         self.tally.entries(given.head, entries, versions_in(entries))
 

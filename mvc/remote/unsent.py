@@ -6,14 +6,14 @@ but these. It compares what each of them replaces with what is live there, in th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, StatementId
-from mvc.model.statement import Retraction, Statement
+from mvc.model.statement import Retraction
 from mvc.remote.places import PUSHED, KnownPlace, known_place
 from mvc.remote.remotes import Remote, remotes
 from mvc.remote.statements import version_of, without
@@ -51,11 +51,6 @@ def own_targets(recorded: Recorded) -> set[str]:
     if entry.is_received:
         return set()
     return {each.target for each in entry.statements if each.target}
-
-
-def own_ids(statements: Iterable[Statement]) -> set[StatementId]:
-    """The deployments and retractions among statements."""
-    return {each.id for each in statements if each.target}
 
 
 def deployed_by(snapshot: Snapshot, recorded: Recorded) -> list[CommitId]:
@@ -131,7 +126,7 @@ def unsent(store: Store, target: str | None = None) -> tuple[Unsent, ...]:
     deployed after this repository has pushed it elsewhere would look like one.
     """
     found, known, snapshot = list[Unsent](), _pushed(store), store.fresh()
-    names = [name for name in snapshot.own_targets() if target in (None, name)]
+    names = [name for name in snapshot.targets() if target in (None, name)]
     for remote, pushed in known.items():
         dealt, left = (0, ()) if pushed is None else (pushed.dealt, pushed.left)
         since = {name: own for name in names if (own := snapshot.own_since(name, dealt))}

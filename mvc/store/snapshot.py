@@ -418,20 +418,13 @@ class Snapshot:
         With ``reports`` those on which nodes report what they serve, else those without these.
         """
         nodes = keys.DEPLOYED + NODES.encode()
-        beyond = (keys.DEPLOYED, nodes), (keys.after(nodes), keys.after(keys.DEPLOYED))
-        ranges = ((nodes, keys.after(nodes)),) if reports else beyond
-        return [name for low, high in ranges for name in self._names(low, high)]
-
-    def own_targets(self) -> list[str]:
-        """Every target of which an operation of this repository says something, by name."""
-        return self._names(keys.OWN, keys.after(keys.OWN))
-
-    def _names(self, low: bytes, high: bytes) -> list[str]:
-        """The names in the keys of a range; one look-up each."""
-        names = list[str]()
-        while (key := self.last(low, high)) is not None:
-            names.append(keys.name_of(key))
-            high = key[:1] + keys.text(names[-1])
+        beyond = (keys.after(nodes), keys.after(keys.DEPLOYED)), (keys.DEPLOYED, nodes)
+        names = []
+        for low, high in ((nodes, keys.after(nodes)),) if reports else beyond:
+            end = high
+            while (key := self.last(low, end)) is not None:
+                names.append(keys.name_of(key))
+                end = keys.DEPLOYED + keys.text(names[-1])
         return names[::-1]
 
     @_again_on_rewrite

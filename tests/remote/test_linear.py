@@ -38,7 +38,7 @@ from mvc.repo.lookup.manifests import objects
 from mvc.store.journal.frames import Recorded
 from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.records import MANIFEST, Coding, Member
-from mvc.store.snapshot import JOURNAL
+from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.testing import FixedClock
 from mvc.testing.files import WrappedFS, WrappedWriteFile
 from mvc.times import datetime_of
@@ -268,6 +268,33 @@ def test_deployments_that_are_not_sent_are_linear_work(kind: str, tmp_path: Path
             return lines
 
     assert_linear(work)
+
+
+def test_a_push_of_a_version_does_not_look_at_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has not changed since the first version, as the rest of its file, is in the last."""
+    looks, publishing = list[bytes](), Snapshot.publishing
+
+    def counted(snapshot: Snapshot, first: bytes, last: bytes | None = None) -> list[Recorded]:
+        looks.append(first)
+        return publishing(snapshot, first, last)
+
+    monkeypatch.setattr(Snapshot, "publishing", counted)
+    counts, state = list[int](), model()
+    Repository.init(tmp_path / "server", bare=True).close()
+    with Repository.init(tmp_path / "r") as repo:
+        repo.remotes.add("origin", str(tmp_path / "server"))
+        for count in 8, 64, 64:
+            for _ in range(count):
+                state = {name: value + 1 for name, value in state.items()}
+                repo.commit(state)
+            repo.push()
+            repo.commit({name: value + 1 for name, value in state.items()})
+            looks.clear()
+            assert repo.push().versions == 1
+            counts.append(len(looks))
+    assert max(counts[1:]) <= counts[0] + 4
 
 
 @pytest.mark.parametrize("where", ["never pushed to", "pushed to", "cloned", "second"])

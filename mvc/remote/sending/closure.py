@@ -86,7 +86,8 @@ class Closure:
 
     ``held``: whether the receiver has what an entry published, as far as known; it is asked of the
     one that published an object first. ``banned``: whether all versions of an entry were forgotten
-    by name. ``whole``: ids that the receiver lacks, as it said.
+    by name. ``whole``: ids that the receiver lacks, as it said. ``there``: objects of versions that
+    it has.
     ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
     which is compared with its hash: so deltas may lead there backwards. ``manifest`` is one of
     them, against which the new one is coded if it has to be coded anew.
@@ -122,6 +123,7 @@ class Closure:
         # Who lacks an object mostly lacks what is older, too, which the next answer would say.
         self._doubted = max((self.home(id_) or 0 for id_ in self.lacking), default=-1)
         self._found: dict[bytes, TensorSpec | None] = {}
+        self.there: set[bytes] = set()
 
     def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:
         """The records that an entry's versions need and that were not sent yet."""
@@ -147,7 +149,7 @@ class Closure:
             return id_ not in self._left
         if home is None or home <= self._doubted or id_ in self.lacking:
             return False
-        return self._is_held(home)
+        return id_ in self.there or self._is_held(home)
 
     # -- what may go -----------------------------------------------------------------------
 

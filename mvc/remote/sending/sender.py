@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing, StateForgotten
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
@@ -336,6 +336,7 @@ class Sending:
                 continue
             manifest = self._closure.manifests.load(version.commit.manifest)
             given_up = () if version.lack is None else (version.lack.path,)
+            self._note_parents(version.commit)
             found.add(version.commit.manifest)
             blobs.update(manifests.objects(manifest, given_up))
         needed = Needed(frozenset(found), blobs)
@@ -344,6 +345,17 @@ class Sending:
         sent = replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes)
         place = None if sent.again else _place(recorded.after, self._end.sequence)
         return _Row(sent, chosen, place)
+
+    def _note_parents(self, commit: Commit) -> None:
+        """Notes what the receiver has of the versions that this one was made from.
+
+        Otherwise only a look far back tells whether it has what is as in the first version.
+        """
+        for id_ in commit.parents:
+            if id_ in self._held and id_ not in self._without:
+                with suppress(StateForgotten, DamagedData):
+                    there = manifests.objects(manifests.of_commit(self._store, id_))
+                    self._closure.there.update(there)
 
 
 def _place(position: Position, end: int = 0) -> Place:

@@ -139,8 +139,11 @@ def ancestry(
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    generation = snapshot.generation  # in which the first one of that time is at this byte
-    late = [0] if since is None else snapshot.committed_since(since)
+    # The generation first: in it the commits of that time are at these bytes.
+    generation, late = (
+        snapshot.generation,
+        [0] if since is None else snapshot.committed_since(since),
+    )
     first = min(late, default=snapshot.position.offset)
     waiting = tuple(starts)
     while True:
