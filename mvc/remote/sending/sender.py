@@ -354,8 +354,9 @@ class Sending:
         for id_ in commit.parents:
             if id_ in self._held and id_ not in self._without:
                 with suppress(StateForgotten, DamagedData):
-                    there = manifests.objects(manifests.of_commit(self._store, id_))
-                    self._closure.there.update(there)
+                    self._closure.there |= manifests.objects(
+                        manifests.of_commit(self._store, id_)
+                    ).keys()
 
 
 def _place(position: Position, end: int = 0) -> Place:
