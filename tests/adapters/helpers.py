@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mvc.adapters.files.assemble import assemble
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.parsed import ParsedFile
@@ -77,9 +79,11 @@ def rebuild(entry: FileEntry, skeleton: bytes, blobs: list[bytes], piece: int = 
         written = max(written, position + len(data))
         out[position : position + len(data)] = data
 
-    def content(index: int) -> list[memoryview]:
-        view = memoryview(blobs[index])
-        return [view[i : i + piece] for i in range(0, len(view), piece)]
+    def content(index: int, left: int) -> Iterator[memoryview]:
+        while left > 0:
+            view = memoryview(blobs[index])
+            yield from (view[i : i + piece] for i in range(0, len(view), piece))
+            index, left = index + 1, left - len(view)
 
     assemble(entry, skeleton, content, write_at)
     assert written == entry.size == len(out)

@@ -13,29 +13,33 @@ from itertools import pairwise
 
 from mvc.adapters.parsed import CHECK_BYTES, gaps, skeleton_places
 from mvc.errors import DamagedData
+from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry
 
 Write = Callable[[int, memoryview | bytes], None]
+Span = tuple[int, int, int]
+"""Where in a file a content begins, its length, and its number."""
 
 
 def assemble(
     entry: FileEntry,
     skeleton: bytes,
-    content: Callable[[int], Iterable[memoryview]],
+    content: Callable[[int, int], Iterable[memoryview]],
     write_at: Write,
 ) -> None:
     """Writes every byte of the file ``entry`` describes.
 
-    ``content(i)`` gives the bytes of content i in pieces of any size. These are written in file
-    order, and the skeleton at the end. Raises DamagedData if skeleton or contents have another
-    length than the entry says, or a checksum covers or lies where the file has no bytes for it.
+    ``content(i, length)`` gives so many bytes of content i, and of those that are ``joined`` to it,
+    in pieces of any size. These are written in file order, and the skeleton at the end. Raises
+    DamagedData if skeleton or contents have another length than the entry says, or a checksum
+    covers or lies where the file has no bytes for it.
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
     checksums = _Checksums(entry)
     spans = [(c.offset, c.spec.nbytes) for c in entry.contents]
     outside = list(gaps(spans, entry.size))
-    parts = [(start, length, i) for i, (start, length) in enumerate(spans) if length]
+    parts = joined((start, length, i) for i, (start, length) in enumerate(spans))
     parts += [(start, length, -1) for start, length in outside]
     rest, at = memoryview(skeleton), 0
     for start, length, i in sorted(parts):
@@ -45,7 +49,7 @@ def assemble(
             checksums.add(at, rest[:length])
             rest, at = rest[length:], at + length
             continue
-        for piece in content(i):
+        for piece in content(i, length):
             checksums.add(at, piece)
             write_at(at, piece)
             at += piece.nbytes
@@ -57,6 +61,18 @@ def assemble(
     for start, length in outside:
         write_at(start, rest[:length])
         rest = rest[length:]
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Contents of a file, without empty ones; a short one is joined to the one that it follows."""
+    found, last = list[Span](), -1
+    for start, length, i in sorted(span for span in spans if span[1]):
+        if length < CHUNK and i > last >= 0 and start == found[-1][0] + found[-1][1]:
+            found[-1] = (found[-1][0], found[-1][1] + length, found[-1][2])
+        else:
+            found.append((start, length, i))
+        last = i
+    return found
 
 
 class _Checksums:

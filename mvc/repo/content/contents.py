@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mvc.adapters.files.assemble import assemble
+from mvc.adapters.files.assemble import assemble, joined
 from mvc.adapters.parsed import Source
 from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData
@@ -112,20 +112,19 @@ def write_file(
     steps = _steps(recovery, entry.contents, rooms or Rooms(), check=check)
     with closing(_recovered(entry.contents, steps)) as recovered:
 
-        def content(wanted: int) -> Iterator[memoryview]:
-            left = size = entry.contents[wanted].spec.nbytes
-            while left:
-                part = next(part for i, part in recovered if i == wanted)
+        def content(wanted: int, left: int) -> Iterator[memoryview]:
+            while left > 0:
+                part = next(part for i, part in recovered if i >= wanted)
                 left -= part.nbytes
                 yield part
-            if progress is not None:
-                progress(size)
+                if progress is not None:
+                    progress(part.nbytes)
 
         assemble(entry, skeleton_of(recovery, entry), content, write_at)
 
 
 _Part: TypeAlias = tuple[int, memoryview]
-"""Bytes of the content of this number, from where the part before ended."""
+"""Bytes of the content of this number and of those joined to it, after those of the part before."""
 _Before: TypeAlias = Future[list[_Part]] | None
 _Step: TypeAlias = Callable[[_Before], list[_Part]]
 """Recovers some parts, given the step before it, which may still be running."""
@@ -163,9 +162,12 @@ def _steps(
             yield from _large(recover, window[0], first, rooms)
             continue
         room = rooms.take(first.offset, size)
-        starts = {i: contents[i].offset - first.offset for i in window}
-        parts = [(i, room[at : at + contents[i].spec.nbytes]) for i, at in starts.items()]
-        wanted = [Request(contents[i].id, contents[i].spec, out) for i, out in parts]
+        spans = [(contents[i].offset - first.offset, contents[i].spec.nbytes, i) for i in window]
+        wanted = [
+            Request(contents[i].id, contents[i].spec, room[at : at + nbytes])
+            for at, nbytes, i in spans
+        ]
+        parts = [(i, room[at : at + nbytes]) for at, nbytes, i in joined(spans)]
         yield partial(_fill, recovery, wanted, parts)
 
 
