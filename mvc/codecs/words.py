@@ -95,8 +95,8 @@ def changes(operator: str, new: Words, base: Words, out: Words) -> tuple[Bytes, 
     """As ``difference``; a bitmap of the words that differ, in scratch, and how many do."""
     if kernels is not None:
         marks = scratch_bytes("marks", -(-len(new) // 8))
-        code = _XOR if operator == "xor" else _SUBTRACT
-        return marks, kernels.differ(new, base, out, marks, new.itemsize, code)
+        code, buffers = _XOR if operator == "xor" else _SUBTRACT, (new, base, out, marks)
+        return marks, kernels.differ(*buffers, new.itemsize, code)
     difference(operator, new, base, out)
     changed = np.not_equal(out, 0, out=scratch_words("changed", len(out), 1).view(np.bool_))
     return np.packbits(changed), int(np.count_nonzero(changed))

@@ -71,7 +71,7 @@ def encode_predicted(
         words_of(rest, prediction.width)[places] = guess
         new = rest
     parts += pipeline.encode_parts(new, state, width)
-    return parts, Predicted(state, moving, marks, places, cuts)
+    return parts, Predicted(state, moving, marks, places=places, cuts=cuts)
 
 
 def apply_predicted(

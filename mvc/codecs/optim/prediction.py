@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mvc.codecs.floats import Numbers, subnormals
-from mvc.codecs.optim.rules import RULES, Rule, squared
+from mvc.codecs.optim.rules import RULES, Rule, magnitude, squared
 from mvc.codecs.words import Bytes, scratch_bytes
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
@@ -129,7 +129,7 @@ class Prediction(Struct, frozen=True):
                     continue
                 (after, before), (number, small, decay, share) = others, numbers
                 change = squared(after, before, decay)
-                pull = rule.pull(change, after, number, small, share)
+                pull = rule.pull(magnitude(change, share), np.sqrt(after) + small, number)
                 if wanted is not None:
                     middle, part = rule.formula(first, pull * 0, number), wanted[cut]
                     below = part > middle if rule.falls else part < middle

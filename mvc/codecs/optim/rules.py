@@ -29,10 +29,10 @@ class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
     ``pull``: of a rule that knows the gradient's square alone: how far its step goes, from the
-    change of the second moment and its new value, and all numbers but the change's. The formula
-    then takes the base, the pull with the gradient's sign, which a bitmap says, and the first
-    number. ``falls``: a greater gradient makes the result less. ``graded``: elements are sorted by
-    how little the gradient's square says of them.
+    gradient's magnitude, the root of the second moment plus the second number, and the first
+    number. The formula then takes the base, the pull with the gradient's sign, which a bitmap says,
+    and the first number. ``falls``: a greater gradient makes the result less. ``graded``: elements
+    are sorted by how little the gradient's square says of them.
     """
 
     arrays: str
@@ -101,7 +101,7 @@ def squared(v: Numbers, old: Numbers, b: Any) -> Numbers:
     return change
 
 
-def _magnitude(change: Numbers, c: Any) -> Numbers:
+def magnitude(change: Numbers, c: Any) -> Numbers:
     """The gradient without its sign, from a change of the second moment."""
     square: Numbers = change / c
     np.fmax(square, 0, out=square)
@@ -213,7 +213,7 @@ RULES: dict[str, Rule] = {
         "w v o",
         "s e b c",
         lambda w, p, _s: w - p,
-        pull=lambda x, v, s, e, c: (s * _magnitude(x, c)) / (np.sqrt(v) + e),
+        pull=lambda r, d, s: (s * r) / d,
         falls=True,
     ),
     **_signed(
@@ -221,7 +221,7 @@ RULES: dict[str, Rule] = {
         "w v o",
         "s e b c",
         lambda w, p, s: fma(-s, p, w),
-        pull=lambda x, v, _s, e, c: _magnitude(x, c) / (np.sqrt(v) + e),
+        pull=lambda r, d, _s: r / d,
         falls=True,
     ),
     **_signed(
@@ -229,6 +229,6 @@ RULES: dict[str, Rule] = {
         "m v o",
         "u e b c",
         lambda m, p, u: u * m + p,
-        pull=lambda x, v, _u, e, c: _magnitude(x, c) / (np.sqrt(v) + e),
+        pull=lambda r, d, _u: r / d,
     ),
 }
