@@ -437,11 +437,9 @@ class WriteFile(_Handle):
 
     def _write_direct(self, offset: int, view: memoryview) -> int:
         """How many bytes were written past the cache; 0 if the file system takes none."""
-        try:
-            if self._direct is None:
-                self._direct = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | _O_DIRECT)
-        except OSError:
-            self._direct = -1
+        if self._direct is None:
+            self._direct = self._reopened()
+        if self._direct < 0:
             return 0
         try:
             return os.pwrite(self._direct, view[: len(view) // PAGE * PAGE], offset)
@@ -450,6 +448,15 @@ class WriteFile(_Handle):
                 raise
             self._refuse_direct()
             return 0
+
+    def _reopened(self) -> int:
+        """A second descriptor, for direct writes; -1 if it is refused, or other hosts may write."""
+        if mounts.is_network(mounts.type_of(self.path)):
+            return -1
+        try:
+            return os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | _O_DIRECT)
+        except OSError:
+            return -1
 
     def _refuse_direct(self) -> None:
         descriptor, self._direct = self._direct, -1

@@ -191,6 +191,15 @@ def test_systems_without_direct_writes(
         assert written(file, 9, data_for(9))
 
 
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.gcsfuse"])
+def test_a_file_system_that_hosts_share_is_written_through_the_cache(
+    disk: Disk, file: WriteFile, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("mvc.io.mounts.type_of", lambda _: kind)
+    assert written(file, 9, data_for(9))
+    assert disk.calls == 0
+
+
 def test_short_writes_are_continued(disk: Disk, file: WriteFile) -> None:
     disk.answer = lambda size: min(size, 5 * PAGE)
     assert written(file, 10, data_for(10, 2 * SIZE))
