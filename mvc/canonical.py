@@ -8,6 +8,7 @@ that ``Writer`` would not have written (docs/format.md, "Primitives").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from mvc.errors import DamagedData
 from mvc.names import encode_text
@@ -16,6 +17,7 @@ _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 
 
+@lru_cache(maxsize=4096)  # tensors of a model have few lengths
 def encode_uint(value: int) -> bytes:
     """LEB128 of 0 <= ``value`` < 2**64.
 

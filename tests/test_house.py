@@ -22,11 +22,11 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 1_034,
+    ".": 1_035,
     "adapters": 2_074,
     "api": 874,
     "cli": 3_556,
-    "codecs": 1_535,
+    "codecs": 1_536,
     "distributed": 1_655,
     "frameworks": 2_586,
     "importing": 412,

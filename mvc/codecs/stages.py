@@ -22,6 +22,7 @@ from mvc.codecs.words import Bytes, Words, join, scratch_words, split, unzigzag,
 from mvc.errors import InvalidPipeline
 from mvc.types import FIRST_RELEASE as FIRST
 
+_PLANES = tuple(f"plane{i}" for i in range(8))
 BLOCK = 1 << 18
 """Words of a group that are worked on at once, to stay in the processor's cache."""
 
@@ -168,7 +169,7 @@ class Planes(StreamLayout, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: Compressor | None
     ) -> tuple[Words, Words | None]:
-        slots = (f"plane{i}" for i in range(words.itemsize))
+        slots = _PLANES[: words.itemsize]
         streams = [decode_stream(cursor, len(words), method, slot) for slot in slots]
         join(streams, words, folded=self.folds)
         return words, None
