@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_202,
     "serving": 547,
-    "store": 5_978,
+    "store": 5_958,
     "testing": 375,
     "training": 1_414,
 }

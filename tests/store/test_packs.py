@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -16,7 +14,7 @@ from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_numbers, pack_path
 from mvc.store.packs.records import BLOB, Coding, Member, encode_header, payload_check
 from mvc.store.writing.pack_ends import PackEnds
-from mvc.store.writing.pack_writer import STAGED, PackWriter
+from mvc.store.writing.pack_writer import PackWriter
 from tests.store.repositories import CheckedHistory, view_of
 from tests.store.sizes import shrink
 
@@ -68,36 +66,6 @@ def test_what_is_appended_is_read(tmp_path: Path, ends: Ends) -> None:
     for (at, header), body in zip(found, bodies, strict=True):
         assert bytes(reader.payload(1, at, header, header.members[0])) == body
     reader.close()
-
-
-def test_large_records_go_past_the_cache(
-    tmp_path: Path, ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct, real = list[int](), WriteFile._write_direct
-
-    def counted(self: WriteFile, offset: int, view: memoryview) -> int:
-        direct.append(real(self, offset, view))
-        return direct[-1]
-
-    monkeypatch.setattr(WriteFile, "_write_direct", counted)
-    random = Random(0)
-    sizes = [STAGED, 5, 3 * STAGED + 1, 17 << 20, 1000, STAGED - 500, 2 * STAGED - 77]
-    bodies = [random.randbytes(size) for size in sizes]
-    with writer(tmp_path, ends) as packs:
-        for i, body in enumerate(bodies):
-            head, _ = record(body, i)
-            cuts = sorted(random.sample(range(len(body)), 4))
-            parts = [body[a:b] for a, b in pairwise([0, *cuts, len(body)])]
-            packs.append(head, parts)
-        (region,) = packs.sync()
-    reader = PackReader(FileSystem(), tmp_path)
-    found = list(reader.records(region))
-    for (at, header), body in zip(found, bodies, strict=True):
-        assert bytes(reader.payload(1, at, header, header.members[0])) == body
-    reader.close()
-    if not any(direct):
-        pytest.skip("the file system of the tests takes no direct writes")
-    assert sum(direct) > 0.8 * sum(sizes)
 
 
 def test_leftovers_of_an_interrupted_commit_are_cut_off(tmp_path: Path, ends: Ends) -> None:

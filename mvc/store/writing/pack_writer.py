@@ -8,14 +8,13 @@ that fails before anything is durable cuts off itself what it has written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mvc.errors import IoFailed, MvcError
 from mvc.io.files import FileLock, FileSystem, WriteFile
-from mvc.io.handles import DIRECT, PAGE, aligned
 from mvc.limits import PACK_TARGET
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
@@ -24,10 +23,6 @@ from mvc.store.recovery.decode import coding_features
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.types import Bytes
 
-STAGED = 2 * DIRECT
-"""Bytes of a record that is written past the system's cache: to copy it there takes less time."""
-
-_STAGE = 8 << 20
 _TRIES = 64
 
 
@@ -86,7 +81,6 @@ class PackWriter:
         self._created = False
         self._durable = False  # then an entry may name what was written
         self.made: list[int] = []
-        self._stage: memoryview | None = None
 
     def __enter__(self) -> PackWriter:
         return self
@@ -107,26 +101,8 @@ class PackWriter:
         for text in codings_of(head):
             self.features |= coding_features(text)
         at = file.position
-        size = len(head) + sum(map(len, body))
-        for part in [[head, *body]] if size < STAGED else self._staged(at, [head, *body]):
-            file.write(part)
+        file.write([head, *body])
         return self._number, at
-
-    def _staged(self, at: int, parts: Sequence[Bytes]) -> Iterator[memoryview]:
-        """Parts for byte ``at`` on, gathered where they can be written past the system's cache."""
-        if self._stage is None:
-            self._stage = aligned(_STAGE)
-        start = used = at % PAGE
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                room = self._stage[used : used + len(rest)]
-                room[:], rest = rest[: len(room)], rest[len(room) :]
-                used += len(room)
-                if used == _STAGE:
-                    yield self._stage[start:]
-                    start = used = 0
-        yield self._stage[start:used]
 
     def extend(self, body: Bytes) -> None:
         """Writes more of the record that was appended last."""
