@@ -44,7 +44,7 @@ _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
 _ZEROS = memoryview(bytes(_LARGE))
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
+O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
 _REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
@@ -424,7 +424,7 @@ class WriteFile(_Handle):
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
         # The bytes before the first whole page are a write of their own.
-        if _O_DIRECT and len(views[0]) > DIRECT - PAGE and self._direct != -1:
+        if O_DIRECT and len(views[0]) > DIRECT - PAGE and self._direct != -1:
             before = -offset % PAGE
             if (_address(views[0]) + before) % PAGE == 0:
                 if before:
@@ -454,7 +454,7 @@ class WriteFile(_Handle):
         if mounts.is_network(mounts.type_of(self.path)):
             return -1
         try:
-            return os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | _O_DIRECT)
+            return os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | O_DIRECT)
         except OSError:
             return -1
 

@@ -187,7 +187,7 @@ def test_systems_without_direct_writes(
             there.write_at(9, data_for(9))
             assert there.read(0, 2 * SIZE) == bytes(9) + data_for(9)
     else:
-        monkeypatch.setattr("mvc.io.handles._O_DIRECT", 0)
+        monkeypatch.setattr("mvc.io.handles.O_DIRECT", 0)
         assert written(file, 9, data_for(9))
 
 

@@ -219,19 +219,20 @@ class ObjectWriter:
         small, puts = len(piece.data) < CHUNK, self._room.puts or self._before.puts
         if alone or (small and (not puts or puts[-1].done())):
             self._catch_up()
-            self._put(piece, base, kept, run)
+            self._put(piece, base, kept, run=run)
             return
         if self._coder is None:
             self._coder = ThreadPoolExecutor(1, thread_name_prefix="mvc-code")
         self._room.put += len(piece.data)
-        coded = self._coder.submit(self._put, piece, base, None, run, self._room)
+        coded = self._coder.submit(self._put, piece, base, run=run, room=self._room)
         self._room.puts.append(coded)
 
     def _put(
         self,
         piece: Piece,
         base: Base | None,
-        kept: NextBase | None,
+        kept: NextBase | None = None,
+        *,
         run: int | None,
         room: _Room | None = None,
     ) -> None:
