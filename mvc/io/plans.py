@@ -74,10 +74,13 @@ class Plan(Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The first line."""
-        steps = [[step.name, step.temporary, *step.before] for step in self.steps]
-        checks = [step.check for step in self.steps]
-        fields = {"steps": steps, "checks": checks, "then": dict(self.then)}
-        return json.dumps({**fields, "version": self.version}).encode() + b"\n"
+        fields = {
+            "steps": [[step.name, step.temporary, *step.before] for step in self.steps],
+            "checks": [step.check for step in self.steps],
+            "then": dict(self.then),
+            "version": self.version,
+        }
+        return json.dumps(fields).encode() + b"\n"
 
     @staticmethod
     def ready(line: bytes) -> bytes:

@@ -73,16 +73,14 @@ def replacing(
     if not steps:
         yield []
         return
-    folders: set[Path] = set()
     written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
     with removing_if_failed(fs) as made, written as plan:
         try:
+            for parent in dict.fromkeys((folder / name).parent for name in files):
+                make_folder(fs, parent, within=folder, made=made)
             with fs.flushes() as flushes:
                 for step, fill in zip(steps, files.values(), strict=False):
                     place = step.place(folder)
-                    if place.parent not in folders:
-                        make_folder(fs, place.parent, within=folder, made=made)
-                        folders.add(place.parent)
                     fs.write_beside(place, step.temporary, fill, within=folder, flushes=flushes)
             _refuse_folded(fs, folder, [step for step in steps if step.temporary])
             plan.get_ready()
@@ -141,6 +139,7 @@ def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[
                 except (MvcError, ValueError):
                     pass
                 fs.unlink(path, missing_ok=True, within=plans)
+                fs.sync_dir(plans, within=plans)  # else it may move HEAD once more
             yield done
 
 
@@ -153,7 +152,7 @@ def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     if plan is None:
         return Finished()
     # The folder of plans may have been copied together with its files: inodes differ.
-    return _finish_in(fs, finish.root, plan, finish, exact=2)
+    return _finish_in(fs, finish.root, plan, finish, path=path, exact=2)
 
 
 def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
@@ -169,14 +168,21 @@ def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Fin
         plan = Plan.parse(data)
         if data and (plan is None or plan.then):
             return Finished()  # it is not mvc that made this file
-        done = Finished() if plan is None else _finish_in(fs, folder, plan, finish, exact=4)
+        done = (
+            Finished() if plan is None else _finish_in(fs, folder, plan, finish, path=path, exact=4)
+        )
         fs.unlink(path, missing_ok=True, within=folder)
         fs.sync_dir(folder, within=folder)
         return done
 
 
-def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exact: int) -> Finished:
-    """``exact``: how many facts about a file must be those of the plan for it to be deleted."""
+def _finish_in(
+    fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, path: Path, exact: int
+) -> Finished:
+    """``path``: of the plan.
+
+    ``exact``: how many facts about a file must be those of the plan for it to be deleted.
+    """
     deletes = [
         s
         for s in plan.steps
@@ -201,7 +207,7 @@ def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exac
         finish.conclude(plan.then)
     left = {step.temporary: step for step in _waiting(fs, plan, folder)}
     alone = left.keys() - {step.temporary for step in ours}
-    _drop(fs, folder, [s for s in left.values() if s.temporary not in alone])
+    _drop(fs, folder, [s for s in left.values() if s.temporary not in alone], path)
     return Finished(
         tuple(s.place(folder) for s in writes if s.temporary not in left),
         tuple(s.place(folder) for s in left.values()),
@@ -338,7 +344,8 @@ class _PlanFile:
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if error is not None and not self._is_ready:
-            _drop(self._fs, self._folder, self._plan.steps)
+            plan = self._files[-1][0] if self._files else None
+            _drop(self._fs, self._folder, self._plan.steps, plan)
         if error is None or not self._is_ready:
             self._remove()
         self._release()
@@ -354,11 +361,14 @@ class _PlanFile:
                 file.sync()
 
     def _remove(self) -> None:
-        """Deletes the pointer last: without it nobody would look for the plan."""
+        """Deletes the pointer last: without it nobody would look for the plan.
+
+        A plan is gone for good: found again, it would move HEAD once more.
+        """
         for path, _ in reversed(self._files):
-            with suppress(MvcError):  # a plan that stays finds nothing to do
+            with suppress(MvcError):  # the next command deletes one that stays
                 self._fs.unlink(path, missing_ok=True, within=path.parent)
-                if path != self._files[0][0]:
+                if path == self._files[-1][0]:
                     self._fs.sync_dir(path.parent, within=path.parent)
         self._release()
 
@@ -409,14 +419,12 @@ def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[
     a file just written.
     """
     done, deleted, written = 0, [], set()
-    deletes = any(not step.temporary for step in steps)
     try:
         for step in steps:
             place = step.place(folder)
             if step.temporary:
                 fs.replace(place.with_name(step.temporary), place, within=folder)
-                if deletes:
-                    written.add(_file(fs, place))
+                written.add(_file(fs, place))
             elif _file(fs, place) not in written:
                 fs.unlink(place, missing_ok=True, within=folder)
                 deleted.append(step.name)
@@ -444,8 +452,16 @@ def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
         fs.sync_dir(folder / parent, within=folder)
 
 
-def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
-    """Deletes the temporary files; one that cannot be deleted stays."""
+def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep], plan: Path | None) -> None:
+    """Deletes the temporary files; one that cannot be deleted stays.
+
+    A plan without any of its temporary files counts as carried out. So the one at ``plan`` loses
+    its last byte before, and is not ready.
+    """
+    if plan is not None and steps:
+        with suppress(MvcError), fs.open_write(plan, within=plan.parent) as file:
+            file.truncate(file.size() - 1)
+            file.sync()
     for step in steps:
         if step.temporary:
             with suppress(IoFailed):

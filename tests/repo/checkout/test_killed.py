@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.errors import IoFailed
+from mvc.system import FileSystem
 from mvc.testing import fresh_process, killed
 from tests.cli.program import spawn
 from tests.counters import count
+from tests.faults.crashfs import CrashFS
 from tests.repo.checkout.test_together import (
     SHARDS,
     World,
@@ -159,3 +163,56 @@ def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
                 shutil.rmtree(tmp_path / "out")
         shutil.rmtree(root)
     assert all(seen.values()), seen
+
+
+def _forgets(op: str, path: Path) -> bool:
+    """Whether a plan is about to be deleted; locks, which lie there as well, are empty."""
+    return op == "unlink" and path.parent.name == "checkouts" and path.stat().st_size > 0
+
+
+def _check_taken_back(world: World, root: Path) -> None:
+    with Repository.open(root) as repo:
+        assert str(repo.find()) == world.ids[1] and not repo.interrupted.moved_head
+    assert not list(root.rglob(".mvc-tmp-*")) and not list((root / ".mvc").glob("checkouts/*"))
+
+
+def test_head_stays_when_a_checkout_was_taken_back_by_half(world: World, tmp_path: Path) -> None:
+    """Whoever takes it back is killed as well, before the plan is gone."""
+    root = world.copy(tmp_path / "models")
+    assert killed(restore_in(root, world.ids[0]), on("replace", SHARDS[0]))
+    (root / SHARDS[0]).write_bytes(b"mine")
+
+    def take_back(fs: FileSystem) -> None:
+        Repository.open(root, fs=fs).close()
+
+    assert killed(take_back, lambda _, op, path: _forgets(op, path))
+    assert not list(root.rglob(".mvc-tmp-*"))
+    _check_taken_back(world, root)
+
+
+def test_head_stays_when_a_checkout_failed_as_it_got_ready(world: World, tmp_path: Path) -> None:
+    root = world.copy(tmp_path / "models")
+
+    def when(_: int, op: str, path: Path) -> bool:
+        if op == "sync_dir" and path.name == "checkouts":
+            raise IoFailed("the disk fails")
+        return _forgets(op, path)
+
+    assert killed(restore_in(root, world.ids[0]), when)
+    assert not list(root.rglob(".mvc-tmp-*"))
+    _check_taken_back(world, root)
+
+
+def test_a_power_loss_repeats_no_checkout_that_was_undone(world: World, tmp_path: Path) -> None:
+    root = world.copy(tmp_path / "models")
+    fs = CrashFS(root)
+    with Repository.open(root, fs=fs) as repo:
+        repo.checkout(world.ids[0], to=root)
+        repo.undo()
+    for seed in range(12):
+        image = tmp_path / "image"
+        fs.image(fs.crash_points(), random.Random(seed), image)
+        fresh_process()
+        with Repository.open(image) as repo:
+            assert str(repo.find()) == world.ids[1]
+        shutil.rmtree(image)
