@@ -6,6 +6,8 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,13 @@ ARGUMENTS = {
     "follow": ["..", "production", "-o", "followed.safetensors", "--once"],
 }  # fmt: skip
 ARGUMENTS["serve"] = [".."]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Not in pytest's own folder: each session of pytest that begins closes it to other users."""
+    with tempfile.TemporaryDirectory(prefix="mvc-test-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -221,7 +230,7 @@ def as_other(folder: Path, *arguments: str) -> tuple[int, str]:
 def open_to_all(folder: Path) -> None:
     for place in (folder, *folder.parents):
         if not place.stat().st_mode & 1:
-            os.chmod(place, place.stat().st_mode | 0o055)  # of pytest's own folders
+            os.chmod(place, place.stat().st_mode | 0o055)
 
 
 @NEEDS_ROOT
