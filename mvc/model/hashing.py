@@ -6,6 +6,7 @@ the lengths keep parts apart (docs/format.md, "Identities").
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -35,6 +36,14 @@ def digest(tag: bytes, *parts: bytes) -> bytes:
     return blake3(b"".join(counted)).digest()
 
 
+_first_process = lru_cache(maxsize=1)(os.getpid)
+
+
+def hash_threads(*, parallel: bool) -> int:
+    """For ``blake3``, whose threads a fork of a process that has started them would wait for."""
+    return blake3.AUTO if parallel and _first_process() == os.getpid() else 1
+
+
 @lru_cache(maxsize=1024)
 def _prefix(spec: TensorSpec) -> bytes:
     writer = Writer().blob(_TAG_BLOB).text(spec.dtype)
@@ -50,8 +59,10 @@ class BlobHasher:
     """
 
     def __init__(self, spec: TensorSpec, *, parallel: bool = False) -> None:
-        threads = blake3.AUTO if parallel and spec.nbytes >= _PARALLEL_BYTES else 1
-        self._hasher = blake3(_prefix(spec), max_threads=threads)
+        self._hasher = blake3(
+            _prefix(spec),
+            max_threads=hash_threads(parallel=parallel and spec.nbytes >= _PARALLEL_BYTES),
+        )
 
     def update(self, data: Bytes) -> None:
         self._hasher.update(data)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,3 +78,18 @@ def test_parts_and_tags_are_kept_apart() -> None:
 def test_specs_that_cannot_be(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(DamagedData):
         TensorSpec(dtype, shape)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_hashes_without_the_threads_of_its_parent() -> None:
+    source = """
+import os, signal
+from mvc.model.hashing import raw_blob_id
+data = bytes(4 << 20)
+id_ = raw_blob_id(data)
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    os._exit(raw_blob_id(data) != id_)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)

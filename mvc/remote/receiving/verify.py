@@ -23,7 +23,7 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
 from mvc.model.commit import Commit
-from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
+from mvc.model.hashing import BlobHasher, blob_id, hash_threads, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import ATTACHED, RECIPE
@@ -342,7 +342,7 @@ class _Proof:
             return blob_id(spec, out, parallel=parallel)
         if (member.start, len(out)) not in pieces(spec):
             raise _wrong(member.id)
-        return blake3(out, max_threads=blake3.AUTO if parallel else 1).digest()
+        return blake3(out, max_threads=hash_threads(parallel=parallel)).digest()
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
         if member.kind == MANIFEST or len(out) == self._specs[member.id].nbytes:

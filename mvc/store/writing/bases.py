@@ -93,9 +93,8 @@ class StoredBase(Struct):
                 raise self._wrong(EncodingFailed if start else DamagedData)
         return out
 
-    def held(self, link: Link, start: int) -> None:  # noqa: ARG002
+    def held(self, link: Link, start: int) -> None:
         """Nothing is in memory."""
-        return
 
     def check(self) -> None:
         """Raises DamagedData unless all of it is stored, and its type is ``spec``."""

@@ -45,9 +45,8 @@ class Master(Struct, frozen=True):
         """The whole tensor; it is not larger than a piece."""
         return self.read(start, self.spec.nbytes - start)
 
-    def held(self, link: Link, start: int) -> None:  # noqa: ARG002
+    def held(self, link: Link, start: int) -> None:
         """Nothing leads to it."""
-        return
 
     def read(self, start: int, length: int) -> memoryview:
         borrowed = self.file.borrow(self.content)

@@ -86,7 +86,6 @@ class Objects(Protocol):
 
     def close(self) -> None:
         """Lets go of the store, where there is anything to let go of."""
-        return
 
 
 class FolderObjects(Objects):
