@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -245,3 +247,41 @@ def test_a_large_content_that_changes_between_its_readings_is_refused(
         with pytest.raises(SourceChanged, match=r"model\.bin"):
             repo.commit(path)
         assert repo.find("HEAD") == before
+
+
+class _Stalled(Executor):
+    """Has begun all that was submitted, and goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.began, self.goes_on = Event(), list[Callable[[], object]]()
+
+    def submit(self, fn: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        begun = Future[Any]()
+        begun.set_running_or_notify_cancel()
+        self.goes_on.append(lambda: fn(*args, **options))
+        self.began.set()
+        return begun
+
+
+def test_memory_in_which_an_abandoned_chunk_ends_is_not_lent_again(tmp_path: Path) -> None:
+    data = memoryview(np.resize(NOISE, CHUNK // 2).tobytes())
+    spec, stalled, policy = (
+        TensorSpec("raw", (len(data),)),
+        _Stalled(),
+        Policy(Pipeline.parse("lossless")),
+    )
+    with Repository.init(tmp_path / "repo") as repo, repo.handle.store.pack_writer() as packs:
+        store = repo.handle.store
+        arenas = store.arenas
+        objects = ObjectWriter(
+            packs, policy, graph=store.graph, recovery=store.recovery, pool=stalled, arenas=arenas
+        )
+        with closing(objects):
+            id_ = blob_id(spec, data)
+            objects.begin(id_)
+            objects.put(Piece(id_, spec, 0, data))
+            assert stalled.began.wait(20)
+        lent = [arenas.lend() for _ in range(4)]
+        for go_on in stalled.goes_on:
+            go_on()
+        assert not any(arena.used for arena in lent)

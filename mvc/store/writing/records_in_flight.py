@@ -112,7 +112,8 @@ class RecordsInFlight:
                 for chunk in piece.chunks:
                     chunk.cancel()
         self._stop()
-        for record in self._open.values():
+        # A chunk that is still being encoded will be written into its record's arena.
+        for record in (each for each in self._open.values() if not each.pieces):
             self._arenas.give_back(record.arena)
 
     def _await(self, left: int = 0) -> None:
