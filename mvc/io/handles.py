@@ -34,16 +34,15 @@ VECTORS = 1024
 PAGE = 4096
 """What a write past the system's cache begins at, in the file and in memory, and a multiple of."""
 
-DIRECT = 1 << 20
-"""Bytes from which on a write goes past the system's cache, if it can."""
+LARGE = 1 << 20
+"""Bytes from which on a write goes past the system's cache, if it can, and holes are asked for."""
 
 _SMALL = 1 << 16
-_LARGE = 1 << 20  # bytes from which on it is worth to ask for holes, or to skip a buffer
 _BEHIND = 8 << 20  # bytes after which the system is told to write them to disk
 _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
-_ZEROS = memoryview(bytes(_LARGE))
+_ZEROS = memoryview(bytes(LARGE))
 O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
 _REFUSED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
@@ -189,7 +188,7 @@ class ReadFile(_Handle):
         Fewer than asked for only where the file ends.
         """
         view = _flat(buffer)
-        if len(view) < _LARGE or not self._is_sparse():
+        if len(view) < LARGE or not self._is_sparse():
             return self._read_all(offset, view)
         end = min(offset + len(view), self.size())
         at = offset
@@ -208,7 +207,7 @@ class ReadFile(_Handle):
         False also where that is unknown.
         """
         end = offset + length
-        if length < _LARGE or not self._is_sparse() or end > self.size():
+        if length < LARGE or not self._is_sparse() or end > self.size():
             return False
         return self._seek(offset, _DATA) >= end
 
@@ -301,10 +300,10 @@ class ReadAhead:
         """``length`` bytes at ``offset``, or fewer where the file ends."""
         at = offset - self._start
         if at < 0 or at + length > len(self._data):
-            if length > _LARGE:
+            if length > LARGE:
                 return self._file.read(offset, length)
             is_next = 0 <= at <= len(self._data) + _SMALL
-            size = _LARGE if is_next else length
+            size = LARGE if is_next else length
             self._start, self._data, at = offset, self._file.read(offset, size), 0
         return self._data[at : at + length]
 
@@ -323,7 +322,7 @@ class WriteFile(_Handle):
     have dropped the data and calls the pages clean, so a second flush would lie: the
     handle is poisoned, and every later call but ``close`` raises SyncFailed.
 
-    Writes of DIRECT bytes go past the system's cache if their place in memory and that in the
+    Writes of LARGE bytes go past the system's cache if their place in memory and that in the
     file are equally far from a multiple of PAGE (``aligned``), and the file system takes them.
     """
 
@@ -424,7 +423,7 @@ class WriteFile(_Handle):
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
         # The bytes before the first whole page are a write of their own.
-        if O_DIRECT and len(views[0]) > DIRECT - PAGE and self._direct != -1:
+        if O_DIRECT and len(views[0]) > LARGE - PAGE and self._direct != -1:
             before = -offset % PAGE
             if (_address(views[0]) + before) % PAGE == 0:
                 if before:
@@ -502,15 +501,15 @@ def _flat(data: object) -> memoryview:
 
 
 def _address(view: memoryview) -> int:
-    """Where in memory the bytes of a view lie; 1 for bytes that cannot be written to."""
-    import ctypes  # slow to import, and rarely needed
+    """Where in memory the bytes of a view lie."""
+    import numpy as np  # slow to import, and rarely needed
 
-    return 1 if view.readonly else ctypes.addressof(ctypes.c_char.from_buffer(view))
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
 def _fill_zeros(view: memoryview) -> None:
-    for start in range(0, len(view), _LARGE):
-        part = view[start : start + _LARGE]
+    for start in range(0, len(view), LARGE):
+        part = view[start : start + LARGE]
         part[:] = _ZEROS[: len(part)]
 
 

@@ -34,8 +34,7 @@ BEGINS = 30.0
 """Seconds after which the first request of a connection has begun, head and all."""
 _KEEP_ALIVE = 120
 _FILES = 2 * _CONNECTIONS
-_M_ARENA_MAX, _ARENAS = -8, 2
-_M_MMAP_THRESHOLD, _LARGE = -3, 4 << 20
+_MALLOC = {-8: 2, -3: 4 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD
 _GRACE = 30  # seconds for requests that run when the server is ended
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
@@ -162,8 +161,8 @@ def _prepare_process() -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        for option, value in _MALLOC.items():
+            ctypes.CDLL(None).mallopt(option, value)
 
 
 def _check_secure(how: Listening) -> None:

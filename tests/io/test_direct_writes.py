@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from mvc.errors import IoFailed, MvcError, StorageFull
 from mvc.io.files import FileSystem, WriteFile
-from mvc.io.handles import DIRECT, PAGE, aligned
+from mvc.io.handles import LARGE, PAGE, aligned
 from mvc.testing import FailingFS
 from tests.faults.crashfs import CrashFS
 from tests.index_files import open_files
 
 OLD = b"old" * 1000
-SIZE = DIRECT + 3 * PAGE
+SIZE = LARGE + 3 * PAGE
 ALIGNMENTS = [
     (0, SIZE),
     (0, SIZE + 1),
@@ -29,7 +29,7 @@ ALIGNMENTS = [
     (PAGE - 1, SIZE + 1),
     (PAGE, SIZE - 5),
     (777, SIZE - 777),
-    (5 * PAGE + 3, DIRECT),
+    (5 * PAGE + 3, LARGE),
 ]
 
 
@@ -100,7 +100,7 @@ def test_whole_pages_are_written_directly(
 
 
 @given(
-    sizes=st.lists(st.integers(1, 3 * DIRECT), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(1, 3 * LARGE), min_size=1, max_size=4),
     start=st.integers(0, 3 * PAGE),
     shift=st.integers(0, 2),
 )
@@ -119,7 +119,7 @@ def test_writes_one_after_the_other(
 
 
 @pytest.mark.parametrize(
-    "data", [data_for(0, DIRECT - PAGE), data_for(0, SIZE, shift=8), bytes(SIZE)], ids=len
+    "data", [data_for(0, LARGE - PAGE), data_for(0, SIZE, shift=8), bytes(SIZE)], ids=len
 )
 def test_other_writes_go_through_the_cache(disk: Disk, file: WriteFile, data: memoryview) -> None:
     assert written(file, 0, data)
@@ -203,7 +203,7 @@ def test_a_file_system_that_hosts_share_is_written_through_the_cache(
 def test_short_writes_are_continued(disk: Disk, file: WriteFile) -> None:
     disk.answer = lambda size: min(size, 5 * PAGE)
     assert written(file, 10, data_for(10, 2 * SIZE))
-    assert disk.calls > DIRECT // (5 * PAGE)
+    assert disk.calls > LARGE // (5 * PAGE)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -213,7 +214,8 @@ class Recovery:
     ) -> None:
         """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
 
-        Without ``check`` the payloads' checksums are left to the caller, who checks the hash.
+        Without ``check`` the payloads' checksums are left to the caller, who checks the hash, and
+        asks again with it after DamagedData: only then another path is searched.
         """
         if id_ in self._made:
             self._begin(id_, start, out)
@@ -221,9 +223,11 @@ class Recovery:
         if (made := self.by_products.take(id_, start, len(out), checked=check)) is not None:
             out[:] = made
             return
-        self._by_sound_path(
-            id_, start, lambda way: self._run(way, {id_: out}, parallel=parallel, check=check)
-        )
+        walk = partial(self._run, outs={id_: out}, parallel=parallel, check=check)
+        if check:
+            self._by_sound_path(id_, start, walk)
+        else:
+            walk(plan(self.graph, [id_], start, self._made))
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
         """Fills ``out`` with the bytes at which a path begins that has no record."""

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, MvcError
-from mvc.io.handles import DIRECT, PAGE
+from mvc.io.handles import LARGE, PAGE
 from mvc.limits import MIB
 from mvc.model.hashing import BlobHasher
 from mvc.repo.commit.request import FileOptions
@@ -34,7 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a file of large and small tensors, at places of all kinds."""
     shrink(monkeypatch, PIECE=2 * MIB)
     root, rng = tmp_path / "repo", np.random.default_rng(0)
-    sizes = [DIRECT, 3 * PAGE, 5 * MIB + 40, 1, DIRECT - PAGE, 700_000, 2 * MIB + 8]
+    sizes = [LARGE, 3 * PAGE, 5 * MIB + 40, 1, LARGE - PAGE, 700_000, 2 * MIB + 8]
     with Repository.init(root) as repo:
         for version in range(2):
             model = {f"t{i}": rng.bytes(size) for i, size in enumerate(sizes)}

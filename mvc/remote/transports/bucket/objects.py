@@ -86,6 +86,7 @@ class Objects(Protocol):
 
     def close(self) -> None:
         """Lets go of the store, where there is anything to let go of."""
+        return
 
 
 class FolderObjects(Objects):
