@@ -131,9 +131,11 @@ def test_many_signatures_of_one_version_are_taken_in_once(repo: Repository) -> N
         ]
         for start in (0, 1500)
     )
+    begun = time.process_time()
     told(repo, ("push:*",), *first, *first)
+    none_known = time.process_time() - begun
     assert rows(repo, id_) == first
     begun = time.process_time()
     told(repo, ("push:*",), *first, *second)
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - begun < 5 * none_known
     assert rows(repo, id_) == first + second
