@@ -39,7 +39,7 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_616,
-    "repo": 6_262,
+    "repo": 6_261,
     "report": 649,
     "server": 1_201,
     "serving": 547,

@@ -51,7 +51,7 @@ def encode_predicted(
 ) -> tuple[Parts, Predicted]:
     """The chunk that leads from ``sources``, the base and then the inputs, to ``new``.
 
-    In parts, as of ``Pipeline.encode_parts``; and what is predicted.
+    In parts, as ``Pipeline.encode_parts`` returns them; and the prediction.
     """
     (base, *inputs), count = sources, len(new) // prediction.width
     state = scratch_bytes("prediction", len(new)).data

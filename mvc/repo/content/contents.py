@@ -15,14 +15,13 @@ import numpy as np
 from mvc.adapters.files.assemble import assemble, joined
 from mvc.adapters.parsed import Source
 from mvc.adapters.python.state import to_state
-from mvc.errors import DamagedData
 from mvc.io.handles import PAGE, aligned
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.store.recovery.recover import Recovery, Request
+from mvc.store.recovery.recover import Recovery, Request, mismatch
 from mvc.types import Bytes
 
 WINDOW = PIECE // 2
@@ -196,10 +195,7 @@ def _large(
             before.result()
         hasher.update(out)
         if start + len(out) == content.spec.nbytes and hasher.done() != content.id:
-            raise DamagedData(
-                f"object {content.id.short} does not match its hash after decoding",
-                hint="run 'mvc fsck' to see which versions it touches",
-            )
+            raise mismatch(content.id)
         return [(i, out)]
 
     for start, length in pieces(content.spec):

@@ -118,7 +118,8 @@ def _statement_keys(statement: Statement) -> Iterator[bytes]:
 def _is_in_turn(entry: Entry, target: str) -> bool:
     """Whether a repository with the same record before it accepts what an entry says of a target.
 
-    Of what a clock set back has recorded, or goes by another record, only a comparison tells.
+    False where only a comparison shows it: after a clock was set back, or for a retraction that
+    names another record than the one that it retracts.
     """
     first, *others = (each for each in entry.statements if each.target == target)
     is_live = not isinstance(first, Retraction) or first.replaces == first.subject

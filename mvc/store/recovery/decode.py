@@ -37,7 +37,7 @@ Both in one thread, which does nothing else of this kind between them.
 _Chunk: TypeAlias = tuple[memoryview, int]
 """An encoded chunk: its bytes, the width of its elements."""
 _Work: TypeAlias = Callable[[_Chunk, memoryview, Sequence[memoryview], memoryview], None]
-"""Applies a chunk: what is encoded, the base, what it is predicted from, the result."""
+"""Applies a chunk: its encoded bytes, the base, the inputs of its prediction, the result."""
 
 
 class _Scratch(threading.local):

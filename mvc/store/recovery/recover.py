@@ -177,7 +177,7 @@ class Recovery:
             else:
                 whole = made[:MAX_MANIFEST]
             if not proves(whole):
-                raise _mismatch(id_)
+                raise mismatch(id_)
         except DamagedData as error:
             whole = self._despite(id_, proves, error)
         return bytes(whole)
@@ -308,7 +308,7 @@ class Recovery:
             self.piece(request.id, start, part, parallel=parallel)
             hasher.update(part)
         if hasher.done() != request.id:
-            raise _mismatch(request.id)
+            raise mismatch(request.id)
 
     def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
         """Objects that are predicted from each other; those that fail their hash by themselves."""
@@ -394,7 +394,8 @@ def _last_transform(steps: Sequence[PathStep]) -> int | None:
     return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
 
 
-def _mismatch(id_: bytes) -> DamagedData:
+def mismatch(id_: bytes) -> DamagedData:
+    """The error for an object that was recovered to bytes of another hash."""
     return DamagedData(
         f"object {id_.hex()[:10]} does not match its hash after decoding",
         hint="run 'mvc fsck' to see which versions it touches",

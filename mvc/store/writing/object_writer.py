@@ -70,7 +70,7 @@ def _arena() -> Arena:
 
 
 class _Room(Struct):
-    """Memory for what is read and recovered; ``used_by``: what is encoded from there.
+    """Memory for pieces and their bases; ``used_by``: the pieces that are encoded from it.
 
     ``puts``: pieces, of ``put`` bytes, on their way there. What fails stays, and fails again.
     """
