@@ -4,7 +4,8 @@
 is of branches), ``deploy:GLOB`` (targets), ``metrics`` (what a server counts) and ``admin``
 (everything: force, delete, tombstones).
 ``REPO:`` in front limits a scope to repositories of this name. ``*`` in a GLOB stands for any
-characters, ``/`` among them.
+characters, ``/`` among them. What a node reports needs a GLOB that names the node:
+``deploy:nodes/NAME/*``. ``deploy:*`` does not allow it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 
 from mvc.errors import RemoteRefused, WrongUsage
 from mvc.limits import MAX_REF_BYTES
-from mvc.names import is_report, printable
+from mvc.names import NODES, is_report, printable
 from mvc.remote.transport import Move
 from mvc.repo.lookup.refs import BRANCH, TAG
 
@@ -25,6 +26,7 @@ TOKEN_FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
 """What a token looks like: 256 bits in base64url."""
 _PLAIN, _WITH_GLOB = {"read", "metrics", "admin"}, {"push", "deploy"}
 _NAME = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._+/*?-]*")
+_OF_A_NODE = re.compile(rf"{NODES}[^/*?]+/.+")
 _MOST = 100
 
 
@@ -38,6 +40,8 @@ def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
         raise WrongUsage(f"name 1 to {_MOST} scopes with --scope", hint=_EXAMPLES)
     for scope in scopes:
         _, deed, glob = _split(scope)
+        if deed == "deploy" and glob and is_report(glob) and not _OF_A_NODE.fullmatch(glob):
+            raise WrongUsage(f"{printable(scope[:200])!r} names no node", hint=_ONE_NODE)
         if (deed in _PLAIN and glob is None) or (deed in _WITH_GLOB and _is_name(glob)):
             continue
         raise WrongUsage(f"{printable(scope[:200])!r} is no scope", hint=_EXAMPLES)
@@ -47,6 +51,7 @@ def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
 _EXAMPLES = (
     "read, push:heads/*, deploy:prod, metrics or admin, each with REPO: in front for one repository"
 )
+_ONE_NODE = "each node has a token of its own, with the scope deploy:nodes/NAME/*"
 
 
 def _split(scope: str) -> tuple[str, str, str | None]:
@@ -85,6 +90,9 @@ def allows(scopes: Iterable[str], deed: Deed, name: str = "") -> bool:
     globs = [scope.partition(":")[2] for scope in scopes if scope.startswith(f"{deed}:")]
     if deed == "push":
         globs += [BRANCH + glob for glob in globs if not glob.startswith((BRANCH, TAG))]
+    if deed == "deploy" and is_report(name):  # others' reports replace what a node has said
+        node = "/".join(name.split("/")[:2])
+        globs = [glob for glob in globs if glob.startswith(f"{node}/")]
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
@@ -96,7 +104,9 @@ def require(scopes: Iterable[str], deed: Deed, name: str = "") -> None:
         told = "; a push tells all deployments of its versions" if is_told else ""
         raise RemoteRefused(
             f"this needs the scope {scope}{told}",
-            hint="ask who runs the remote for a token that has it",
+            hint=_ONE_NODE
+            if is_report(name)
+            else "ask who runs the remote for a token that has it",
         )
 
 

@@ -42,6 +42,8 @@ from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 PROCESSES = 4
+SCOPES = 100
+"""Of one token."""
 PATH = "model.safetensors"
 MIB = 1 << 20
 KIB = 1 << 10
@@ -72,7 +74,7 @@ class World:
         self.served = root / "served"
         self.served.mkdir(parents=True)
         self.repo = mvc.Repository.init(self.served / "net", bare=True)
-        self.token = token(self.served, "read", "deploy:nodes/*")
+        self.token = token(self.served, "read")
         self._random = np.random.default_rng(0)
         shapes = {
             "conv1": (32, 3, 5, 5),
@@ -121,15 +123,17 @@ def follow_many(url: str, place: Path, first: int, count: int) -> None:
 
 
 @contextmanager
-def _followers(url: str, place: Path, count: int, text: str) -> Iterator[list[Path]]:
+def _followers(url: str, place: Path, count: int, served: Path) -> Iterator[list[Path]]:
     code = "import sys; from tests.benchmarks.bench_fleet import *; u, p, f, c = sys.argv[1:]; "
     code += "follow_many(u, Path(p), int(f), int(c))"
-    environment = os.environ | {"MVC_TOKEN_ORIGIN": text, "PYTHONPATH": str(PROJECT)}
-    each = -(-count // PROCESSES)
+    each = min(-(-count // PROCESSES), SCOPES - 1)
     with ExitStack() as stack:
         running = []
         for first in range(0, count, each):
             words = [url, str(place), str(first), str(min(each, count - first))]
+            nodes = (f"deploy:nodes/{first + i}/*" for i in range(each))
+            text = token(served, "read", *nodes, name=f"nodes-{first}")
+            environment = os.environ | {"MVC_TOKEN_ORIGIN": text, "PYTHONPATH": str(PROJECT)}
             line = [sys.executable, "-c", code, *words]
             running.append(subprocess.Popen(line, stdin=subprocess.PIPE, env=environment))
             stack.callback(running[-1].kill)
@@ -154,7 +158,7 @@ def _swap(root: Path, count: int) -> None:
     with serving(world.served) as server, Proxy(("127.0.0.1", server.port)) as proxy:
         first, _ = world.deploy()
         url = f"http://127.0.0.1:{proxy.port}/net"
-        with _followers(url, root / "nodes", count, world.token) as files:
+        with _followers(url, root / "nodes", count, world.served) as files:
             until(lambda: _all_are(list(files), first), 600)
             time.sleep(5)  # reports of the first version
             proxy.again()

@@ -349,6 +349,26 @@ def test_slices_that_no_client_makes(name: str, world: World) -> None:
     assert "heads/nodes/7/new" not in world.transport().head().refs
 
 
+@pytest.mark.usefixtures("unharmed")
+@pytest.mark.parametrize("kind", ["report", "with a statement", "recorded elsewhere"])
+def test_a_token_that_names_no_node_reports_for_none(
+    kind: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``deploy:*`` is for targets of which a deployment replaces the one that its sender saw."""
+    wide = world.remote.narrow_token("read", "push:*", "deploy:*", "deploy:nodes/7/*")
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", wide)
+    now = time.time_ns()
+    report = NodeReport("nodes/8/prod", bytes(world.first), now, now)
+    note = AnnotationStatement(subject=world.node.find("HEAD"), note="x", **stamp())
+    given: dict[str, Crafted] = {
+        "report": reports("nodes/8/prod", world.first),
+        "with a statement": lambda world: give(world, [note], reports=(report,)),
+        "recorded elsewhere": _deploying("nodes/8/prod"),
+    }
+    with pytest.raises(RemoteRefused, match=r"deploy:nodes/8/prod|by the remote"):
+        given[kind](world)
+
+
 def test_a_token_that_is_taken_away_ends_at_once(world: World) -> None:
     from mvc.io.files import FileSystem
     from mvc.server.tokens import Tokens

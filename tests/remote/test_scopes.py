@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mvc.errors import RemoteRefused, WrongUsage
 from mvc.remote.scopes import allows, parse_scopes, require, within
@@ -59,3 +63,26 @@ def test_a_glob_of_no_kind_of_ref_is_of_branches() -> None:
     assert not allows(held, "push", "tags/nodes/7/v1")
     assert not allows(("push:tags/*",), "push", "heads/tags/x")
     assert not allows(held, "deploy", "nodes/7/prod")
+
+
+@given(
+    globs=st.lists(st.text("nodes/*?78ab", min_size=1, max_size=12), max_size=4),
+    node=st.sampled_from(["7", "8", "78", "a"]),
+)
+def test_reports_need_a_scope_that_names_the_node(globs: list[str], node: str) -> None:
+    """Whatever else it allows; a target that is none of nodes may be matched by any glob."""
+    globs += ["*", "nodes/*", "nodes/?/prod", "n*", "nodes/7*", "nodes/*/prod"]
+    held = [f"deploy:{glob}" for glob in globs]
+    target = f"nodes/{node}/prod"
+    named = any(g.startswith(f"nodes/{node}/") and fnmatchcase(target, g) for g in globs)
+    assert allows(held, "deploy", target) == named
+    assert allows([*held, f"deploy:nodes/{node}/*"], "deploy", target)
+    assert allows([*held, "admin"], "deploy", target) and allows((), "deploy", target)
+    assert allows(held, "deploy", "prod")
+
+
+@pytest.mark.parametrize("glob", ["nodes/*", "nodes/7*", "nodes/?/prod", "nodes/7", "nodes/7/"])
+def test_a_scope_for_reports_that_names_no_node_is_refused(glob: str) -> None:
+    with pytest.raises(WrongUsage, match="names no node"):
+        parse_scopes([f"models:deploy:{glob}"])
+    assert parse_scopes(["deploy:nodes/7/*"]) and parse_scopes(["push:nodes/*"])
