@@ -39,13 +39,13 @@ BUDGET = {
     "probing": 797,
     "recipes": 1_578,
     "remote": 5_623,
-    "repo": 6_261,
+    "repo": 6_333,
     "report": 649,
     "server": 1_201,
     "serving": 547,
     "store": 5_960,
     "testing": 375,
-    "training": 1_414,
+    "training": 1_416,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 

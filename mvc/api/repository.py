@@ -299,16 +299,18 @@ class Repository(Unpicklable):
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders; a folder means its content, and what is gone from it leaves the
-        version. ``states`` are further mappings of the same version by their paths, a ``Path`` for
-        the file that is there, None for one that leaves; they may also stand alone. Instead of a
-        mapping there may be a ``mvc.state.StateFile``, which is stored as it is, or a ``FileEntry``
-        of a manifest, whose content is stored already; ``state`` with such values is one of files
-        by path. ``metrics`` are numbers; ``params`` are texts or plain data (hyper-parameters, the
-        name of a data set), kept as texts. ``attachments`` are what the version carries beside its
-        files, by name, such as what ``mvc.describe_model`` returns. ``deploy`` names the target on
-        which the version goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery``
-        then bounds the recovery of this version. ``files`` says how paths are read, ``options`` has
-        the rarer arguments. A mapping is committed even if nothing changed.
+        version. A ``path`` that ends in ``/`` is a folder with one model: tensors by name go to its
+        shards as its index says, and its other files stay. ``states`` are further mappings of the
+        same version by their paths, a ``Path`` for the file that is there, None for one that
+        leaves; they may also stand alone. Instead of a mapping there may be a
+        ``mvc.state.StateFile``, which is stored as it is, or a ``FileEntry`` of a manifest, whose
+        content is stored already; ``state`` with such values is one of files by path. ``metrics``
+        are numbers; ``params`` are texts or plain data (hyper-parameters, the name of a data set),
+        kept as texts. ``attachments`` are what the version carries beside its files, by name, such
+        as what ``mvc.describe_model`` returns. ``deploy`` names the target on which the version
+        goes live. ``pipeline`` is text, or Requirements, whose ``max_recovery`` then bounds the
+        recovery of this version. ``files`` says how paths are read, ``options`` has the rarer
+        arguments. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other

@@ -174,6 +174,10 @@ def whole(name: str, value: Any, least: int) -> int:
 
 
 def _check_place(name: str) -> None:
+    if name.endswith("/"):
+        raise WrongUsage(
+            f"name is {name!r}: a Recorder writes one file", hint=f"name={name + DEFAULT_STATE!r}"
+        )
     path = PurePosixPath(check_path(name))
     if path.stem.endswith(".training"):
         model = path.with_name(path.stem.removesuffix(".training") + path.suffix)

@@ -22,7 +22,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
 _INDEX = ".index.json"
-_DEFAULT_INDEX = DEFAULT_STATE + _INDEX
+DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 
 
 def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
@@ -32,7 +32,7 @@ def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
     Raises UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
     """
     manifest = manifests.of_commit(store, commit)
-    index = _index(manifest, path)
+    index = index_of(manifest, path)
     if index is not None:
         return _joined(store, commit, manifest, index)
     entry = manifest.file(path)
@@ -40,11 +40,12 @@ def load_state(store: Store, commit: CommitId, path: str | None = None) -> Any:
     return state_of(store.recovery, entry)
 
 
-def _within(folder: str | None, name: str) -> str:
+def within(folder: str | None, name: str) -> str:
+    """The path of a file in a folder, by default in the version's own."""
     return str(PurePosixPath(folder or ".", name))
 
 
-def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
+def index_of(manifest: Manifest, path: str | None) -> FileEntry | None:
     """The index of the sharded model that is asked for; None if a single file is."""
     if path is not None and path in manifest.by_path:
         return manifest.by_path[path] if path.endswith(_INDEX) else None
@@ -52,10 +53,10 @@ def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
         return None
     inside = manifest.directly_in(path or ".")
     found = {e.path: e for e in inside if e.path.endswith(_INDEX)}
-    whole = _within(path, DEFAULT_STATE)
+    whole = within(path, DEFAULT_STATE)
     if not found or whole in manifest.by_path:
         return None
-    default = _within(path, _DEFAULT_INDEX)
+    default = within(path, DEFAULT_INDEX)
     if len(found) > 1 and default not in found:
         raise UnknownPath(
             f"{path or 'the version'} has several indexes: {', '.join(found)}",
@@ -66,10 +67,10 @@ def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
 
 def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry) -> dict[str, Any]:
     """The tensors that an index names, in its order. Only their bytes are decoded."""
-    shard_of = _weight_map(store, index)
+    shard_of = read_index(store, index)["weight_map"]
     shards: dict[str, list[str]] = {}
     for key, name in shard_of.items():
-        shards.setdefault(_within(str(PurePosixPath(index.path).parent), name), []).append(key)
+        shards.setdefault(within(str(PurePosixPath(index.path).parent), name), []).append(key)
     found: dict[str, Any] = {}
     for path, keys in shards.items():
         entry = manifest.by_path.get(path)
@@ -87,8 +88,8 @@ def _joined(store: Store, commit: CommitId, manifest: Manifest, index: FileEntry
     return {key: found[key] for key in shard_of}
 
 
-def _weight_map(store: Store, index: FileEntry) -> dict[str, str]:
-    """Which file holds which tensor, by the index. Raises BadModelFile."""
+def read_index(store: Store, index: FileEntry) -> dict[str, Any]:
+    """An index, whose ``weight_map`` says which file holds which tensor. Raises BadModelFile."""
     wrong = BadModelFile(
         f"{index.path} is not the index of a sharded model",
         hint='it needs a "weight_map" from names of tensors to files; or name one of the files',
@@ -97,9 +98,10 @@ def _weight_map(store: Store, index: FileEntry) -> dict[str, str]:
         raise wrong
     data = b"".join(in_memory(store.recovery, index).values())
     try:
-        found = json.loads(data)["weight_map"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        document: dict[str, Any] = json.loads(data)
+        names = document["weight_map"].values()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise wrong from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not all(isinstance(name, str) for name in names):
         raise wrong
-    return found
+    return document

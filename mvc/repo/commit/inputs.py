@@ -81,16 +81,24 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
     whole = request.deploy is not None and not request.options.anyway
     if whole and (reads or any(on_disk.values())):
         refuse_incomplete(store, tip_of(store, request).commit, on_disk)
+    states = {request.path}
     for path, each in given.items():
         if isinstance(each, Path):
             open_ = partial(open_file, store.fs, each, path, strict=not read.opaque)
             changes.append(Change(path, open_))
+        elif isinstance(each, Mapping) and path.endswith("/"):
+            from mvc.repo.commit.shards import divided  # rarely needed
+
+            files = divided(store, tip_of(store, request).commit, path, each)
+            changes += [Change.of(name, file) for name, file in files.items()]
+            if path == request.path:
+                states = {name for name, file in files.items() if isinstance(file, Mapping)}
         else:
             changes.append(Change.of(path, each))
     check_places(changes)
     code = request.options.code or _code_now(store, config, patch=request.options.patch)
     live: Any = given.get(request.path)
-    reduced = named if reads else {request.path} if isinstance(live, Mapping) else set[str]()
+    reduced = named if reads else states if isinstance(live, Mapping) else set[str]()
     text, written = request.pipeline, read.output is not None or read.in_place
     if text is None and reduced:
         setting = str(config.get("commit.pipeline"))

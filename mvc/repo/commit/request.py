@@ -162,7 +162,8 @@ class Change(Struct, frozen=True):
 class CommitRequest(Struct, frozen=True, kw_only=True):
     """What to commit: ``given`` by path, and with ``reads`` the files at ``paths`` on disk.
 
-    A lossy pipeline reduces these files, or else the state at ``path``. ``deploy_time_ns`` (ns
+    A path that ends in ``/`` is a folder, whose files hold the state together. A lossy pipeline
+    reduces the files on disk, or else the state at ``path``. ``deploy_time_ns`` (ns
     since 1970) is when the version went live; None means the moment of publishing, and ``time_ns``
     likewise the commit's time. Of ``options`` those count that are not about times.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name.
@@ -203,8 +204,8 @@ def with_files(
 ) -> CommitRequest:
     """The request with what a caller gives to commit, and with ``allow_empty`` decided.
 
-    ``state`` is a mapping, of files by path or of tensors, or it names files on disk. Raises
-    InvalidName, WrongUsage.
+    ``state`` is a mapping, of files by path or of tensors, or it names files on disk. The path of
+    a mapping may be a folder, and then ends in ``/``. Raises InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
     if isinstance(state, Mapping):
@@ -212,7 +213,10 @@ def with_files(
         first = state if by_path else {request.path: state}
     if twice := first.keys() & (states or {}):
         raise WrongUsage(f"{min(twice)} is named twice")
-    given = {check_path(name): each for name, each in {**first, **(states or {})}.items()}
+    given = {**first, **(states or {})}
+    for name, each in given.items():
+        if not (name.endswith("/") and isinstance(each, Mapping)):  # its files are checked later
+            check_path(name)
     every = files is not None and files.all
     reads = not isinstance(state, Mapping) and (state is not None or every or states is None)
     if files is not None and not (reads or any(isinstance(e, Path) for e in given.values())):

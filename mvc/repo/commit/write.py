@@ -62,7 +62,7 @@ def write(
     for group in [changes] if together else [[change] for change in changes]:
         stored, made = _store_together(store, recent, group, inputs, finder=finder, writer=writer)
         entries |= stored
-        state = made if made is not None else state
+        state = state if made is None else {**(state or {}), **made}
     for change in inputs.changes:
         if change.stored is not None:
             if not availability.is_stored(store, change.stored):
@@ -119,7 +119,7 @@ def _store_together(
             file = files[change.path]
             entries[change.path] = store_file(writer, finder, file)
             if change.reducer is not None and change.cached:
-                state = StateFile(file.file).nested()
+                state = {**(state or {}), **StateFile(file.file).nested()}
         for path, each in states.items():
             recent.trainings.states[path, entries[path].content_id] = each
         for file in files.values():

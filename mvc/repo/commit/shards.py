@@ -1,0 +1,85 @@
+"""Divides a state among the files of a folder: the other way round than ``load_state`` joins it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from mvc.adapters.state_file import StateFile
+from mvc.errors import WrongUsage
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
+from mvc.names import DEFAULT_STATE, check_path, printable
+from mvc.repo.checkout.states import DEFAULT_INDEX, index_of, read_index, within
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
+from mvc.store.store import Store
+
+_FORMATS = "safetensors", "state"
+NEW_SHARD = 5 * 10**9
+"""Bytes of tensors in a file of a new folder, at most; as huggingface_hub has it."""
+
+
+def divided(
+    store: Store, commit: CommitId | None, folder: str, state: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any] | StateFile | FileEntry]:
+    """The files that hold ``state`` in ``folder`` after the version ``commit``, by path.
+
+    A tensor stays in the file that holds it there; a new one goes to the last of these files. The
+    index says so. Raises WrongUsage for values that are no tensors and for files of other formats.
+    """
+    specs, manifest = StateFile.of(state).specs, manifests.of_commit(store, commit)
+    if others := state.keys() - specs.keys():
+        other = printable(min(map(str, others)))
+        raise WrongUsage(
+            f"{folder} holds tensors by their names, and {other} is no tensor",
+            hint="commit other values as a file of their own, with states=",
+        )
+    sizes = {key: specs[key].nbytes for key in state}
+    index, document, before = index_of(manifest, folder), dict[str, Any](), dict[str, str]()
+    if commit is not None and index is not None:
+        check_available(store, commit, [index])
+        document = read_index(store, index)
+        before = document["weight_map"]
+    elif any(entry.tensors for entry in manifest.directly_in(folder)):
+        only = manifest.file(folder)
+        before = dict.fromkeys((t.key for t in only.tensors), PurePosixPath(only.path).name)
+    last = max(before.values(), default=None)
+    first = _first_places(sizes) if last is None else {}
+    places = {key: before.get(key) or last or first[key] for key in state}
+    shards = {name: dict[str, Any]() for name in (*before.values(), *places.values())}
+    for key, name in places.items():
+        shards[name][key] = state[key]
+    files: dict[str, Mapping[str, Any] | StateFile | FileEntry] = {}
+    for name, shard in shards.items():
+        path = check_path(within(folder, name))
+        if path in manifest.by_path and manifest.by_path[path].format not in _FORMATS:
+            raise WrongUsage(
+                f"{path} is no safetensors file, which a state becomes",
+                hint="name another folder, or commit the files themselves",
+            )
+        files[path] = shard
+    if index is not None or len(files) > 1:
+        kept = document.get("metadata")
+        metadata = {**(kept if isinstance(kept, dict) else {}), "total_size": sum(sizes.values())}
+        new = {**document, "metadata": metadata, "weight_map": places}
+        text = json.dumps(new, indent=2, sort_keys=True) + "\n"  # as transformers writes it
+        path = within(folder, DEFAULT_INDEX) if index is None else index.path
+        same = index if new == document else None
+        files[path] = same or StateFile.of_bytes(text.encode())
+    return files
+
+
+def _first_places(sizes: Mapping[str, int]) -> dict[str, str]:
+    """The files of a new folder by tensor: each is filled before the next one begins."""
+    numbers, filled, number = dict[str, int](), 0, 1
+    for key, size in sizes.items():
+        if filled and filled + size > NEW_SHARD:
+            filled, number = 0, number + 1
+        numbers[key], filled = number, filled + size
+    if number == 1:
+        return dict.fromkeys(sizes, DEFAULT_STATE)
+    name = DEFAULT_STATE.replace(".", "-{:05}-of-{:05}.")
+    return {key: name.format(at, number) for key, at in numbers.items()}
