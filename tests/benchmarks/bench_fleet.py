@@ -1,24 +1,21 @@
 """What a fleet costs: docs/performance.md, "A fleet".
 
-    python -m tests.benchmarks.bench_fleet [--parts swap wait follower] [--followers 200]
-        [--waiting 1000] [--megabytes 2048 4096 8192] [--root DIR]
+    python -m tests.benchmarks.bench_fleet [--parts swap wait] [--followers 200]
+        [--waiting 1000] [--root DIR]
 
 swap: so many followers, in a few processes, each with a file of its own, follow one server through
 a proxy that counts; a version goes live, and they are waited for. wait: so many plain requests wait
-for news of a target; another version goes live, and all of them ask for it. follower: a model of
-bf16 of which a number in a hundred changes is followed, whole and then as a delta; the follower's
-memory at its peak. Nothing here asserts a time.
+for news of a target; another version goes live, and all of them ask for it. Nothing here asserts a
+time.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -34,7 +31,7 @@ import numpy as np
 import mvc
 from mvc.remote import wire
 from mvc.remote.transport import Wanted
-from tests.benchmarks.measuring import folder, head, program, row
+from tests.benchmarks.measuring import folder, head, row
 from tests.fleet.following import follow
 from tests.remote.kit.proxy import Proxy
 from tests.remote.kit.serving import Serving, serving, token, transport
@@ -51,10 +48,9 @@ KIB = 1 << 10
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--parts", nargs="*", default=["swap", "wait", "follower"])
+    parser.add_argument("--parts", nargs="*", default=["swap", "wait"])
     parser.add_argument("--followers", type=int, default=200)
     parser.add_argument("--waiting", type=int, default=1000)
-    parser.add_argument("--megabytes", nargs="*", type=int, default=[2048, 4096])
     parser.add_argument("--root", type=Path)
     options = parser.parse_args()
     with folder(options.root) as root:
@@ -62,8 +58,6 @@ def main() -> None:
             _swap(root / "swap", options.followers)
         if "wait" in options.parts:
             _wait(root / "wait", options.waiting)
-        for megabytes in options.megabytes if "follower" in options.parts else ():
-            _follower(root / "follower", megabytes)
 
 
 class World:
@@ -230,53 +224,6 @@ def _memory(server: Serving) -> float:
     """MiB that the server has now."""
     fields = Path(f"/proc/{server.process.pid}/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
-
-
-# -- a large model at one follower ---------------------------------------------------------
-
-
-def sparse_model(file: Path, megabytes: int, seed: int) -> None:
-    """A file of safetensors with tensors of 64 MiB in bf16, of which about 1 % is not zero."""
-    random, size = np.random.default_rng(seed), 64 * MIB
-    header = {
-        f"t{i}": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [i * size, (i + 1) * size]}
-        for i in range(megabytes // 64)
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    file.unlink(missing_ok=True)
-    with file.open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        begins = out.tell()
-        out.truncate(begins + len(header) * size)
-        for i in range(len(header)):
-            out.seek(begins + i * size + 2 * int(random.integers(size // 4)))
-            out.write(random.integers(0, 1 << 14, size // 200, np.uint16).tobytes())
-
-
-_FOLLOW = """import sys, mvc
-with mvc.Follower(sys.argv[1], 'prod', mvc.ReplicaSink(sys.argv[2])) as it: it.poll()"""
-
-
-def _follower(root: Path, megabytes: int) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    (root / "node").mkdir(parents=True)
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    head(f"{megabytes:,} MiB in bf16", "bytes", "seconds", "processor", "memory of the follower")
-    with mvc.Repository.init(root / "repo") as repo:
-        for seed, what in enumerate(("whole", "a delta")):
-            sparse_model(repo.root / PATH, megabytes, seed)
-            made = repo.commit([repo.root / PATH], deploy="prod")
-            line = ["-c", _FOLLOW, str(repo.root), str(root / "node" / PATH)]
-            cost = program(sys.executable, *line, environment=environment)
-            row(
-                what,
-                f"{made.stored_bytes:,}",
-                f"{cost.wall:.1f}",
-                f"{cost.processor:.1f}",
-                f"{cost.peak:.0f} MiB",
-            )
-    shutil.rmtree(root)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ml_dtypes import bfloat16
 from safetensors.numpy import save_file
 
 from mvc import __file__ as package
-from tests.benchmarks.measuring import Cost, bytes_below, folder, head, program, row
+from tests.benchmarks.measuring import Cost, bytes_below, folder, head, program, row, synced
 
 VERSIONS = ("first", "1.5 %", "16 %")
 MOVED = (0.0, 0.015, 0.16)
@@ -102,7 +102,7 @@ def _round(place: Path, trees: dict[str, Path], only: list[str], costs: Costs, n
     if "copy" in only:
         with _fresh(place / "copy") as copy:
             _warm(first)
-            add("cp -r, sync", _synced('cp -r "$0" "$1"', str(first), str(copy / "model")))
+            add("cp -r, sync", synced('cp -r "$0" "$1"', str(first), str(copy / "model")))
             add("load after it", _load(copy / "model"))
     if "hash" in only:
         add("BLAKE3", program(sys.executable, "-c", HASH, *_files(first)))
@@ -147,8 +147,8 @@ def _mvc_round(place: Path, root: Path, name: str, tree: Path, add: Add, *, chec
 def _dvc_round(place: Path, root: Path, add: Add) -> None:
     program("dvc", "init", "--no-scm", cwd=root)
     with _moved(place / VERSIONS[0], root / "model"):
-        add("dvc add, sync", _synced("dvc add -q model", cwd=root))
-    add("dvc checkout, sync", _synced("dvc checkout -q", cwd=root))
+        add("dvc add, sync", synced("dvc add -q model", cwd=root))
+    add("dvc checkout, sync", synced("dvc checkout -q", cwd=root))
 
 
 def _lfs_round(place: Path, root: Path, add: Add) -> None:
@@ -156,8 +156,8 @@ def _lfs_round(place: Path, root: Path, add: Add) -> None:
         program("git", *line, cwd=root)
     commit = "git add model && git -c user.name=a -c user.email=a@b commit -q -m 1"
     with _moved(place / VERSIONS[0], root / "model"):
-        add("git-lfs commit, sync", _synced(commit, cwd=root))
-    add("git-lfs checkout, sync", _synced("git checkout -q -f HEAD -- model", cwd=root))
+        add("git-lfs commit, sync", synced(commit, cwd=root))
+    add("git-lfs checkout, sync", synced("git checkout -q -f HEAD -- model", cwd=root))
 
 
 # -- files ---------------------------------------------------------------------------------
@@ -203,11 +203,6 @@ def _same(a: Path, b: Path) -> None:
     _, differ, missing = filecmp.cmpfiles(a, b, os.listdir(a), shallow=False)
     if differ or missing:
         raise SystemExit(f"came back with other bytes: {differ or missing}")
-
-
-def _synced(command: str, *arguments: str, cwd: Path | None = None) -> Cost:
-    os.sync()
-    return program("sh", "-c", f"{command} && sync", *arguments, cwd=cwd)
 
 
 def _print(costs: Costs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = ["Cost", "bytes_below", "first", "folder", "head", "mvc", "process", "program", "row",
-           "seconds", "step"]  # fmt: skip
+           "seconds", "step", "synced"]  # fmt: skip
 
 
 @contextmanager
@@ -76,6 +77,12 @@ def program(
     ).stdout
     wall, processor, peak = out.split()
     return Cost(float(wall), float(processor), int(peak) / 1024)
+
+
+def synced(command: str, *arguments: str, cwd: Path | None = None) -> Cost:
+    """What a command of the shell and then ``sync`` take."""
+    os.sync()
+    return program("sh", "-c", f"{command} && sync", *arguments, cwd=cwd)
 
 
 def mvc(root: Path, *arguments: str) -> Cost:
