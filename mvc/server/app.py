@@ -67,7 +67,7 @@ WATCHES = 256
 """Targets of repositories at which somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
-_POLL = 0.5
+_POLL = 0.1
 SILENCE = 60.0
 """Seconds in which the body of a request brings at least ``_STRIDE`` bytes, or its end."""
 _STRIDE = 64 << 10

@@ -49,7 +49,7 @@ from tests.remote.kit.serving import serving, token
 PROJECT = Path(__file__).parents[2]
 MODEL = "model"
 KIB = 1 << 10
-CALLS = {
+CALLS: dict[str, tuple[tuple[type, str], ...]] = {
     "read": ((ReadFile, "read_into"),),
     "decode": ((Pipeline, "apply_chunk"), (Pipeline, "decode_chunk")),
     "verify": ((BlobHasher, "update"),),
