@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 5_623,
+    "remote": 5_634,
     "repo": 6_333,
     "report": 649,
     "server": 1_201,

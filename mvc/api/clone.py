@@ -27,11 +27,11 @@ def clone(
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
-    default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy`` what did not
-    come along is fetched when a method asks for it, a version at a time. What a killed process
-    leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not empty,
-    RemoteUnreachable, RemoteRefused.
+    default that of the remote. ``states``: whose states come along (``all``, ``none``, ``live``,
+    ``last:N``). ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy``
+    what did not come along is fetched when a method asks for it, a version at a time. What a killed
+    process leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not
+    empty, RemoteUnreachable, RemoteRefused.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     place = None if folder is None else Path(folder)

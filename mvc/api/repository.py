@@ -987,11 +987,11 @@ class Repository(Unpicklable):
         """Brings the versions that a remote has, and where its branches and tags are.
 
         By default from ``origin``, or the only remote. ``states``: whose states come along
-        (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches
-        that are gone there. ``nodes`` brings what nodes report there, by default as the remote is
-        set. With ``versions`` only the states of these come, which are here without
-        them. Raises StateForgotten for one that the remote lacks as well, UnknownRevision for an
-        unknown remote, RemoteUnreachable, RemoteRefused, and HistoryMissing for one that was
+        (``all``, ``none``, ``live``, ``last:N``), by default as the remote is set. ``prune``
+        forgets branches that are gone there. ``nodes`` brings what nodes report there, by default
+        as the remote is set. With ``versions`` only the states of these come, which are here
+        without them. Raises StateForgotten for one that the remote lacks as well, UnknownRevision
+        for an unknown remote, RemoteUnreachable, RemoteRefused, and HistoryMissing for one that was
         rewound or exchanged.
         """
         from mvc.remote.fetch import fetch, fetch_states

@@ -134,6 +134,7 @@ _READ: dict[str, _Read] = {
     "[REV] [TENSOR]": _revision_then(_tensors),
     "TAG": lambda session, _: _names(session.repo.refs("tag")),
     "SPEC": _presets,
+    "STATES": lambda *_: ("all", "last:1", "live", "none"),
     **dict.fromkeys(("T", "TARGET"), lambda session, _: session.repo.targets()),
     "VALUE": _values,
     "list": _actions,

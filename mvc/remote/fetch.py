@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 
 from msgspec.structs import replace
 
-from mvc.errors import RemoteRefused, StateForgotten, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    RemoteRefused,
+    StateForgotten,
+    UnknownRevision,
+    WeightsDropped,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.model.statement import Tombstone
 from mvc.names import REMOTE
@@ -48,6 +55,7 @@ from mvc.remote.transports.opening import open_transport
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
+from mvc.repo.statements.live import live_now
 from mvc.store.store import Store
 from mvc.types import Progress
 
@@ -118,6 +126,9 @@ def fetch_from(
         carry(transport.send, work.take, wanted, (), tally=work.tally)
         if after is not None and not _is_whole(store, head):
             carry(transport.send, work.take, replace(wanted, after=None), (), tally=work.tally)
+    for id_ in _live_without(store) if isinstance(wanted.states, int) else ():
+        with suppress(StateForgotten, UnknownRevision, WeightsDropped):  # lacked there as well
+            work.bring(transport, (id_,))
     updates = [*_updates(store, remote, head, prune=prune)]
     if updates:
         moves = tuple(Move(each.local, each.old, each.new) for each in updates)
@@ -150,9 +161,8 @@ def fetch_states(
 
     Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
     """
-    snapshot = store.fresh()
     asked = tuple(dict.fromkeys(versions))
-    marked = here_again(store.snapshot, asked, asked=True)
+    marked = here_again(store.fresh(), asked, asked=True)
 
     def lacks(id_: CommitId) -> bool:
         absent = availability.forgotten(store, id_) is not None
@@ -165,16 +175,22 @@ def fetch_states(
         before = ask(transport, store, remote)
         check_same(remote, before.fetched, before.head)
         work = _Fetch(store, config, remote, before, progress=progress)
-        have = frozenset(availability.nearest_kept(store, lacking))
-        wanted = Wanted(again=lacking, have=have, without=by_name(snapshot))
         try:
-            carry(transport.send, work.take, wanted, (), tally=work.tally)
+            work.bring(transport, lacking)
         except StateForgotten as error:
             raise StateForgotten(
                 f"{remote.name or remote.url} lacks it as well: {error.message}",
                 hint="another repository may have it: 'mvc remote' lists those that are known",
             ) from error
     return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
+
+
+def _live_without(store: Store) -> list[CommitId]:
+    """The versions that are live on targets, and here without their states, which may come back."""
+    with suppress(DamagedData):  # what is live may be lost
+        gone = (availability.forgotten(store, id_) for id_ in live_now(store))
+        return [each.commit for each in gone if each is not None and not each.named]
+    return []
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -267,6 +283,13 @@ class _Fetch:
             tally.place = given.place
             keep_place(store, self._remote, FETCHED, self.known(given.place))
         return got
+
+    def bring(self, transport: Transport, versions: tuple[CommitId, ...]) -> None:
+        """Brings the states of versions that are here without."""
+        have = frozenset(availability.nearest_kept(self._store, versions))
+        wanted = Wanted(again=versions, have=have, without=by_name(self._store.snapshot))
+        carry(transport.send, self.take, wanted, (), tally=self.tally)
+        self.tally.versions.update(versions)
 
     def receive(self, given: Slice) -> Received:
         from mvc.remote.receiving.receiver import (

@@ -121,13 +121,13 @@ _OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"}
 
 
 def states_of(text: str) -> States:
-    """``all``, ``none`` or ``last:N``. Raises WrongUsage."""
+    """``all``, ``none``, ``live`` or ``last:N``. Raises WrongUsage."""
     if text in ("all", "none"):
         return "all" if text == "all" else "none"
-    found = re.fullmatch(r"last:([0-9]{1,9})", text, re.ASCII)
+    found = re.fullmatch(r"live|last:([0-9]{1,9})", text, re.ASCII)
     if found is None:
-        raise WrongUsage(f"states are all, none or last:N, not {printable(text[:50])!r}")
-    return int(found[1])
+        raise WrongUsage(f"states are all, none, live or last:N, not {printable(text[:50])!r}")
+    return int(found[1] or 0)
 
 
 def normalised(url: str, cwd: Path) -> str:

@@ -22,7 +22,9 @@ BROUGHT, FETCH = "receive", "fetch"
 """The operations of entries that came in: pushed by others, or fetched."""
 
 States = Literal["all", "none"] | int
-"""Whose states travel with the versions: those of all, of none, or of the last so many."""
+"""Whose states travel with the versions: those of all, of none, or of what is live on targets and
+of the last so many of each branch.
+"""
 
 
 _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]

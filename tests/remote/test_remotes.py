@@ -201,9 +201,9 @@ def test_a_row_and_a_module_make_a_kind_of_remote(
 
 
 def test_states() -> None:
-    assert [states_of(text) for text in ("all", "none", "last:1")] == ["all", "none", 1]
+    assert [states_of(text) for text in ("all", "none", "live", "last:1")] == ["all", "none", 0, 1]
     for text in ("last", "last:-1", "last:x", "some", "last:10000000000"):
-        with pytest.raises(WrongUsage, match="all, none or last:N"):
+        with pytest.raises(WrongUsage, match="all, none, live or last:N"):
             states_of(text)
 
 

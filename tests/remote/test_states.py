@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,9 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
+from mvc.testing import FixedClock, open_quietly
+from tests.fleet.following import following as follower
+from tests.remote.kit.places import KINDS, place
 from tests.remote.kit.team import Team
 
 
@@ -51,7 +56,8 @@ def absent(error: pytest.ExceptionInfo[StateForgotten], id_: CommitId, remote: s
 
 
 @pytest.mark.parametrize(
-    ("states", "here"), [("all", [0, 1, 2, 3, 4, 5, 6]), ("none", []), ("last:2", [2, 5, 6])]
+    ("states", "here"),
+    [("all", [0, 1, 2, 3, 4, 5, 6]), ("none", []), ("live", [2]), ("last:2", [2, 5, 6])],
 )
 def test_history_is_whole_and_states_are_those_that_were_asked_for(
     line: Team, states: str, here: list[int]
@@ -79,6 +85,79 @@ def test_a_state_is_fetched_later_and_is_here_again(line: Team) -> None:
     assert repo.storage.fsck(full=True).sound
     repo.storage.gc(grace="0")
     assert is_right(repo, line, 3) and repo.storage.fsck(full=True).sound
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_goes_live_comes_with_its_state(kind: str, tmp_path: Path) -> None:
+    with place(kind, tmp_path) as remote, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", remote.url)
+        ids = [ada.commit(state(i)).id for i in range(4)]
+        ada.deploy(ids[1], "prod")
+        ada.push()
+
+        def held() -> list[int]:
+            assert bob.storage.fsck(full=True).sound
+            here = [i for i, id_ in enumerate(ids) if not isinstance(bob.availability(id_), Gone)]
+            for i in here:
+                assert np.array_equal(bob.checkout(ids[i])["w"], state(i)["w"])
+            return here
+
+        with mvc.clone(remote.url, tmp_path / "bob", states="live") as bob:
+            assert held() == [1]
+            assert not bob.fetch().is_news
+            ids.append(ada.commit(state(4), deploy="edge").id)
+            ids.append(ada.commit(state(5)).id)
+            ada.deploy(ids[3], "prod")
+            ada.push()
+            done = bob.fetch()
+            assert (done.versions, held()) == (3, [1, 3, 4])  # two new ones, and the state of one
+            bob.storage.gc(grace="0")
+            assert held() == [1, 3, 4]
+            ada.deploy(ids[0], "prod")
+            ada.push()
+            bob.fetch(states="none")
+            assert held() == [1, 3, 4]
+            bob.fetch(states="last:1")
+            assert held() == [0, 1, 3, 4]
+            assert np.array_equal(bob.checkout(target="prod")["w"], state(0)["w"])
+
+
+def test_what_is_live_of_all_that_was_deployed(line: Team) -> None:
+    now = datetime.now(UTC)
+    line.ada.deploy(line.ids[0], "edge", at=now - timedelta(hours=2))
+    line.ada.deploy(line.ids[1], "edge", at=now + timedelta(hours=2))
+    line.ada.deploy(line.ids[3], "lab")
+    line.ada.deploy(line.ids[4], "lab")
+    line.ada.retract(None, "lab")
+    line.ada.push()
+    with follower(line.url, "edge", line.root / "node.safetensors", name="7") as node:
+        node.poll()
+    line.server.deploy(line.ids[5], "edge", at=now - timedelta(hours=1))
+    repo = line.clone("c", states="live", nodes="true")
+    assert kept(repo, line) == [2, 3, 5]  # what node 7 serves is live on no target
+    later = FixedClock(time.time_ns() + 3 * 3600 * 10**9)
+    with open_quietly(repo.root, clock=later) as tomorrow:
+        assert tomorrow.live("edge").commit == line.ids[1]
+        tomorrow.fetch()  # of which nothing tells but the time
+    assert kept(repo, line) == [1, 2, 3, 5]
+
+
+def test_what_is_live_and_nobody_has(line: Team) -> None:
+    repo = line.clone("c", states="live")
+    line.server.storage.forget(keep_last=1)
+    line.server.storage.gc(grace="0")
+    line.ada.deploy(line.ids[4], "prod")
+    line.ada.deploy(line.ids[3], "lab")
+    line.ada.push()
+    assert repo.fetch().targets == ("lab", "prod")
+    assert kept(repo, line) == [2]
+    assert not repo.fetch().is_news
+    line.ada.push(states=line.ids[3:5])
+    line.ada.storage.forget(line.ids[3])
+    assert repo.fetch().is_news
+    line.ada.push()
+    repo.fetch()
+    assert kept(repo, line) == [2, 4]
 
 
 def test_what_a_rule_forgot_comes_back_too(line: Team) -> None:
@@ -223,7 +302,7 @@ def test_a_version_that_neither_side_has_whole_is_refused(line: Team) -> None:
 
 def test_arguments(line: Team) -> None:
     repo = line.clone("c")
-    with pytest.raises(WrongUsage, match="states are all, none or last:N"):
+    with pytest.raises(WrongUsage, match="states are all, none, live or last:N"):
         repo.fetch(states="some")
     with pytest.raises(WrongUsage, match="by themselves"):
         repo.fetch("origin", ["main"], states="all")

@@ -27,6 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 import mvc
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import (
     NoDeployment,
@@ -41,7 +42,7 @@ from mvc.ids import CommitId, StatementId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.repo.lookup.availability import dropped
-from mvc.repo.statements.live import Deployed
+from mvc.repo.statements.live import Deployed, live_now
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.state import check_arrays
@@ -291,10 +292,32 @@ class RemoteMachine(RuleBasedStateMachine):
         self.push(who, force=False)
         self.pull(to)
 
-    @rule(who=WHO)
-    def fetch(self, who: str) -> None:
-        self.people[who].repo.fetch("origin")
+    @rule(who=WHO, states=st.sampled_from((None, "live", "last:1", "none")))
+    def fetch(self, who: str, states: str | None) -> None:
+        """What did not come counts as forgotten; what is live came, if the remote has it."""
+        repo = self.people[who].repo
+        before = set(known(repo))
+        repo.fetch("origin", states=states)
+        if states is not None:
+            came = set(known(repo)) - before
+            self.forgotten |= {id_ for id_ in came if self._is_gone(repo, id_)}
+        if states in ("live", "last:1"):
+            live = {*live_now(repo.handle.store)}
+            here = {id_ for id_ in live if self._is_gone(repo, id_)}
+            there = self.remote.own(lambda own: self._whole(own, here), reads=True)
+            assert not {id_ for id_ in there if not repo.availability(id_).named}
+            self.done["live"] += len(live - before - here)
         self._check(who)
+
+    @staticmethod
+    def _is_gone(repo: Repository, id_: CommitId) -> bool:
+        return isinstance(repo.availability(id_), Gone)
+
+    def _whole(self, repo: Repository, ids: set[CommitId]) -> set[CommitId]:
+        """Those that are here with all that they are made from."""
+        there = ids & set(known(repo))
+        needs = {id_: (id_, *repo.version(id_).needs) for id_ in there}
+        return {i for i in there if not any(self._is_gone(repo, each) for each in needs[i])}
 
     @rule(who=WHO)
     def pull(self, who: str) -> None:

@@ -114,7 +114,7 @@ def _next_twenty(repo: Repository) -> tuple[int, int]:
     return stored_bytes(repo, ids), sum(graph.path(id_).depth for id_ in contents)
 
 
-@pytest.mark.parametrize("wanted", ["none", 1, 3])
+@pytest.mark.parametrize("wanted", ["none", 0, 1, 3])
 def test_states_that_are_not_wanted_stay_away(
     source: Path, target: Repository, wanted: int | str
 ) -> None:

@@ -58,6 +58,7 @@ def test_completes_remotes_and_their_refs(mvc) -> None:
     mvc.commit(1)
     mvc("init", "--bare", "server")
     mvc("remote", "add", "origin", "server")
+    assert words(mvc, "mvc clone --states l") == ["last:1", "live"]
     mvc("push")
     assert words(mvc, "mvc fetch ") == words(mvc, "mvc gc --remote ") == ["origin"]
     assert words(mvc, "mvc push origin ") == ["main"]

@@ -19,7 +19,9 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
     url: PathText = argument("URL")
     folder: Path | None = argument("[DIR]")
     branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
-    states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")
+    states: str = option(
+        "STATES", "Whose states come along: all, none, live or last:N.", default="all"
+    )
     bare: bool = flag("Without working files, for others to push to.")
     options: dict[str, str] = option(
         "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-o", "--option"

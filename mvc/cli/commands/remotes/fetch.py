@@ -17,7 +17,7 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
     versions: tuple[str, ...] = argument("[REV]...")
     prune: bool = flag("Forget branches that are gone there.", "-p")
-    states: str | None = option("STATES", "Whose states come along: all, none or last:N.")
+    states: str | None = option("STATES", "Whose states come along: all, none, live or last:N.")
     nodes: bool = flag("Bring what nodes report there as well.")
 
 
