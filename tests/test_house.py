@@ -30,7 +30,7 @@ BUDGET = {
     "distributed": 1_655,
     "frameworks": 2_586,
     "importing": 412,
-    "io": 1_436,
+    "io": 1_590,
     "lossy": 2_115,
     "maintenance": 5_696,
     "model": 666,

@@ -1,0 +1,248 @@
+"""Redo journal: new bytes of several files, kept beside them, then written over the old (layer 1).
+
+Writing in place can end in the middle. So new values are first written to a journal, which is
+sealed once they are complete. A sealed journal is carried out again until that succeeds; one that
+is not sealed has changed nothing.
+
+A journal is a list of parts: the CRC-32 of this part and all before it, its length, and its bytes.
+The first one is the list of files, the others are blocks; an empty part is the seal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby, islice
+from pathlib import Path
+
+import numpy as np
+from msgspec import MsgspecError, Struct, msgpack
+
+from mvc.errors import DamagedData, InvalidName, IoFailed
+from mvc.io.files import FileSystem, ReadFile
+from mvc.io.process import cpu_count
+from mvc.limits import MAX_MANIFEST
+from mvc.names import check_path, printable
+from mvc.types import Bytes
+
+BLOCK = 1 << 17
+"""Bytes of a block: the position of a 2-byte word in it fits into two bytes."""
+
+Written = tuple[int, int, int, int]
+"""Inode, device, size, and mtime in ns: others once something wrote the file, not by a link."""
+
+_HEAD = struct.Struct("<II")
+_WORD = np.dtype("<u2")
+_BY_OTHERS = 0o077
+
+
+class ChangedFile(Struct, frozen=True):
+    """A file below a folder, or with an empty ``name`` the only file, which takes its place.
+
+    ``before``: what stands there when the journal is begun, None for nothing. ``size``: that of the
+    new content, None if the file is deleted.
+    """
+
+    name: str
+    before: Written | None
+    size: int | None
+
+
+class _Changes(Struct, frozen=True, array_like=True):
+    """Of a block of the file of this number: new words at these positions, or all its bytes."""
+
+    number: int
+    offset: int
+    positions: bytes
+    new: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes from ``offset`` to the last change."""
+        words = np.frombuffer(self.positions, _WORD)
+        return 2 * int(words.max()) + 2 if len(words) else len(self.new)
+
+
+class RedoJournal:
+    """A journal that is being written at ``path``, about files below ``folder``.
+
+    Raises StorageFull, and IoFailed. Unless ``seal`` was called, no file will have changed.
+    """
+
+    def __init__(
+        self, fs: FileSystem, path: Path, folder: Path, files: Sequence[ChangedFile]
+    ) -> None:
+        self._fs, self._path, self._folder, self._files = fs, path, folder, files
+        self._check = 0
+        discard(fs, path)
+        self._file = fs.open_write(path, create=True, exclusive=True, mode=0o600)
+        self._write([msgpack.encode(files)])
+
+    def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
+        """Keeps how ``new`` differs from ``old``, which the file of this number has there.
+
+        ``old`` is shorter where the file ends. The numbers of the files do not fall.
+        """
+        before, after, blocks = memoryview(old), memoryview(new), list[bytes]()
+        for start in range(0, len(after), BLOCK):
+            block = after[start : start + BLOCK]
+            positions, values = _difference(before[start : start + len(block)], block)
+            if len(values):
+                blocks.append(msgpack.encode((number, offset + start, positions, values)))
+        self._write(blocks)
+
+    def flush(self) -> None:
+        """Everything so far is durable."""
+        self._file.sync()
+        self._fs.sync_dir(self._path.parent)
+
+    def seal(self) -> None:
+        """From now on ``carry_out`` changes the files. Raises IoFailed if one was written since."""
+        for each in self._files:
+            path = self._folder / each.name
+            if written(self._fs, path) != each.before:
+                raise IoFailed(
+                    f"{printable(str(path))} was changed by another program meanwhile",
+                    hint="let nothing else write it",
+                )
+        self._write([b""])
+        self.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        out = list[bytes]()
+        for part in parts:
+            self._check = zlib.crc32(part, self._check)
+            out += _HEAD.pack(self._check, len(part)), part
+        self._file.write(out)
+
+
+def discard(fs: FileSystem, path: Path) -> None:
+    """Deletes a journal, if there is one; durable on return."""
+    if fs.stat(path, follow=False) is not None:
+        fs.unlink(path)
+        fs.sync_dir(path.parent)
+
+
+def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
+    """Writes what a journal has for the files below ``folder``; durable on return. It stays.
+
+    False: nothing was written, because there is no journal, it is not sealed, damaged or not this
+    user's, or the files have other sizes than it says.
+    """
+    there = fs.stat(path, follow=False)
+    if there is None or not there.is_file:
+        return False
+    with fs.open_read(path, follow=False) as journal:
+        there = journal.identity()
+        if there.owner != os.geteuid() or there.permissions & _BY_OTHERS:
+            return False
+        try:
+            files = _checked(fs, journal, folder)
+        except (DamagedData, InvalidName, LookupError, MsgspecError, ValueError, struct.error):
+            return False
+        for each in files:
+            _make_or_cut(fs, folder, each)
+        threads = min(cpu_count(), 4)
+        with ThreadPoolExecutor(threads, thread_name_prefix="mvc-redo") as pool:
+            overwrite = partial(_overwrite, fs, journal, folder, threads=threads)
+            deque(pool.map(overwrite, range(threads)), 0)
+    return True
+
+
+def written(fs: FileSystem, path: Path) -> Written | None:
+    """Of what stands at ``path``; None for nothing."""
+    there = fs.stat(path, follow=False)
+    return None if there is None else (there.inode, there.device, there.size, there.mtime_ns)
+
+
+def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
+    """Positions and values of the words that differ; without positions all bytes, or none."""
+    if len(old) == len(new) and len(new) % _WORD.itemsize == 0:
+        before, after = np.frombuffer(old, _WORD), np.frombuffer(new, _WORD)
+        positions = np.flatnonzero(before != after)
+        if 2 * positions.size < after.size:
+            return positions.astype(_WORD).tobytes(), after[positions].tobytes()
+    return b"", new
+
+
+def _parts(journal: ReadFile) -> Iterator[bytes]:
+    """All up to the seal. Raises DamagedData, struct.error for what is not as it was written."""
+    ahead, at, check, most = journal.ahead(), 0, 0, MAX_MANIFEST
+    while True:
+        expected, length = _HEAD.unpack(ahead.read(at, _HEAD.size))
+        part = ahead.read(at + _HEAD.size, min(length, most))
+        check = zlib.crc32(part, check)
+        if len(part) != length or check != expected:
+            raise DamagedData("the journal is damaged")
+        if not part:
+            return
+        yield part
+        at += _HEAD.size + length
+
+
+def _read(journal: ReadFile) -> tuple[list[ChangedFile], Iterator[_Changes]]:
+    """Raises DamagedData, MsgspecError, struct.error."""
+    parts = _parts(journal)
+    files = msgpack.decode(next(parts, b""), type=list[ChangedFile])
+    return files, (msgpack.decode(part, type=_Changes) for part in parts)
+
+
+def _checked(fs: FileSystem, journal: ReadFile, folder: Path) -> list[ChangedFile]:
+    """The files, once everything is checked.
+
+    A file is as it was before the journal was carried out, or after a part of that.
+    """
+    files, blocks = _read(journal)
+    for block in blocks:
+        if block.offset + block.size > (files[block.number].size or 0):
+            raise DamagedData("the journal leads beyond a file")
+    for each in files:
+        there = written(fs, folder / check_path(each.name) if each.name else folder)
+        sizes = {0 if each.before is None else each.before[2], each.size or 0}
+        if (0 if there is None else there[2]) not in sizes:
+            raise DamagedData("the journal is about another file")
+    return files
+
+
+def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
+    """Gives the file its new size; one that is not there is made, one without a size deleted."""
+    path = folder / file.name
+    if file.size is None:
+        fs.unlink(path, missing_ok=True, within=folder)
+    else:
+        if file.before is None:
+            fs.make_dirs(path.parent, within=folder)
+        with fs.open_write(path, create=file.before is None, within=folder) as there:
+            if there.position != file.size:
+                there.truncate(file.size)
+                there.sync()
+    if None in (file.before, file.size):
+        fs.sync_dir(path.parent, within=folder)
+
+
+def _overwrite(
+    fs: FileSystem, journal: ReadFile, folder: Path, thread: int, *, threads: int
+) -> None:
+    """Writes the blocks of one thread of several; durable on return."""
+    files, blocks = _read(journal)
+    room = np.empty(BLOCK // _WORD.itemsize, _WORD)
+    for number, own in groupby(blocks, lambda block: block.number):
+        path = folder / files[number].name
+        with fs.open_read(path, follow=False) as old, fs.open_write(path, within=folder) as file:
+            for block in islice(own, thread, None, threads):
+                data: Bytes = block.new
+                if block.positions:
+                    words = room[: block.size // _WORD.itemsize]
+                    old.read_into(block.offset, words.data)
+                    words[np.frombuffer(block.positions, _WORD)] = np.frombuffer(data, _WORD)
+                    data = words.data
+                file.write_at(block.offset, data)
+            file.sync()
