@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from mvc.api.given import serve
     from mvc.remote import scopes, slices, wire
     from mvc.remote.remotes import Remote, remote_at
-    from mvc.remote.replica import Replica
+    from mvc.remote.replicas.replica import Replica
     from mvc.remote.slices import NodeReport, Sent, decode_entries, encode_entries
     from mvc.remote.transport import Place, Received, Slice, Transport, Wanted
     from mvc.remote.transports.folder import account, load_transfers
     from mvc.remote.transports.opening import open_transport
+    from mvc.repo.checkout.outputs import names_folder
 
 __all__ = [
     "NodeReport",
@@ -33,6 +34,7 @@ __all__ = [
     "decode_entries",
     "encode_entries",
     "load_transfers",
+    "names_folder",
     "open_transport",
     "remote_at",
     "scopes",
@@ -46,7 +48,7 @@ _IN = {
     "Place": "mvc.remote.transport",
     "Received": "mvc.remote.transport",
     "Remote": "mvc.remote.remotes",
-    "Replica": "mvc.remote.replica",
+    "Replica": "mvc.remote.replicas.replica",
     "Sent": "mvc.remote.slices",
     "Slice": "mvc.remote.transport",
     "Transport": "mvc.remote.transport",
@@ -55,6 +57,7 @@ _IN = {
     "decode_entries": "mvc.remote.slices",
     "encode_entries": "mvc.remote.slices",
     "load_transfers": "mvc.remote.transports.folder",
+    "names_folder": "mvc.repo.checkout.outputs",
     "open_transport": "mvc.remote.transports.opening",
     "remote_at": "mvc.remote.remotes",
     "scopes": "mvc.remote.scopes",

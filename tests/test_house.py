@@ -22,10 +22,10 @@ PROJECT = Path(__file__).parents[1]
 CEILINGS = {"positional": 2, "class names": 1, "privates": 9, "frames": 0, "any": 0, "root": 0}
 
 BUDGET = {
-    ".": 1_035,
+    ".": 1_036,
     "adapters": 2_074,
     "api": 874,
-    "cli": 3_556,
+    "cli": 3_555,
     "codecs": 1_536,
     "distributed": 1_655,
     "frameworks": 2_586,
@@ -38,11 +38,11 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 5_634,
-    "repo": 6_333,
+    "remote": 5_835,
+    "repo": 6_378,
     "report": 649,
     "server": 1_201,
-    "serving": 547,
+    "serving": 550,
     "store": 5_960,
     "testing": 375,
     "training": 1_416,

@@ -27,6 +27,8 @@ of the last so many of each branch.
 """
 
 
+MOST_PATHS = 256
+"""Paths that one question names."""
 _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
@@ -75,8 +77,10 @@ class Wanted(Struct, frozen=True):
     ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
     what nodes report is told, too.
     ``live``: a target; then it wants one slice, with nothing but the version that is live there,
-    of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
-    then versions whose ``path`` it has, but for ``objects``, and nothing of their history.
+    of its records those of the file ``paths`` (by default its only model), and the deployment. With
+    ``folder`` those of all ``paths`` and what lies below, by default of all but training states.
+    ``have`` are then versions of which it has these files, but for ``objects``, and nothing of
+    their history.
     """
 
     after: Place | None = None
@@ -89,7 +93,8 @@ class Wanted(Struct, frozen=True):
     due: tuple[CommitId, ...] = ()
     reports: bool = False
     live: str = ""
-    path: str = ""
+    paths: Annotated[tuple[str, ...], Meta(max_length=MOST_PATHS)] = ()
+    folder: bool = False
 
 
 class Move(Struct, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -214,15 +214,17 @@ class FolderSink(FileSink):
 
 
 class ReplicaSink(Struct, frozen=True):
-    """A file that is kept equal to what is live on a target of a remote, from delta to delta.
+    """A file or a folder that is kept equal to what is live on a target of a remote.
 
-    Each version is proven, and replaces ``file`` in one step, after which the shell command
-    ``command`` runs. ``path`` names a file of the version where it has several. With a ``name`` the
-    node reports what it serves.
+    Each version comes as a delta, is proven, and replaces ``file`` in one step, after which the
+    shell command ``command`` runs. A ``file`` that ends in ``/``, or has no suffix, is a link to a
+    folder of all files but training states, or of those that ``path`` names, and what lies below;
+    else ``path`` names a file of the version where it has several. With a ``name`` the node reports
+    what it serves.
     """
 
     file: PathName
-    path: str | None = None
+    path: str | Sequence[str] | None = None
     name: str = ""
     command: str = ""
     fs: FileSystem = field(default_factory=FileSystem)

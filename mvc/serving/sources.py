@@ -28,7 +28,7 @@ from mvc.serving.reports import Reports
 from mvc.serving.sinks import ReplicaSink, Sink, warn_of_takeover
 from mvc.system import HookFailed, run_command
 from mvc.times import format_time
-from mvc.transport import Replica, Transport, open_transport, remote_at, serve
+from mvc.transport import Replica, Transport, names_folder, open_transport, remote_at, serve
 from mvc.types import PathName
 
 MIRROR = "mirror"
@@ -45,7 +45,7 @@ class Followed(Struct, frozen=True, kw_only=True):
 
     ``previous``: the version that was served before, None if that is not known. ``deployed``: the
     record, in a repository that is open here. Of a ReplicaSink: ``file`` holds the file ``path`` of
-    the version, for which ``received`` bytes came.
+    the version, or is a folder that holds it, for which ``received`` bytes came.
     """
 
     target: str
@@ -162,7 +162,7 @@ class AtHand:
 
 
 class Replicated:
-    """A remote: one file is kept equal to what is live there, and the node says what it serves."""
+    """A remote: a file or a folder is kept equal to what is live there, and the node says so."""
 
     interval: float | None = None
 
@@ -182,12 +182,14 @@ class Replicated:
         self._transport: Transport | None = None
         self.current: Followed | None = None
         name = check_node(sink.name) if sink.name else ""
-        self._file = Replica(sink.fs, Path(sink.file))
+        self._paths = (sink.path,) if isinstance(sink.path, str) else tuple(sink.path or ())
+        self._is_folder = names_folder(sink.fs, sink.file)
+        self._file = Replica(sink.fs, Path(sink.file), folder=self._is_folder)
         self._reports = Reports(self._file.folder, name, sink.fs, sink.clock) if name else None
 
     @property
     def served(self) -> CommitId | None:
-        """What the file holds, whoever put it there."""
+        """What is there, whoever put it there."""
         with suppress(MvcError):
             current = self._file.current()
             return None if current is None else current.id
@@ -214,7 +216,7 @@ class Replicated:
         return self._at_transport().live(self._target, mark, seconds)
 
     def is_settled(self) -> bool:
-        """Whether the file is as it was left; reports that wait are sent."""
+        """Whether what is there is as it was left; reports that wait are sent."""
         current = self._file.current()
         if current is None or not current.told:
             return False
@@ -246,7 +248,8 @@ class Replicated:
         if self._reports is not None and old is not None:  # a kill may have kept it from being told
             served_ns = min(old.written_ns, clock.now_ns())
             self._reports.served(old.id, self._target, served_ns)
-        update = self._file.update(self._at_transport(), self._target, self._sink.path or "")
+        update = self._file.update(self._at_transport(), self._target, self._paths)
+        self._file.settle()
         version = update.version
         if update.foreign:
             warn_of_takeover(self._file.shown, version.id, self._target)
@@ -256,8 +259,9 @@ class Replicated:
             return None
         done = Followed(
             target=self._target, commit=version.id, time_ns=version.time_ns,
-            previous=None if old is None else old.id, swapped_ns=clock.now_ns(),
-            file=self._file.shown, path=version.path, received=update.received,
+            previous=None if update.before is None else update.before.id,
+            swapped_ns=clock.now_ns(), file=self._file.shown, received=update.received,
+            path="" if self._is_folder else version.paths[0],
         )  # fmt: skip
         self._run_command(done)
         if self._on_change is not None:

@@ -27,10 +27,11 @@ from mvc.errors import (
     StateForgotten,
     UnknownPath,
     UnknownTarget,
+    WouldOverwrite,
     WrongUsage,
 )
 from mvc.io.files import FileSystem
-from mvc.remote.replica import Replica
+from mvc.remote.replicas.replica import Replica
 from mvc.serving.reader import FileReader
 from mvc.serving.sinks import TakenOver
 from mvc.serving.sources import Followed, NotFollowing
@@ -271,9 +272,12 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
     commit(repo, 1)
     url = str(repo.root)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
     (tmp_path / "link.st").symlink_to("model.st")
+    (tmp_path / "link").symlink_to("folder")
     places = {
-        "folder": WrongUsage,
+        "folder": WouldOverwrite,
+        "link": WouldOverwrite,
         "link.st": WrongUsage,
         "no/model.st": IoFailed,
         "served/models/.mvc/model.st": WrongUsage,
@@ -281,7 +285,7 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
     for name, error in places.items():
         with pytest.raises(error) as refused:
             follow(url, "prod", to=tmp_path / name, once=True)
-        assert "atomic_dir" not in str(refused.value.hint)  # a follower keeps no folder
+        assert "atomic_dir" not in str(refused.value.hint)  # that is no word of a follower
     with following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
         follow(url, "prod", to=tmp_path / "model.st", once=True)
 

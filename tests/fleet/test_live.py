@@ -57,13 +57,13 @@ def test_the_answer_is_the_live_version_and_its_deployment(
     ids = [commit(repo, i, deploy="prod") for i in range(3)]
     commit(repo, 3)
     repo.deploy(ids[0], "other")
-    sent, _, records = ask(opened, path="model.st")
+    sent, _, records = ask(opened, paths=("model.st",))
     assert [Commit.decode(data).id for data in sent.commits] == [ids[2]]
     (made,) = sent.said
     assert isinstance(made, Deployment)
     assert (made.target, made.subject) == ("prod", ids[2])
     assert records
-    same, given, _ = ask(opened, path="model.st", have=frozenset({ids[2]}))
+    same, given, _ = ask(opened, paths=("model.st",), have=frozenset({ids[2]}))
     assert given.size == 0 and same.statements == sent.statements and same.commits == sent.commits
 
 
@@ -71,11 +71,11 @@ def test_a_delta_against_the_file_is_small_in_both_directions(
     repo: Repository, opened: Transport
 ) -> None:
     ids = [commit(repo, i, deploy="prod") for i in range(1, 4)]
-    whole = len(ask(opened, path="model.st")[2])
-    delta = len(ask(opened, path="model.st", have=frozenset({ids[1]}))[2])
+    whole = len(ask(opened, paths=("model.st",))[2])
+    delta = len(ask(opened, paths=("model.st",), have=frozenset({ids[1]}))[2])
     assert delta < whole / 2
     repo.deploy(ids[0], "prod")
-    back = len(ask(opened, path="model.st", have=frozenset({ids[1]}))[2])
+    back = len(ask(opened, paths=("model.st",), have=frozenset({ids[1]}))[2])
     assert back < whole / 2
 
 
@@ -83,10 +83,10 @@ def test_other_paths_do_not_travel(repo: Repository, opened: Transport) -> None:
     other = np.random.default_rng(7).standard_normal(200_000, np.float32)
     first = commit(repo, 1, deploy="prod", **{"other.st": {"m": other}})
     commit(repo, 2, deploy="prod", **{"other.st": {"m": other + 1}})
-    _, given, _ = ask(opened, path="model.st", have=frozenset({first}))
+    _, given, _ = ask(opened, paths=("model.st",), have=frozenset({first}))
     assert given.size < 120_000
     with pytest.raises(UnknownPath):
-        ask(opened, path="nothing")
+        ask(opened, paths=("nothing",))
 
 
 def test_what_cannot_be_had_is_named(repo: Repository, opened: Transport) -> None:

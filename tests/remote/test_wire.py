@@ -27,6 +27,7 @@ MESSAGES = {
     Wanted: {
         "after": PLACE, "versions": (ID,), "have": frozenset({ID}), "states": 3,
         "objects": (b"o" * 32, b"o" * 8), "again": (ID,), "without": frozenset({ID}),
+        "paths": ("policy", "m.st"),
     },
     Received: {
         "place": PLACE, "missing": (b"o" * 32,),

@@ -1,21 +1,23 @@
 """What is live on a target, for one who wants nothing else: a mark that changes with it, and the
-one path of the live version along the cheapest way from what the receiver's file holds.
+one path of the live version along the cheapest way from what the receiver's files hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, UnknownTarget
 from mvc.ids import ManifestId
 from mvc.io.files import FileIdentity
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.names import check_ref, printable
 from mvc.remote.sending.closure import NOTHING, Closure, Needed
 from mvc.remote.slices import Sent, encode_entries
 from mvc.remote.statements import Buried
 from mvc.remote.transport import Slice, Wanted
+from mvc.repo.checkout.checkout import chosen
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.statements.live import live_at, same_until
@@ -70,13 +72,13 @@ class LiveMark:
 def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
     """The answer to ``Wanted.live``: the deployment and the version that is live.
 
-    Of its records there are those of the wanted path, and none if the receiver's file is this
+    Of its records there are those of the wanted files, and none if the receiver's are this
     version. Raises UnknownTarget, NoDeployment, UnknownPath, StateForgotten, WeightsDropped.
     """
     snapshot, buried = store.fresh(), Buried(store.snapshot, wanted.without)
     live = live_at(store, None, wanted.live)
     recorded, commit = commits.placed(snapshot, live.commit)
-    chosen = NOTHING
+    records = NOTHING
     if live.commit not in wanted.have:
         availability.check_kept(store, live.commit)
         if live.commit in buried:
@@ -85,22 +87,22 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
                 f"{printable(wanted.live)}, was forgotten by name",
                 hint="its owner deploys another version",
             )
-        entry = manifests.load(store, commit.manifest).file(wanted.path or None)
-        availability.check_available(store, commit.id, [entry])
-        held, known = _in_file(store, wanted, commit.time_ns)
+        entries = entries_of(manifests.load(store, commit.manifest), wanted)
+        availability.check_available(store, commit.id, entries)
+        held, known = _in_files(store, wanted, commit.time_ns)
         closure = Closure(store, config, lambda _: False, buried.hold, file=held, manifest=known)
-        needed = Needed(frozenset({commit.manifest}), objects_of(entry))
-        chosen = closure.choose(recorded, needed)
+        needed = Needed(frozenset({commit.manifest}), objects_of(entries))
+        records = closure.choose(recorded, needed)
     found = snapshot.statement(live.id)
     if found is None:
         raise DamagedData(f"the deployment of {live.commit.short} is lost")
-    sent = Sent((commit.encoded,), chosen.size, statements=(found[1].encoded,))
+    sent = Sent((commit.encoded,), records.size, statements=(found[1].encoded,))
     features = read_features(store.fs, store.folder)
-    return Slice(encode_entries([sent]), chosen.size, chosen.read(), features=features)
+    return Slice(encode_entries([sent]), records.size, records.read(), features=features)
 
 
-def _in_file(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
-    """The objects that the receiver has: those of the path in its versions, and manifests.
+def _in_files(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
+    """The objects that the receiver has: those of the paths in its versions, and manifests.
 
     Also the one of these manifests whose version is nearest to a moment.
     """
@@ -110,7 +112,7 @@ def _in_file(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], Ma
         # A version that was forgotten here is no loss: another way leads to what is wanted.
         with suppress(MvcError):
             manifest = manifests.of_commit(store, id_)
-            found.update(objects_of(manifest.file(wanted.path or None)))
+            found.update(objects_of(entries_of(manifest, wanted)))
             commit = commits.get(store.snapshot, id_)
             found.add(commit.manifest)
             known.append((abs(commit.time_ns - time_ns), commit.manifest))
@@ -118,9 +120,18 @@ def _in_file(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], Ma
     return found, min(known)[1] if known else None
 
 
-def objects_of(entry: FileEntry) -> dict[bytes, TensorSpec]:
-    """The objects of one file of a version."""
-    found: dict[bytes, TensorSpec] = {content.id: content.spec for content in entry.contents}
-    if entry.skeleton is not None:
-        found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+def entries_of(manifest: Manifest, wanted: Wanted) -> list[FileEntry]:
+    """The wanted files of a version. Raises UnknownPath."""
+    if wanted.folder:
+        return chosen(manifest, wanted.paths)[0]
+    return [manifest.file(*wanted.paths[:1])]
+
+
+def objects_of(entries: Iterable[FileEntry]) -> dict[bytes, TensorSpec]:
+    """The objects of files of a version."""
+    found = dict[bytes, TensorSpec]()
+    for entry in entries:
+        found |= {content.id: content.spec for content in entry.contents}
+        if entry.skeleton is not None:
+            found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
     return found

@@ -32,7 +32,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK, PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
-from mvc.repo.content.contents import Rooms, write_file
+from mvc.repo.content.contents import ReadPart, Rooms, write_file
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.killed import PLANS
@@ -409,9 +409,14 @@ def fill_file(
     file: WriteFile,
     progress: Callable[[int], None] | None = None,
     rooms: Rooms | None = None,
+    copied: Mapping[bytes, ReadPart] = {},
 ) -> None:
-    """Writes a file of a version to a new file, every byte of it verified; zeros become holes."""
-    write = partial(write_file, recovery, entry, partial(_write_sparse, file), rooms=rooms)
+    """Writes a file of a version to a new file; zeros become holes.
+
+    Every byte of it is verified, but those of contents that are ``copied``.
+    """
+    write_at = partial(_write_sparse, file)
+    write = partial(write_file, recovery, entry, write_at, rooms=rooms, copied=copied)
     try:
         write(progress=progress, check=False)
     except DamagedData:

@@ -5,24 +5,22 @@ HEAD and the working tree stay as they are.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
-from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
+from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
+from mvc.repo.checkout.swapped import SwappedFolder
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
@@ -31,7 +29,6 @@ from mvc.store.store import Store
 from mvc.types import PathName, Progress
 
 _CHUNK = 1 << 20
-_GOING = ".old"  # the end of the name of a folder that is being deleted
 
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
@@ -66,7 +63,12 @@ def export(
         branch = head_if_known(store.fresh()).branch
         done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
         if options.atomic_dir:
-            _swap(store, commit, entries, output, force=force, progress=progress)
+            make_folder(fs, output.parent)
+            swapped = SwappedFolder(fs, output)
+            with swapped.next(commit.short, force=force) as new:
+                changes = Changes(commit, new, {e.path: e for e in entries})
+                apply(store, changes, progress=progress, planned=False)
+                swapped.lead_to(new.name)
             return replace(done, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
@@ -196,63 +198,3 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
     for parent in sorted(parents - {folder}, reverse=True):
         if not fs.list(parent):
             fs.remove_dir(parent)
-
-
-# -- a folder that is swapped as a whole -----------------------------------------------
-
-
-def _swap(
-    store: Store,
-    commit: CommitId,
-    entries: Sequence[FileEntry],
-    output: Path,
-    force: bool,
-    progress: Progress | None,
-) -> None:
-    """Writes a new folder beside ``output`` and makes the link ``output`` lead to it, in one step.
-
-    The folder that it led to before is kept until the next swap begins: somebody may still read it.
-    """
-    fs = store.fs
-    make_folder(fs, output.parent)
-    parent, name = fs.realpath(output.parent), output.name
-    refuse_store(fs, parent)
-    ours = re.compile(re.escape(f"{SWAPPED}{name}.") + "[0-9a-f]{10}-[0-9a-f]{8}")
-    with fs.lock(parent / f"{SWAPPED}{name}.lock"):
-        present, target = fs.stat(parent / name, follow=False), fs.read_link(parent / name)
-        if present is not None and target is None:
-            raise WouldOverwrite(
-                f"{printable(str(output))} is no symbolic link: it cannot be swapped in one step",
-                hint="move it away first; --atomic-dir puts a link in its place",
-            )
-        if target is not None and not ours.fullmatch(target) and not force:
-            raise WouldOverwrite(
-                f"{printable(str(output))} leads to {printable(target)}, which mvc did not make",
-                hint="add -f to let it lead to the new folder",
-            )
-        for other in fs.list(parent):
-            if ours.fullmatch(other.removesuffix(_GOING)) and other != target:
-                _remove_at_once(fs, parent / other)
-        new = parent / f"{SWAPPED}{name}.{commit.short}-{os.urandom(4).hex()}"
-        link = parent / f"{SWAPPED}{name}.link"
-        try:
-            fs.make_dir(new)
-            changes = Changes(commit, new, {e.path: e for e in entries})
-            apply(store, changes, progress=progress, planned=False)
-            fs.unlink(link, missing_ok=True)
-            fs.symlink(new.name, link)
-            fs.sync_dir(parent)
-        except BaseException:
-            with suppress(MvcError):
-                fs.remove_tree(new)
-            raise
-        fs.replace(link, parent / name)
-        fs.sync_dir(parent)
-
-
-def _remove_at_once(fs: FileSystem, folder: Path) -> None:
-    """Deletes a folder that has another name by then: a reader finds all of it, or nothing."""
-    going = folder.with_name(folder.name.removesuffix(_GOING) + _GOING)
-    if going != folder:
-        fs.replace(folder, going)
-    fs.remove_tree(going)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -94,6 +94,10 @@ class Rooms:
         return self._rooms[0][at : at + size]
 
 
+ReadPart: TypeAlias = Callable[[int, memoryview], None]
+"""Fills memory with bytes of a content from a place on, which are taken as they are."""
+
+
 def write_file(
     recovery: Recovery,
     entry: FileEntry,
@@ -101,14 +105,17 @@ def write_file(
     progress: Callable[[int], None] | None = None,
     rooms: Rooms | None = None,
     *,
+    copied: Mapping[bytes, ReadPart] = {},
     check: bool = True,
 ) -> None:
     """Writes every byte of the file. Takes the memory of ``rooms``, whatever the file's size.
 
+    Contents among ``copied`` are not recovered, and not hashed.
+
     Without ``check`` it is faster, but of a large content damage shows in its hash alone, even if
     another way leads around it: then DamagedData is raised, and it is for the caller to begin anew.
     """
-    steps = _steps(recovery, entry.contents, rooms or Rooms(), check=check)
+    steps = _steps(recovery, entry.contents, rooms or Rooms(), copied, check=check)
     with closing(_recovered(entry.contents, steps)) as recovered:
 
         def content(wanted: int, left: int) -> Iterator[memoryview]:
@@ -136,7 +143,8 @@ def _recovered(contents: Sequence[Content], steps: Iterator[_Step]) -> Generator
     something to do all the time.
     """
     if contents and _extent(contents, range(len(contents))) <= WINDOW:
-        yield from next(steps)(None)  # a single step needs no thread
+        for step in steps:  # so few need no thread
+            yield from step(None)
         return
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as ahead:
         waiting = deque[Future[list[_Part]]]()
@@ -151,11 +159,21 @@ def _recovered(contents: Sequence[Content], steps: Iterator[_Step]) -> Generator
 
 
 def _steps(
-    recovery: Recovery, contents: Sequence[Content], rooms: Rooms, *, check: bool
+    recovery: Recovery,
+    contents: Sequence[Content],
+    rooms: Rooms,
+    copied: Mapping[bytes, ReadPart],
+    *,
+    check: bool,
 ) -> Iterator[_Step]:
     """What recovers the contents, window by window, large ones piece by piece."""
-    for window in _windows(contents):
+    for window in _windows(contents, copied):
         first, size = contents[window[0]], _extent(contents, window)
+        if size > PIECE and first.id in copied:
+            for start, length in pieces(first.spec):
+                room = rooms.take(first.offset + start, length)
+                yield partial(_copy, [(copied[first.id], start, room)], [(window[0], room)])
+            continue
         if size > PIECE:
             recover = partial(recovery.piece, parallel=cpu_count() > AHEAD, check=check)
             yield from _large(recover, window[0], first, rooms)
@@ -167,7 +185,10 @@ def _steps(
             for at, nbytes, i in spans
         ]
         parts = [(i, room[at : at + nbytes]) for at, nbytes, i in joined(spans)]
-        yield partial(_fill, recovery, wanted, parts)
+        if first.id in copied:
+            yield partial(_copy, [(copied[each.id], 0, each.out) for each in wanted], parts)
+        else:
+            yield partial(_fill, recovery, wanted, parts)
 
 
 def _fill(
@@ -177,6 +198,15 @@ def _fill(
     if before is not None:
         before.result()
     recovery.fill(wanted)
+    return parts
+
+
+def _copy(
+    wanted: Sequence[tuple[ReadPart, int, memoryview]], parts: list[_Part], before: _Before
+) -> list[_Part]:
+    del before
+    for read, start, out in wanted:
+        read(start, out)
     return parts
 
 
@@ -202,11 +232,12 @@ def _large(
         yield partial(piece, start, rooms.take(content.offset + start, length))
 
 
-def _windows(contents: Sequence[Content]) -> Iterator[range]:
-    """The contents that are recovered together: half a piece at most, or a single one."""
+def _windows(contents: Sequence[Content], copied: Collection[bytes]) -> Iterator[range]:
+    """The contents that are recovered together, or copied: half a piece at most, or one."""
     first = 0
     for i in range(1, len(contents)):
-        if _extent(contents, range(first, i + 1)) > WINDOW:
+        is_other = (contents[i].id in copied) != (contents[first].id in copied)
+        if is_other or _extent(contents, range(first, i + 1)) > WINDOW:
             yield range(first, i)
             first = i
     if contents:

@@ -378,6 +378,7 @@ def test_a_swap_keeps_the_folder_before_it_and_no_other(world: World, tmp_path: 
 
 def test_what_mvc_did_not_make_is_not_swapped(world: World, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to("mine")
     with Repository.open(world.root) as repo:

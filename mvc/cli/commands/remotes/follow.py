@@ -1,15 +1,14 @@
 """``mvc follow``.
 
-Keeps FILE the version that is live on TARGET of the repository at SOURCE: a folder, ssh, https
-or a bucket. No repository is needed here. Each version comes as a delta against FILE, is
-proven, and replaces it in one step; a rollback comes like a deployment. It goes on until it is
-ended, also after the remote was away.
+Keeps FILE, or the folder DIR/, the version that is live on TARGET of the repository at SOURCE: a
+folder, ssh, https or a bucket. No repository is needed here. Each version comes as a delta, is
+proven, and replaces the one before in one step; a rollback comes like a deployment. It goes on
+until it is ended, also after the remote was away.
 """
 
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -27,10 +26,12 @@ _SECONDS = click.FloatRange(0, 86_400, min_open=True)
 class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
     source: PathText = argument("SOURCE")
     target: str = argument("TARGET")
-    output: Path = option("FILE", "The file that is kept.", "-o", required=True)
-    path: PathText | None = option("PATH", "The file of the version, where it has several.")
+    output: PathText = option("FILE|DIR/", "The file or folder that is kept.", "-o", required=True)
+    path: tuple[PathText, ...] = option(
+        "PATH", "A file of the version; with DIR/ also what is below (repeatable)."
+    )
     node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
-    once: bool = flag("Return as soon as FILE is what is live.")
+    once: bool = flag("Return as soon as it is what is live.")
     command: str = option("CMD", "Run by a shell after each swap.", "--exec", default="")
     interval: float | None = option(
         "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
@@ -66,9 +67,7 @@ def command(session: Session, args: _FollowOptions) -> None:
             finally:
                 signal.signal(signal.SIGTERM, before)
         elif follower.poll() is None:
-            session.note(
-                f"{printable(str(args.output))} is what is live on {printable(args.target)}"
-            )
+            session.note(f"{printable(args.output)} is what is live on {printable(args.target)}")
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

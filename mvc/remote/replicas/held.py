@@ -1,0 +1,71 @@
+"""The objects that files of a version have, read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from mvc.adapters.parsed import FileParts, ParsedContent, SourceFile
+from mvc.errors import DamagedData
+from mvc.io.files import FileSystem
+from mvc.io.handles import ReadFile
+from mvc.model.manifest import FileEntry
+from mvc.names import printable
+from mvc.repo.content.contents import ReadPart
+from mvc.store.recovery.recover import Held
+
+
+@contextmanager
+def held_in(
+    fs: FileSystem, files: Mapping[Path, FileEntry]
+) -> Iterator[tuple[dict[bytes, Held], dict[bytes, ReadPart]]]:
+    """What the files have, and what reads parts of their contents. Opens each when it is needed."""
+    with ExitStack() as stack:
+        held, parts = dict[bytes, Held](), dict[bytes, ReadPart]()
+        for place, entry in files.items():
+            opened = cache(partial(_opened, stack, fs, place))
+            for content in entry.contents:
+                there = _InFile(opened, content.offset, content.spec.nbytes)
+                held[content.id], parts[content.id] = there, there.read_into
+            if entry.skeleton is not None:
+                held[entry.skeleton] = _Outside(cache(partial(_skeleton, opened, entry)))
+        yield held, parts
+
+
+def _opened(stack: ExitStack, fs: FileSystem, place: Path) -> ReadFile:
+    return stack.enter_context(fs.open_read(place))
+
+
+def _skeleton(opened: Callable[[], ReadFile], entry: FileEntry) -> memoryview:
+    contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+    parts = FileParts(entry.format, contents, (), entry.checks)
+    return memoryview(SourceFile(opened(), entry.path, entry.size, parts).skeleton())
+
+
+class _Outside(Struct, frozen=True):
+    read: Callable[[], memoryview]
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        return self.read()[part]
+
+
+class _InFile(Struct, frozen=True):
+    opened: Callable[[], ReadFile]
+    offset: int
+    nbytes: int
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        start, stop, _ = part.indices(self.nbytes)
+        data = memoryview(bytearray(max(0, stop - start)))
+        self.read_into(start, data)
+        return data
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Fills ``out`` with bytes from ``start`` on. Raises DamagedData."""
+        file = self.opened()
+        if file.read_into(self.offset + start, out) != len(out):
+            raise DamagedData(f"{printable(str(file.path))} became shorter")

@@ -1,0 +1,205 @@
+"""Where a version is kept: the files of the next one are written beside, then shown in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from mvc.errors import IoFailed, MvcError, StorageFull, WrongUsage
+from mvc.io.files import FileSystem, WriteFile
+from mvc.io.replacement import make_folder, replacing
+from mvc.model.manifest import FileEntry
+from mvc.names import check_place, printable
+from mvc.repo.checkout.outputs import names_folder, refuse_store
+from mvc.repo.checkout.swapped import SwappedFolder
+
+Fill = Callable[[FileEntry, WriteFile], None]
+"""Writes all of a file."""
+
+
+class OneFile:
+    """A file that is replaced; ``beside`` is a folder for the next one and the one before."""
+
+    def __init__(self, fs: FileSystem, place: Path, beside: Path) -> None:
+        check_file(fs, place, with_suffix=True)
+        refuse_link(fs, place, "the file itself")
+        self._fs, self._place = fs, place
+        self._next, self._last = beside / "next", beside / "last"
+
+    def tidy(self, keep: Collection[str]) -> None:
+        """What a killed process left goes; ``keep``: names of folders that stay."""
+        del keep
+        self._fs.unlink(self._next, missing_ok=True)
+
+    def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
+        """Where files lie: those that are visible, or those that ``next`` yielded ``at``."""
+        return [at or self._place for _ in paths]
+
+    def link(self, at: Path | None = None) -> str:
+        """The name of the folder that a link here leads to, or is to lead to; else nothing."""
+        return "" if at else self._fs.read_link(self._place) or ""
+
+    def is_taken(self) -> bool:
+        """Whether there is something, whoever wrote it."""
+        return self._fs.stat(self._place, follow=False) is not None
+
+    @contextmanager
+    def next(
+        self,
+        label: str,
+        entries: Sequence[FileEntry],
+        present: Mapping[bytes, Path],
+        fill: Fill,
+    ) -> Iterator[Path]:
+        """Yields where the files of a version lie beside, durable; they go if the block fails.
+
+        ``present``: files that are visible, by what they hold. Raises StorageFull.
+        """
+        del label, present
+        (entry,) = entries
+        require_room(self._fs, self._place, entry.size)
+        fs, fresh = self._fs, self._next
+        there = fs.stat(self._place, follow=False)
+        mode = None if there is None else there.permissions
+        try:
+            with fs.open_write(
+                fresh, create=True, exclusive=True, mode=0o666 if mode is None else mode
+            ) as file:
+                if mode is not None:
+                    file.set_mode(mode)
+                fill(entry, file)
+                file.sync()
+            yield fresh
+        except BaseException:
+            with suppress(MvcError):
+                fs.unlink(fresh, missing_ok=True)
+            raise
+
+    def show(self, fresh: Path) -> None:
+        """Makes what ``next`` yielded visible, in one step; durable on return."""
+        fs = self._fs
+        self.settle()
+        with suppress(MvcError):  # there is none, or the file system has no hard links
+            fs.link(self._place, self._last)
+        fs.replace(fresh, self._place)
+        fs.sync_dir(self._place.parent)
+
+    def go_back(self, link: str) -> None:
+        """Makes visible what was before ``show``, in one step. Raises IoFailed if that went."""
+        del link
+        self._fs.replace(self._last, self._place)
+        self._fs.sync_dir(self._place.parent)
+
+    def settle(self) -> None:
+        """What was kept for ``go_back`` goes."""
+        self._fs.unlink(self._last, missing_ok=True)
+
+
+class LinkedFolder:
+    """A folder that is a link; files that stay are hard links of those before."""
+
+    def __init__(self, fs: FileSystem, place: Path) -> None:
+        check_parent(fs, place)
+        self._fs, self._place = fs, place
+        self._swapped = SwappedFolder(fs, place)
+        self._swapped.target()
+
+    def tidy(self, keep: Collection[str]) -> None:
+        """As ``OneFile.tidy``."""
+        with self._swapped.alone(keep):
+            pass
+
+    def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
+        """As ``OneFile.files``."""
+        return [(at or self._place) / path for path in paths]
+
+    def link(self, at: Path | None = None) -> str:
+        """As ``OneFile.link``."""
+        return at.name if at else self._fs.read_link(self._place) or ""
+
+    def is_taken(self) -> bool:
+        """As ``OneFile.is_taken``."""
+        return self._swapped.target() is not None and self._fs.stat(self._place) is not None
+
+    @contextmanager
+    def next(
+        self,
+        label: str,
+        entries: Sequence[FileEntry],
+        present: Mapping[bytes, Path],
+        fill: Fill,
+    ) -> Iterator[Path]:
+        """As ``OneFile.next``."""
+        fs, writes = self._fs, dict[str, FileEntry]()
+        with self._swapped.next(label) as new:
+            for entry in entries:
+                place = new / check_place(entry.path)
+                if entry.content_id in present:
+                    make_folder(fs, place.parent, within=new)
+                    with suppress(MvcError, FileExistsError):  # not all file systems have them
+                        fs.link(present[entry.content_id], place)
+                        continue
+                writes[entry.path] = entry
+            require_room(fs, self._place, sum(entry.size for entry in writes.values()))
+            fills = {path: partial(fill, entry) for path, entry in writes.items()}
+            checks = {path: entry.content_id.hex() for path, entry in writes.items()}
+            with replacing(fs, new, fills, plans=None, checks=checks):
+                folders = {new, *(p for e in entries for p in (new / e.path).parents)}
+            for folder in sorted(f for f in folders if f.is_relative_to(new)):
+                fs.sync_dir(folder)
+            yield new
+
+    def show(self, fresh: Path) -> None:
+        """As ``OneFile.show``."""
+        self._swapped.lead_to(fresh.name)
+
+    def go_back(self, link: str) -> None:
+        """As ``OneFile.go_back``."""
+        if self._fs.stat(self._swapped.parent / link) is None:
+            raise IoFailed(f"{printable(link)} is gone: there is no way back")
+        self._swapped.lead_to(link)
+
+    def settle(self) -> None:
+        """The folder before stays until the next swap begins: somebody may read it."""
+
+
+def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:
+    """Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a
+    device stands, IoFailed where its folder does not exist.
+
+    ``with_suffix``: also for the name of a folder.
+    """
+    refuse_store(fs, place)
+    check_parent(fs, place)
+    shown, present = printable(str(place)), fs.stat(place, follow=False)
+    if present is not None and not present.is_file and fs.read_link(place) is None:
+        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
+        raise WrongUsage(f"{shown} is {what}", hint="name a file, or a place where nothing is")
+    if with_suffix and names_folder(fs, place):
+        raise WrongUsage(f"{shown} names a folder", hint="give the file a suffix")
+
+
+def check_parent(fs: FileSystem, place: Path) -> None:
+    """Raises IoFailed where the folder of a place does not exist."""
+    folder = fs.stat(place.parent)
+    if folder is None or not folder.is_dir:
+        raise IoFailed(f"there is no folder for {printable(str(place))}", hint="make it first")
+
+
+def refuse_link(fs: FileSystem, place: Path, what: str) -> None:
+    """Raises WrongUsage for a symbolic link."""
+    present = fs.stat(place, follow=False)
+    if present is not None and present.is_symlink:
+        raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {what}")
+
+
+def require_room(fs: FileSystem, place: Path, size: int) -> None:
+    """Raises StorageFull where ``size`` bytes more have no room beside a place."""
+    if (free := fs.free_bytes(place.parent)) < size:
+        raise StorageFull(
+            f"there is no room for a second {printable(str(place))}: it takes {size} bytes, and "
+            f"{free} are free",
+            hint="the old one stays; what is live is taken once there is room",
+        )
