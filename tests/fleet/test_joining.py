@@ -49,8 +49,8 @@ def versions() -> Iterator[dict[str, object]]:
     rows = random.standard_normal((4, 20_000), np.float32)
     while True:
         rows[:, random.integers(0, 20_000, 200)] += np.float32(1e-3)
-        one = {"same": np.arange(500), "a": rows[0], "b": rows[1]}
-        yield {"1.safetensors": one, "2.safetensors": {"c": rows[2], "d": rows[3]}, "same.safetensors": _SAME}
+        shards = {"still": np.arange(500), "a": rows[0], "b": rows[1]}, {"c": rows[2], "d": rows[3]}
+        yield {"1.safetensors": shards[0], "2.safetensors": shards[1], "same.safetensors": _SAME}
 
 
 def headers(data: bytes) -> Iterator[RecordHeader]:
