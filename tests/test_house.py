@@ -28,7 +28,7 @@ BUDGET = {
     "cli": 3_555,
     "codecs": 1_536,
     "distributed": 1_655,
-    "frameworks": 2_586,
+    "frameworks": 2_598,
     "importing": 412,
     "io": 1_590,
     "lossy": 2_115,
