@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_201,
     "serving": 550,
-    "store": 5_960,
+    "store": 5_977,
     "testing": 375,
     "training": 1_416,
 }
