@@ -261,6 +261,10 @@ class Busy(MvcError):
     exit_code = 5
 
 
+class CommandFailed(MvcError):
+    """A command that has to succeed before a follower serves a version failed, or took too long."""
+
+
 class RemoteUnreachable(MvcError):
     """A remote does not answer, or the connection broke."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mvc.remote import scopes, slices, wire
     from mvc.remote.remotes import Remote, remote_at
     from mvc.remote.replicas.replica import Replica
+    from mvc.remote.replicas.versions import FollowedVersion, Update
     from mvc.remote.slices import NodeReport, Sent, decode_entries, encode_entries
     from mvc.remote.transport import Place, Received, Slice, Transport, Wanted
     from mvc.remote.transports.folder import account, load_transfers
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.outputs import names_folder
 
 __all__ = [
+    "FollowedVersion",
     "NodeReport",
     "Place",
     "Received",
@@ -29,6 +31,7 @@ __all__ = [
     "Sent",
     "Slice",
     "Transport",
+    "Update",
     "Wanted",
     "account",
     "decode_entries",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 
 _IN = {
+    "FollowedVersion": "mvc.remote.replicas.versions",
     "NodeReport": "mvc.remote.slices",
     "Place": "mvc.remote.transport",
     "Received": "mvc.remote.transport",
@@ -52,6 +56,7 @@ _IN = {
     "Sent": "mvc.remote.slices",
     "Slice": "mvc.remote.transport",
     "Transport": "mvc.remote.transport",
+    "Update": "mvc.remote.replicas.versions",
     "Wanted": "mvc.remote.transport",
     "account": "mvc.remote.transports.folder",
     "decode_entries": "mvc.remote.slices",

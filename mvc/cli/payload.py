@@ -61,7 +61,7 @@ OWN_FIELDS = {
     "unreached=orphans",
     "StateMark": "commit state=what path",
     "Receipt": "number time@ author reason rules states",
-    "Followed": "target commit time@ file path previous received_bytes=received swapped@",
+    "Followed": "target commit time@ file path previous rollback received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to replaces "
     "retracted retracted_ns retracted_by retracted_reason id",

@@ -108,7 +108,7 @@ def _live(store: Store, target: str) -> str | None:
 
 
 def run_command(
-    command: str, seconds: float, facts: Mapping[str, str | None], *, folder: str
+    command: str, seconds: float, facts: Mapping[str, str | bool | None], *, folder: str
 ) -> str | None:
     """Runs a user's command by a shell, to its end; what went wrong, None if nothing did.
 
@@ -161,9 +161,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _variables(facts: Mapping[str, str | None]) -> dict[str, str]:
-    """``DEPLOY_TARGET`` and so on, empty for what there is not; texts of people on one line."""
-    known = {name: value or "" for name, value in facts.items()}
+def _variables(facts: Mapping[str, str | bool | None]) -> dict[str, str]:
+    """``DEPLOY_TARGET`` and so on, empty for what there is not; texts of people on one line.
+
+    What is true or false is 1 or 0.
+    """
+    known = {
+        name: str(int(value)) if isinstance(value, bool) else value or ""
+        for name, value in facts.items()
+    }
     for name in {"author", "reason"} & known.keys():
         known[name] = printable(known[name][:_LONGEST])
     return {_PREFIX + name.upper(): value for name, value in known.items()}

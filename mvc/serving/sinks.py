@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from mvc.api import Repository
 
+EXEC_SECONDS = 600.0
+
 
 class TakenOver(MvcWarning):
     """A Follower replaces a file that something else wrote."""
@@ -221,11 +223,19 @@ class ReplicaSink(Struct, frozen=True):
     folder of all files but training states, or of those that ``path`` names, and what lies below;
     else ``path`` names a file of the version where it has several. With a ``name`` the node reports
     what it serves.
+
+    ``prepare`` is a command that runs before anything visible changes; if it fails, nothing does.
+    ``required``: if ``command`` fails, the version before is served again. Both are ended after
+    ``timeout`` seconds. ``full``: every byte that is there is read before it is counted on.
     """
 
     file: PathName
     path: str | Sequence[str] | None = None
     name: str = ""
     command: str = ""
+    prepare: str = ""
+    required: bool = False
+    timeout: float = EXEC_SECONDS
+    full: bool = False
     fs: FileSystem = field(default_factory=FileSystem)
     clock: Clock = field(default_factory=Clock)

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.api import Deployed, Repository, opened
 from mvc.errors import (
+    CommandFailed,
     DamagedData,
     HistoryMissing,
     IoFailed,
@@ -28,12 +30,21 @@ from mvc.serving.reports import Reports
 from mvc.serving.sinks import ReplicaSink, Sink, warn_of_takeover
 from mvc.system import HookFailed, run_command
 from mvc.times import format_time
-from mvc.transport import Replica, Transport, names_folder, open_transport, remote_at, serve
+from mvc.transport import (
+    FollowedVersion,
+    Replica,
+    Transport,
+    Update,
+    names_folder,
+    open_transport,
+    remote_at,
+    serve,
+)
 from mvc.types import PathName
 
 MIRROR = "mirror"
 """The folder of a bucket's mirror, in that beside the file."""
-EXEC_SECONDS = 600.0
+_AGAIN = "it is tried again; at once, if something else is live"
 
 
 class NotFollowing(MvcWarning):
@@ -43,7 +54,8 @@ class NotFollowing(MvcWarning):
 class Followed(Struct, frozen=True, kw_only=True):
     """``commit`` is served, which went live on ``target`` at ``time_ns``; since ``swapped_ns``.
 
-    ``previous``: the version that was served before, None if that is not known. ``deployed``: the
+    ``previous``: the version that was served before, None if that is not known. ``rollback``: the
+    deployment returns to another, or the version is older than that one. ``deployed``: the
     record, in a repository that is open here. Of a ReplicaSink: ``file`` holds the file ``path`` of
     the version, or is a folder that holds it, for which ``received`` bytes came.
     """
@@ -53,6 +65,7 @@ class Followed(Struct, frozen=True, kw_only=True):
     time_ns: int
     previous: CommitId | None
     swapped_ns: int
+    rollback: bool = False
     deployed: Deployed | None = None
     file: str = ""
     path: str = ""
@@ -142,7 +155,7 @@ class AtHand:
             done = Followed(
                 target=live.target, commit=live.commit, time_ns=live.time_ns,
                 previous=self.served, swapped_ns=self._transport.clock.now_ns(),
-                deployed=live,
+                rollback=live.returns_to is not None, deployed=live,
             )  # fmt: skip
         with ExitStack() as served:  # if one of them fails, all are as they were
             for sink in self._sinks:
@@ -243,48 +256,90 @@ class Replicated:
                 warnings.warn(text, NotFollowing, stacklevel=5)
 
     def _swap(self) -> Followed | None:
-        """Makes the file what is live; what became of it, None if it was that already."""
-        clock, old = self._sink.clock, self._file.current()
-        if self._reports is not None and old is not None:  # a kill may have kept it from being told
-            served_ns = min(old.written_ns, clock.now_ns())
-            self._reports.served(old.id, self._target, served_ns)
-        update = self._file.update(self._at_transport(), self._target, self._paths)
-        self._file.settle()
-        version = update.version
+        """Makes the place what is live; what became of it, None if it was that already.
+
+        Raises CommandFailed for a command that has to succeed; the version before is served then.
+        """
+        clock, old, sink = self._sink.clock, self._file.current(), self._sink
+        if old is not None:  # a kill may have kept it from being told
+            self._served(old, min(old.written_ns, clock.now_ns()))
+        update = self._file.update(
+            self._at_transport(),
+            self._target,
+            self._paths,
+            prepare=self._prepare if sink.prepare else None,
+            full=sink.full,
+        )
+        version, before = update.version, update.before
         if update.foreign:
             warn_of_takeover(self._file.shown, version.id, self._target)
-        if self._reports is not None:
-            self._reports.served(version.id, self._target, clock.now_ns())
-        if version.told:
-            return None
+        self._served(version, clock.now_ns())
         done = Followed(
             target=self._target, commit=version.id, time_ns=version.time_ns,
-            previous=None if update.before is None else update.before.id,
-            swapped_ns=clock.now_ns(), file=self._file.shown, received=update.received,
-            path="" if self._is_folder else version.paths[0],
+            previous=None if before is None else before.id,
+            swapped_ns=version.written_ns if version.told else clock.now_ns(),
+            rollback=update.is_rollback, file=self._file.shown,
+            path="" if self._is_folder else version.paths[0], received=update.received,
         )  # fmt: skip
-        self._run_command(done)
+        if version.told:
+            self.current = self.current or done
+            return None
+        problem = self._run(sink.command, update)
+        if problem is not None and sink.required:
+            self._go_back(update, problem)
+        self._warn(version, problem)
         if self._on_change is not None:
             self._on_change(done)
         self._file.note(replace(version, told=True))
+        self._file.settle()
         self.current = done
         return done
 
-    def _run_command(self, done: Followed) -> None:
-        if not self._sink.command:
-            return
+    def _served(self, version: FollowedVersion, when_ns: int) -> None:
+        if self._reports is not None:
+            self._reports.served(version.id, self._target, when_ns)
+
+    def _prepare(self, update: Update) -> None:
+        problem = self._run(self._sink.prepare, update)
+        if problem is not None:
+            raise CommandFailed(
+                f"the command that prepares {update.version.id.short} {problem}", hint=_AGAIN
+            )
+
+    def _go_back(self, update: Update, problem: str) -> NoReturn:
+        """Serves the version before again; its command runs for that one, too."""
+        failed, before = f"the command for {update.version.id.short} {problem}", update.before
+        if before is None:
+            raise CommandFailed(f"{failed}, and there is no version before it", hint=_AGAIN)
+        self._file.go_back(update)
+        self._served(before, self._sink.clock.now_ns())
+        back = Update(before, 0, foreign=False, before=update.version, is_rollback=True)
+        self._warn(before, self._run(self._sink.command, back))
+        self.report()
+        raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_AGAIN)
+
+    def _run(self, command: str, update: Update) -> str | None:
+        """Runs a command of the sink, if there is one; what went wrong, None if nothing did."""
+        if not command:
+            return None
+        place, before = os.fspath(Path(self._sink.file).absolute()), update.before
         facts = {
             "schema": "mvc.follow/1",
-            "target": done.target,
-            "version": str(done.commit),
-            "previous": None if done.previous is None else str(done.previous),
-            "file": os.fspath(Path(done.file).absolute()),
-            "path": done.path,
+            "target": self._target,
+            "version": str(update.version.id),
+            "previous": None if before is None else str(before.id),
+            "rollback": update.is_rollback,
+            "file": None if self._is_folder else place,
+            "folder": place if self._is_folder else None,
+            "path": "\n".join(self._paths if self._is_folder else update.version.paths),
+            "prepared": None if update.prepared is None else str(update.prepared.absolute()),
             "url": self._remote.url,
-            "time": format_time(done.time_ns),
+            "time": format_time(update.version.time_ns),
         }
-        folder = str(self._sink.fs.cwd())
-        problem = run_command(self._sink.command, EXEC_SECONDS, facts, folder=folder)
+        return run_command(command, self._sink.timeout, facts, folder=str(self._sink.fs.cwd()))
+
+    def _warn(self, version: FollowedVersion, problem: str | None) -> None:
+        """Says that the command failed of a version that is served all the same."""
         if problem is not None:
-            text = f"{done.file} is {done.commit.short}, but its command {problem}"
+            text = f"{self._file.shown} is {version.id.short}, but its command {problem}"
             warnings.warn(text, HookFailed, stacklevel=6)

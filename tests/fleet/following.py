@@ -10,7 +10,7 @@ from mvc.serving.sinks import ReplicaSink
 from mvc.serving.sources import Followed
 from mvc.types import PathName
 
-OF_THE_SINK = {"path", "name", "command", "fs", "clock"}
+OF_THE_SINK = set(ReplicaSink.__struct_fields__) - {"file"}
 
 
 def following(url: PathName, target: str, to: Path, **options: Any) -> Follower:

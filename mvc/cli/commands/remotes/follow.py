@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import signal
 from types import FrameType
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import click
 
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 from mvc.serving.follower import Follower
-from mvc.serving.sinks import ReplicaSink
+from mvc.serving.sinks import EXEC_SECONDS, ReplicaSink
 from mvc.serving.sources import Followed
 from mvc.text import format_time, printable, size
 
@@ -32,7 +32,15 @@ class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
     )
     node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
     once: bool = flag("Return as soon as it is what is live.")
-    command: str = option("CMD", "Run by a shell after each swap.", "--exec", default="")
+    prepare: str = option("CMD", "Run by a shell before each swap; if it fails, none.", default="")
+    command: str | None = option("CMD", "Run by a shell after each swap.", "--exec")
+    required: bool = flag("Go back if CMD of --exec fails.", "--exec-required", needs="command")
+    timeout: float = option(
+        "SECONDS", "End a CMD after so long.", "--exec-timeout", type=_SECONDS, default=EXEC_SECONDS
+    )
+    verify: Literal["changed", "full"] = option(
+        "changed|full", "What is read of the version before: all, with full.", default="changed"
+    )
     interval: float | None = option(
         "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
     )
@@ -54,7 +62,16 @@ def command(session: Session, args: _FollowOptions) -> None:
         id_ = session.id_text(done.commit)
         session.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
 
-    sink = ReplicaSink(args.output, path=args.path, name=args.node, command=args.command)
+    sink = ReplicaSink(
+        args.output,
+        path=args.path,
+        name=args.node,
+        command=args.command or "",
+        prepare=args.prepare,
+        required=args.required,
+        timeout=args.timeout,
+        full=args.verify == "full",
+    )
     with Follower(
         args.source, args.target, sink, on_change=tell, note=session.note, remote=args.options
     ) as follower:
