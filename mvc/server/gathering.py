@@ -1,4 +1,4 @@
-"""What nodes report within two seconds becomes one entry of the journal, durable for all of them.
+"""What nodes report within half a second becomes one entry of the journal, durable for all of them.
 
 A report that is refused is found by halves, so that one node holds no other one back.
 """
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from mvc.errors import MvcError
 from mvc.transport import NodeReport, Received, Sent, Slice, Transport, encode_entries
 
-SECONDS = 2.0
-"""For which the first report waits for others."""
+SECONDS = 0.5
+"""For which the first report waits for others, and its node for an answer before it swaps again."""
 MOST = 20_000
 """Reports that wait at once, of one repository."""
 _ENTRY = 128  # deployments in one entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,11 +24,17 @@ def shards(count: int = 2, folder: str = "policy/") -> list[str]:
 
 
 def commit(
-    repo: Repository, work: Path, step: int, *, count: int = 2, changed: Sequence[int] = (0, 1)
+    repo: Repository,
+    work: Path,
+    step: int,
+    *,
+    count: int = 2,
+    changed: Sequence[int] = (0, 1),
+    deploy: str | None = "prod",
 ) -> CommitId:
     """Commits a model in ``count`` shards, ``changed`` of which are others than at step 0.
 
-    Of each only the first tensor is; it goes live on prod.
+    Of each only the first tensor is. The configuration changes where all shards do.
     """
     weights = {}
     for i, name in enumerate(shards(count)):
@@ -37,7 +44,8 @@ def commit(
             tensors[first] = tensors[first] * np.float32(1 + 1e-4 * step)
         place = work / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, place)
+        if i in changed or not place.exists():
+            save_file(tensors, place)
         weights |= dict.fromkeys(tensors, name.partition("/")[2])
     files = {
         "policy/config.json": {"layers": 6, "step": step},
@@ -48,23 +56,28 @@ def commit(
     for name, content in files.items():
         place = work / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if name != "policy/config.json" or changed == (0, 1) or not place.exists():
+        if name != "policy/config.json" or len(changed) > 1 or not place.exists():
             place.write_text(json.dumps(content))
     given = {name: work / name for name in (*shards(count), *files)}
     with suppress(UnknownRevision):
         given |= dict.fromkeys(repo.manifest("HEAD").by_path.keys() - given.keys())
-    return repo.commit(states=given, message=f"v{step}", deploy="prod").id
+    return repo.commit(states=given, message=f"v{step}", deploy=deploy).id
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files in a folder, or the one file; read through one resolved link target."""
-    root = folder.resolve()
+    """All files in a folder, or the one file, through one resolved link target.
+
+    Raises FileNotFoundError where the folder is gone meanwhile.
+    """
+    root = folder.resolve(strict=True)
     if root.is_file():
         return {"": root.read_bytes()}
-    files = (each for each in root.rglob("*") if each.is_file())
-    return {str(each.relative_to(root)): each.read_bytes() for each in files}
+    found = {}
+    for at, _, names in os.walk(root, onerror=_fail):
+        files = (Path(at, name) for name in names)
+        found |= {str(file.relative_to(root)): file.read_bytes() for file in files}
+    return found
 
 
-def link(folder: Path) -> str:
-    """The name of the folder that a link leads to."""
-    return folder.readlink().name
+def _fail(error: OSError) -> None:
+    raise error

@@ -1,12 +1,15 @@
 """A follower that is killed, robbed of its file, and left without its server, at so many points.
 
 ``python -m tests.fleet.killed FOLDER SEED KIND POINTS`` prints counters as JSON. KIND: ``folder``
-or ``http``. Before each point something else goes live: a version, or one from before by one or two
-rollbacks. Then, in turn: the follower dies before its n-th change of a file (``call``), or at some
-time while it follows (``time``); its file is changed by a byte (``flip``), deleted (``delete``), or
-what lies beside it is (``beside``); the remote is away while a version comes and is rolled back
-twice (``away``). Whoever reads the file at any time reads a version that was deployed; in the end
-it is the one that is live; and the reports name every version that the file was, since when.
+or ``http`` of a file, ``folder/`` or ``http/`` of a sharded model in a folder. Before each point
+something else goes live: a version, or one from before by one or two rollbacks. Then, in turn: the
+follower dies before its n-th change of a file (``call``), or at some time while it follows
+(``time``); its file is changed by a byte (``flip``), deleted (``delete``), or what lies beside it
+is (``beside``); the remote is away while a version comes and is rolled back twice (``away``); or it
+is killed while versions come, are rolled back, forgotten and collected (``busy``). Whoever reads
+the file, or the folder through one link, at any time reads a version that was deployed, and no
+mixture; in the end it is the one that is live; and the reports name every version that it was,
+since when.
 """
 
 from __future__ import annotations
@@ -28,16 +31,18 @@ from pathlib import Path
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcWarning, RemoteUnreachable, UnknownTarget
 from mvc.ids import CommitId
 from mvc.testing import open_quietly
 from tests.crash.forks import Child, Send, fork, run, warm_up
+from tests.fleet.folders import commit, contents
 from tests.fleet.following import follow
 from tests.remote.kit.dying import count_changes, die_at
 from tests.remote.kit.serving import serving, token
 from tests.server.moving import served_folder
 
-WAYS = ("call", "time", "call", "flip", "call", "delete", "call", "beside", "time", "away")
+WAYS = ("call", "time", "call", "flip", "call", "delete", "call", "beside", "busy", "away")
 PATH = "m.safetensors"
 NODE = "nodes/7/prod"
 
@@ -48,7 +53,8 @@ class Remote:
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = served_folder(folder / "served")
         self.root = self.folder / "models"
-        self._kind, self._stack = kind, ExitStack()
+        self._kind, self._stack = kind.rstrip("/"), ExitStack()
+        self._is_sharded = kind.endswith("/")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = int(free.getsockname()[1])
         os.environ["MVC_TOKEN_ORIGIN"] = token(self.folder, "read,deploy:nodes/7/*")
@@ -56,9 +62,10 @@ class Remote:
         self._random = np.random.default_rng(0)
         self._weights = {f"t{i}": self._random.random(3000, np.float32) for i in range(3)}
         self.files: dict[str, CommitId] = {}
-        """Versions that were deployed, by the hash of their file."""
+        """Versions that were deployed, by the hash of what they hold."""
         self._scratch = folder / "scratch"
         self._scratch.mkdir()
+        self._step = 0
 
     @property
     def url(self) -> str:
@@ -80,12 +87,34 @@ class Remote:
             self.root = self.root.rename(self.root.with_name("away"))
 
     def deploy(self) -> None:
-        for name in self._weights:
-            self._weights[name] = self._weights[name] * np.float32(1.001)
         with open_quietly(self.root) as repo:
-            made = repo.commit(self._weights, path=PATH, deploy="prod").id
-            repo.checkout(made, path=PATH, to=self._scratch / PATH, force=True)
-        self.files[digest(self._scratch / PATH)] = made
+            if self._is_sharded:
+                made, place = self._commit_shards(repo), self._scratch / "folder"
+                repo.checkout(made, to=place, atomic_dir=True)
+            else:
+                for name in self._weights:
+                    self._weights[name] = self._weights[name] * np.float32(1.001)
+                made, place = repo.commit(self._weights, path=PATH).id, self._scratch / PATH
+                repo.checkout(made, path=PATH, to=place, force=True)
+            self.files[digest(place)] = made  # before anybody can see it
+            repo.deploy(made, "prod")
+
+    def _commit_shards(self, repo: Repository) -> CommitId:
+        self._step += 1
+        changed = ((0, 1), (0,), (1,))[self._step % 3]
+        return commit(repo, self._scratch / "work", self._step, changed=changed, deploy=None)
+
+    def collect(self) -> None:
+        """A version that was never live is forgotten, and its bytes go."""
+        with open_quietly(self.root) as repo:
+            lost = (
+                self._commit_shards(repo)
+                if self._is_sharded
+                else repo.commit(self._weights, path=PATH).id
+            )
+            self.deploy()
+            repo.storage.forget([lost])
+            repo.storage.gc(grace="0")
 
     def change(self, rng: random.Random) -> None:
         """Something else goes live."""
@@ -107,20 +136,27 @@ class Remote:
         return [(commit, at) for at, commit in sorted(found)]
 
 
-def digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def digest(place: Path) -> str:
+    """A hash of a file, or of all files in a folder."""
+    hasher = hashlib.sha256()
+    for name, data in sorted(contents(place).items()):
+        hasher.update(f"{name} {len(data)} ".encode() + data)
+    return hasher.hexdigest()
 
 
 class World:
     def __init__(self, folder: Path, kind: str, rng: random.Random) -> None:
         self.remote, self.rng = Remote(folder, kind), rng
-        self.file = folder / "node" / "served.safetensors"
+        self.is_sharded = kind.endswith("/")
+        self.file = folder / "node" / ("live" if self.is_sharded else "served.safetensors")
         self.file.parent.mkdir()
         self.beside = self.file.with_name(f".{self.file.name}.mvc")
         self.allowed: set[str] = set()  # what somebody else wrote, until it is replaced
         self.held: list[CommitId] = []
         """The versions that the file was seen to be, one after the other."""
         self.begun_ns = time.time_ns()
+        self.slowest = 0.0
+        """Seconds from a start to the newest version."""
 
     # -- the follower ----------------------------------------------------------------------
 
@@ -146,10 +182,14 @@ class World:
 
     def look(self) -> CommitId | None:
         """Which version the file is; it is always a whole one."""
-        try:
-            seen = digest(self.file)
-        except FileNotFoundError:
-            return None
+        while True:
+            led = self.file.resolve()
+            try:
+                seen = digest(self.file)
+                break
+            except FileNotFoundError:
+                if self.file.resolve() == led:  # else it was swapped twice meanwhile
+                    return None
         if seen in self.allowed:
             return None
         version = self.remote.files[seen]  # else it is no version that was deployed
@@ -172,15 +212,38 @@ class World:
         del changes
         return self.in_child(lambda send: self.follow(once=False), self.rng.uniform(0, 1)) != 0
 
+    def busy(self, changes: int) -> bool:
+        """It is killed while one version after the other comes and goes."""
+        del changes
+        child = fork(lambda send: self.follow(once=False))
+        for act in self.rng.sample([self.remote.collect, self.remote.deploy] * 2, 3):
+            act()
+            self.remote.change(self.rng)
+            self.look()
+        child.kill()
+        return self._ended(child) != 0
+
+    def _some_file(self) -> Path:
+        if not self.is_sharded:
+            return self.file
+        return self.file.resolve() / self.rng.choice(sorted(contents(self.file)))
+
     def flip(self, changes: int) -> bool:
-        data = bytearray(self.file.read_bytes())
+        file = self._some_file()
+        data = bytearray(file.read_bytes())
         data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
-        self.file.write_bytes(data)
+        file.write_bytes(data)
         self.allowed = {digest(self.file)}
         return self.rng.random() < 0.5 and self.call(changes)
 
     def delete(self, changes: int) -> bool:
-        self.file.unlink()
+        if self.is_sharded and self.rng.random() < 0.5:
+            self._some_file().unlink()
+            self.allowed = {digest(self.file)}
+        elif self.is_sharded and self.rng.random() < 0.5:
+            shutil.rmtree(self.file.resolve())
+        else:
+            self.file.unlink()
         return self.rng.random() < 0.5 and self.call(changes)
 
     def beside_(self, changes: int) -> bool:
@@ -221,7 +284,9 @@ class World:
 
     def finish(self) -> None:
         """A follower that starts again serves what is live, and has said all it served."""
+        begun = time.monotonic()
         assert self.in_child(lambda send: self.follow()) == 0
+        self.slowest = max(self.slowest, time.monotonic() - begun)
         self.allowed = set()
         assert self.look() == self.remote.live
         reports = self.remote.reports()
@@ -268,7 +333,7 @@ def main(folder: Path, seed: str, kind: str, points: int) -> None:
                 world.remote.deploy()
             world.finish()
     shutil.rmtree(folder / "served")
-    print(json.dumps({**counted, "reports": len(world.held)}))
+    print(json.dumps({**counted, "reports": len(world.held), "max_ms": int(world.slowest * 1000)}))
 
 
 if __name__ == "__main__":

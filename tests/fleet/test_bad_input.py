@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 import mvc as api
 from mvc.api.node_status import nodes
 from mvc.api.repository import Repository
-from mvc.io.files import FileSystem
+from mvc.io.files import FileSystem, WriteFile
 from tests.cli.program import Mvc
+from tests.fleet.folders import contents
 from tests.fleet.following import following
 from tests.recipes import by_hand
 from tests.remote.kit.mixed import made, model
@@ -132,6 +134,47 @@ def test_a_disk_too_small_for_a_second_file(
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
         assert "no room for a second" in said(mvc, words(remote))
     mvc(*words(remote))
+
+
+def test_a_folder_that_cannot_be_kept(
+    mvc: Mvc, remote: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time one line; what is there stays."""
+    line: list[object] = ["follow", remote.root, "prod", "--once", "-o"]
+    (mvc.folder / "full").mkdir()
+    (mvc.folder / "full" / "notes").touch()
+    (mvc.folder / "link").symlink_to("full")
+    (mvc.folder / "there.st").touch()
+    mvc(*line, "live/")
+    right = contents(mvc.folder / "live")
+
+    def refused(words: list[object], message: str, code: int = 3) -> None:
+        done = mvc(*line, *words, code=code)
+        first, *rest = done.err.splitlines()
+        assert first.startswith("mvc: ") and message in first and not done.out
+        assert len(rest) <= 1 and contents(mvc.folder / "live") == right
+
+    refused(["full/"], "full is no symbolic link")
+    refused(["link"], "link leads to full, which mvc did not make")
+    refused(["there.st/"], "there.st is no symbolic link")
+    refused(["no/live/"], "there is no folder for no/live")
+    refused(["live", "--path", "m.safetensors", "--path", "none"], "no path none")
+    refused(["live", *["--path", "a"] * 257], "257 paths are too many for live", code=2)
+    with following(str(remote.root), "prod", mvc.folder / "live"):
+        refused(["live"], "another process keeps live", code=5)
+    deploy(remote, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
+        refused(["live"], "no room for a second live")
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteFile, "_write", _full)
+        refused(["live"], "No space left")
+    mvc(*line, "live")
+    assert contents(mvc.folder / "live") != right
+
+
+def _full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_errors_have_their_codes(repo: Repository, tmp_path: Path) -> None:
         ((repo.root, "beta", "-o", "a.st"), 3, "beta"),
         ((tmp_path / "nowhere", "prod", "-o", "a.st"), 3, "there is no folder"),
         ((repo.root, "prod", "-o", "no/a.st"), 3, "there is no folder for"),
-        ((repo.root, "prod", "-o", "a.st", "--path", "b", "--path", "c"), 2, "is one file"),
+        ((repo.root, "prod", "-o", "a.st", "--path", "b", "--path", "c"), 2, "too many for a.st"),
         ((repo.root, "prod"), 2, "-o"),
         ((repo.root, "prod", "-o", "a.st", "--interval", "0"), 2, "interval"),
         ((repo.root, "prod", "-o", "a.st", "--as", "a/b"), 3, "a/b"),

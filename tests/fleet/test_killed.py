@@ -1,4 +1,4 @@
-"""Whatever becomes of a follower, its file is a whole deployed version, the live one in the end."""
+"""Whatever becomes of a follower, it keeps a whole deployed version, the live one in the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def kill(otherwise: Path, kind: str, points: int) -> None:
     assert counted["points"] == points
 
 
-@pytest.mark.parametrize("kind", ["folder", "http"])
+@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/"])
 def test_a_follower_that_was_killed_goes_on(kind: str, tmp_path: Path) -> None:
     kill(tmp_path, kind, 10)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["folder", "http"])
+@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/"])
 def test_followers_killed_at_200_points_go_on(kind: str, tmp_path: Path) -> None:
     kill(tmp_path, kind, 200)

@@ -139,3 +139,12 @@ def test_a_dated_deployment_becomes_due_without_an_entry(
     assert mark is not None and first.hex() in mark
     later = opened.live("prod", mark, 20)
     assert later is not None and second.hex() in later
+
+
+def test_no_mark_comes_back(repo: Repository, opened: Transport) -> None:
+    """Who was answered between a deployment and its retraction has to ask again."""
+    commit(repo, 1, deploy="prod")
+    mark = opened.live("prod")
+    commit(repo, 2, deploy="prod")
+    repo.retract(None, "prod")
+    assert mark is not None and opened.live("prod", mark, 5) not in (None, mark)

@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import mvc
 from mvc.frameworks.dcp import MvcReader, MvcWriter
+from mvc.training.pushing import NotPushed
 
 _LOADED = ["tests.frameworks.dcp_ranks", "mvc.frameworks.dcp", "torch._dynamo"]
 """What every rank would import otherwise, by itself."""
@@ -113,6 +115,15 @@ def reader(place: Place) -> MvcReader:
 
 def save(rank: int, world: int, place: Place, seed: int) -> None:
     dcp.save(spread(state(seed), world), storage_writer=writer(place))
+
+
+def publish(rank: int, world: int, place: Place, seed: int) -> list[str]:
+    """Saves the weights for those who follow the remote; what mvc warns of."""
+    to = MvcWriter(place[0], branch=place[1], path=place[2], deploy="prod", push="origin")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", NotPushed)
+        dcp.save(spread(state(seed), world)["model"], storage_writer=to)
+    return [str(each.message) for each in said if each.category is NotPushed]
 
 
 def save_behind(rank: int, world: int, place: Place, seed: int) -> None:

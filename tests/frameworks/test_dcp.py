@@ -285,6 +285,8 @@ def refused(repo, act):
 def test_paths_and_branches_that_cannot_be_written(repo):
     save(repo, {"w": torch.ones(2)}, "ck")
     assert "ck is a file" in refused(repo, lambda: save(repo, {"w": torch.ones(2)}))
+    for wrong, said in (({"push": "there"}, "no remote there"), ({"deploy": "a..b"}, "a..b")):
+        assert said in refused(repo, lambda w=wrong: save(repo, {"w": torch.ones(2)}, "other", **w))
     said = refused(repo, lambda: save(repo, {"w": torch.ones(2)}, "other", branch="none"))
     assert "there is no branch none" in said
     with pytest.raises(InvalidName):

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import mvc
+from tests.fleet.following import follow
 from tests.frameworks import dcp_ranks as ranks
 
 CK, FSDP = "ck/model.safetensors", "fsdp/model.safetensors"
@@ -75,6 +77,33 @@ def test_fsdp_goes_on_with_other_ranks(models, world, tmp_path):
     place = (str(root / "models"), "main", FSDP)
     found = ranks.run(ranks.load_fsdp, world, tmp_path / "x", place)
     assert found == [("done", saved)] * world
+
+
+def test_versions_of_all_ranks_reach_those_who_follow_the_remote(tmp_path):
+    remote, file = tmp_path / "remote", tmp_path / "node.safetensors"
+    mvc.Repository.init(remote, bare=True).close()
+    with mvc.Repository.init(tmp_path / "models") as repo:
+        repo.remotes.add("origin", str(remote))
+        place = (str(repo.root), "main", "policy/model.safetensors")
+
+        def publish(name, seed):
+            (first, said), other = ranks.run(ranks.publish, 2, tmp_path / name, place, seed)
+            assert first == "done" and other == ("done", []), (said, other)
+            return said
+
+        for number, seed in enumerate((1, 1, 2)):
+            assert publish(f"{number}", seed) == []
+            served = follow(str(remote), "prod", to=file, once=True)
+            assert served.commit == repo.find("main") == repo.live("prod").commit
+        wanted, found = ranks.state(2)["model"], load_file(file)
+        assert {k for k in wanted if ranks.same_bits(found[k], wanted[k])} == found.keys()
+        remote.rename(tmp_path / "elsewhere")
+        assert "1 version of main not pushed to origin" in publish("away", 3)[-1]
+        (tmp_path / "elsewhere").rename(remote)
+        assert publish("back", 4) == []
+        with mvc.Repository.open(remote) as there:
+            assert [e.commit for e in there.deployments("prod")] == [e.id for e in repo.log()][::-1]
+        assert len(list(repo.log())) == 5
 
 
 def test_a_rank_that_is_killed_leaves_no_version(tmp_path):

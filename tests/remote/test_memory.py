@@ -45,6 +45,8 @@ def peak(remote: Place, code: str, *folders: Path) -> float:
 PUSH = "mvc.Repository.open(folders[0]).push('origin', ['main'])"
 FETCH = "mvc.Repository.open(folders[0]).fetch('origin')"
 CLONE = "mvc.clone(url, folders[0])"
+FOLLOW = """
+with mvc.Follower(url, 'prod', mvc.ReplicaSink(folders[0])) as follower: follower.poll()"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,6 +83,18 @@ def test_a_server_stays_below_its_bound_with_large_tensors(tmp_path: Path) -> No
             repo.push("origin", ["main"])
         mvc.clone(remote.url, tmp_path / "b").close()
         assert remote.peak() < SERVER
+
+
+def test_a_follower_holds_a_few_pieces_of_a_large_tensor(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    words = random.integers(0, 1 << 14, 96 * MIB, np.uint16)
+    with place("http", tmp_path) as remote, Repository.init(tmp_path / "a") as repo:
+        repo.remotes.add("origin", remote.url)
+        for bound in (CLIENT, 180):  # of a delta: three pieces, no second memory for its base
+            repo.commit({"t": words}, path="model.safetensors", deploy="prod")
+            repo.push("origin", ["main"])
+            assert peak(remote, FOLLOW, tmp_path / "model.safetensors") < bound
+            words[random.integers(0, words.size, words.size // 100)] += 1
 
 
 def _waiting(remote: Place, count: int) -> list[http.client.HTTPConnection]:

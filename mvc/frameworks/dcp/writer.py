@@ -38,9 +38,10 @@ from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
-from mvc.names import DEFAULT_STATE, check_path
+from mvc.names import DEFAULT_STATE, check_path, check_ref
 from mvc.state import DTYPES, LazyTensor, StateFile, contiguous, tensor_bytes, tensor_spec
 from mvc.system import TEMPORARY, ReadFile
+from mvc.training.pushing import Pusher
 from mvc.types import Bytes
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -52,7 +53,10 @@ class MvcWriter(StorageWriter):
 
     ``repo`` is an open Repository or its folder (give the folder to ``dcp.async_save``). The
     state becomes the path ``path``; ``checkpoint_id`` of ``dcp.save`` names another one.
-    ``branch`` is the current branch by default. Every rank needs the same repository.
+    ``branch`` is the current branch by default. Every rank needs the same repository. ``deploy``
+    is the target on which each version goes live; then one is made even if nothing changed.
+    ``push`` names the remote to which the branch is pushed before the save returns; if it is away,
+    that is a warning (NotPushed), and the next save pushes what it missed.
     Torch wraps what goes wrong in a CheckpointException; then nothing was committed. The methods
     are torch's interface, in the order of its calls.
     """
@@ -64,12 +68,16 @@ class MvcWriter(StorageWriter):
         path: str = DEFAULT_STATE,
         branch: str | None = None,
         message: str | None = None,
+        deploy: str | None = None,
+        push: str | None = None,
     ) -> None:
         """Raises NotARepository, InvalidName, WrongUsage."""
         self._given = GivenRepository(repo)
         self._path = check_path(path)
         self._branch = branch
         self._message = message
+        self._deploy = None if deploy is None else check_ref("deployment target", deploy)
+        self._push = push
         self._coordinator = False
         self._shard: Shard | None = None
         self.committed: CommitId | None = None
@@ -94,6 +102,8 @@ class MvcWriter(StorageWriter):
         parent = self._parent()
         for path in (self._path, objects_path(self._path)):
             check_new_path(parent, path)
+        if self._push is not None:
+            self._given.repo.remotes.find(self._push)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -164,10 +174,17 @@ class MvcWriter(StorageWriter):
         elif beside in self._parent().by_path:
             files[beside] = None
         message = f"checkpoint {self._path}" if self._message is None else self._message
-        with suppress(NothingToCommit):
-            options = CommitOptions(branch=self._branch, allow_empty=False)
-            done = self._given.repo.commit(states=files, message=message, options=options)
+        options = CommitOptions(branch=self._branch, allow_empty=self._deploy is not None)
+        repo = self._given.repo
+        with ExitStack() as after, suppress(NothingToCommit):
+            pusher = None
+            if self._push is not None:
+                pusher = Pusher(repo, self._push, self._branch or repo.head().branch)
+                after.callback(pusher.finish)
+            done = repo.commit(states=files, message=message, deploy=self._deploy, options=options)
             self.committed = done.id
+            if pusher is not None:
+                pusher.committed()
 
 
 def _bytes(item: WriteItem, value: Any) -> memoryview:

@@ -28,9 +28,8 @@ class OneFile:
         self._fs, self._place = fs, place
         self._next, self._last = beside / "next", beside / "last"
 
-    def tidy(self, keep: Collection[str]) -> None:
-        """What a killed process left goes; ``keep``: names of folders that stay."""
-        del keep
+    def tidy(self, _keep: Collection[str]) -> None:
+        """What a killed process left goes; ``_keep``: names of folders that stay."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
@@ -48,16 +47,15 @@ class OneFile:
     @contextmanager
     def next(
         self,
-        label: str,
+        _label: str,
         entries: Sequence[FileEntry],
-        present: Mapping[bytes, Path],
+        _present: Mapping[bytes, Path],
         fill: Fill,
     ) -> Iterator[Path]:
         """Yields where the files of a version lie beside, durable; they go if the block fails.
 
-        ``present``: files that are visible, by what they hold. Raises StorageFull.
+        ``_present``: files that are visible, by what they hold. Raises StorageFull.
         """
-        del label, present
         (entry,) = entries
         require_room(self._fs, self._place, entry.size)
         fs, fresh = self._fs, self._next
@@ -86,9 +84,8 @@ class OneFile:
         fs.replace(fresh, self._place)
         fs.sync_dir(self._place.parent)
 
-    def go_back(self, link: str) -> None:
+    def go_back(self, _link: str) -> None:
         """Makes visible what was before ``show``, in one step. Raises IoFailed if that went."""
-        del link
         self._fs.replace(self._last, self._place)
         self._fs.sync_dir(self._place.parent)
 

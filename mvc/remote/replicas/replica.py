@@ -8,7 +8,7 @@ stay are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from mvc.remote.replicas.places import (
 from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion, Update
 from mvc.remote.sending.live import entries_of, objects_of
 from mvc.remote.slices import decode_entries
-from mvc.remote.transport import Slice, Transport, Wanted
+from mvc.remote.transport import MOST_PATHS, Slice, Transport, Wanted
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
@@ -198,8 +198,12 @@ class Replica:
         StateForgotten, WeightsDropped, StorageFull, IoFailed, and DamagedData for records that do
         not lead there; the old version then stays.
         """
-        if len(paths) > 1 and not self._is_folder:
-            raise WrongUsage(f"{self.shown} is one file", hint="name one path, or a folder")
+        most = MOST_PATHS if self._is_folder else 1
+        if len(paths) > most:
+            raise WrongUsage(
+                f"{len(paths)} paths are too many for {self.shown}: it takes {most}",
+                hint="name folders of the version, and -o DIR/ for several files",
+            )
         asked, doubts = tuple(sorted(set(paths))), 0
         if full:
             self._doubt()
@@ -300,11 +304,10 @@ class Replica:
                 data=commit.encoded, manifest=data, paths=tuple(each.path for each in entries),
                 asked=wanted.paths, before=self._leading(kept, graph.reached({*objects}), size),
             )  # fmt: skip
-            update = _update(version, given, made, before)
-            if before is None and self._place.is_taken():
-                update = replace(update, foreign=True)
+            is_foreign = before is None and self._place.is_taken()
+            update = _update(version, given, made, before, foreign=is_foreign)
             fill = partial(fill_file, recovery, copied=copied)
-            update = self._swap(update, entries, old, fill=fill, prepare=prepare)
+            update = self._swap(update, entries, old, present, fill=fill, prepare=prepare)
         if not version.before:
             self._drop_records()
         return update
@@ -314,18 +317,18 @@ class Replica:
         update: Update,
         entries: Sequence[FileEntry],
         old: FollowedVersion | None,
+        present: Mapping[Path, FileEntry],
         *,
         fill: Fill,
         prepare: Prepare | None,
     ) -> Update:
-        """Writes what changed beside ``old``, and makes the version visible."""
-        files, present = self._files(entries), {}
-        if old is not None:
-            present = {file: each.content_id for file, each in self._files(old.entries).items()}
+        """Writes what changed beside the files ``present`` of ``old``, and makes it visible."""
+        now = {file: each.content_id for file, each in present.items()}
+        then = {file: each.content_id for file, each in self._files(entries).items()}
         with ExitStack() as prepared:
             fresh = None
-            if old is None or present != {file: each.content_id for file, each in files.items()}:
-                links = {content: file for file, content in present.items()}
+            if old is None or now != then:
+                links = {content: file for file, content in now.items()}
                 label = update.version.id.short
                 fresh = prepared.enter_context(self._place.next(label, entries, links, fill))
                 if old is not None and self._look(old) != old.identities:
@@ -421,11 +424,13 @@ def _update(
     given: Slice,
     made: Deployment,
     before: FollowedVersion | None = None,
+    *,
+    foreign: bool = False,
 ) -> Update:
     """What becomes of a place that held ``before``."""
     is_older = before is not None and version.made_ns < before.made_ns
     is_rollback = made.returned_to is not None or is_older
-    return Update(version, given.size, foreign=False, before=before, is_rollback=is_rollback)
+    return Update(version, given.size, foreign, before=before, is_rollback=is_rollback)
 
 
 def _folder_beside(place: Path) -> Path:

@@ -77,7 +77,8 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         with suppress(MvcError, KeyError, ValueError):
             commit = Commit.decode(self.data)
             named = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest
-            return named and self.entries is not None and all(each.objects for each in self.before)
+            fits = len(self.identities) in (0, len(self.entries))
+            return named and fits and all(each.objects for each in self.before)
         return False
 
 

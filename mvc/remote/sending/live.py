@@ -58,7 +58,8 @@ class LiveMark:
             live = None
             with suppress(NoDeployment, UnknownTarget):
                 live = live_at(self._store, None, self._target)
-            self._mark = NOTHING_LIVE if live is None else f"{live.sequence}-{live.commit.hex()}"
+            newest = snapshot.newest_hybrid(self._target)  # no mark comes back after a retraction
+            self._mark = f"{live.sequence}-{live.commit.hex()}-{newest}" if live else NOTHING_LIVE
             self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
             generation, position = self._read
             self._read = snapshot.generation, snapshot.position

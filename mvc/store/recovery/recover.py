@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -56,6 +56,13 @@ class Held(Protocol):
     """The bytes of an object that lies elsewhere than in a pack: in memory, or in a file."""
 
     def __getitem__(self, part: slice, /) -> memoryview: ...
+
+
+@runtime_checkable
+class HeldInFile(Held, Protocol):
+    """Bytes that can be read to where they are needed. Raises DamagedData if there are fewer."""
+
+    def read_into(self, start: int, out: memoryview) -> None: ...
 
 
 class Recovery:
@@ -231,8 +238,11 @@ class Recovery:
 
     def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
         """Fills ``out`` with the bytes at which a path begins that has no record."""
-        if origin is not None:
-            data = self._made[origin][start : start + len(out)]
+        held = None if origin is None else self._made[origin]
+        if isinstance(held, HeldInFile):
+            held.read_into(start, out)
+        elif held is not None:
+            data = held[start : start + len(out)]
             if len(data) != len(out):
                 raise DamagedData("a delta has another length than what it starts from")
             out[:] = data
@@ -241,6 +251,11 @@ class Recovery:
         self, way: PiecePlan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
         """Fills the buffers, and keeps what else was made of the same version if it is wanted."""
+        if way.is_straight:  # the piece is changed where it lies
+            (action,), (out,) = way.actions, outs.values()
+            self._begin(action.base, way.start, out)
+            self._walker.walk(action.steps, out, parallel=parallel, check=check)
+            return
         origins = {id_: self._made[id_][way.start : way.start + PIECE] for id_ in way.origins}
         wanted = way.by_products if self.by_products.wanted else set()
         others = {

@@ -19,7 +19,7 @@ __all__ = ["count_changes", "die_at"]
 
 CHANGES = (
     "pwrite", "pwritev", "fsync", "fdatasync", "ftruncate", "fchmod", "replace", "link", "unlink",
-    "mkdir", "rmdir",
+    "mkdir", "rmdir", "symlink",
 )  # fmt: skip
 Report = Callable[[], int]
 

@@ -1,0 +1,167 @@
+"""Who joins late: a follower gets one way to the live version, as short as that of a clone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.remote.replicas.replica import Replica
+from mvc.remote.sending.live import objects_of
+from mvc.remote.transport import Wanted
+from mvc.remote.transports.opening import open_transport
+from mvc.serving.follower import Follower
+from mvc.serving.sinks import ReplicaSink
+from mvc.store.packs.records import (
+    CHECK_SIZE,
+    PREFIX_SIZE,
+    RecordHeader,
+    decode_header,
+    read_prefix,
+)
+from mvc.testing import open_quietly
+from tests.fleet.folders import contents
+from tests.fleet.following import follow
+from tests.remote.kit.serving import serving, token
+from tests.server.moving import served_folder
+from tests.waiting import until
+
+KIB = 1 << 10
+NODES = 5
+_SAME = {"same": np.arange(300)}
+
+
+def versions() -> Iterator[dict[str, object]]:
+    """A folder of two shards. In each step one in a hundred elements is another one, a tensor and a
+    file never change.
+    """
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((4, 20_000), np.float32)
+    while True:
+        rows[:, random.integers(0, 20_000, 200)] += np.float32(1e-3)
+        shards = {"still": np.arange(500), "a": rows[0], "b": rows[1]}, {"c": rows[2], "d": rows[3]}
+        yield {"1.safetensors": shards[0], "2.safetensors": shards[1], "same.safetensors": _SAME}
+
+
+def headers(data: bytes) -> Iterator[RecordHeader]:
+    """Those of the records in the bytes of a slice."""
+    at = 0
+    while at < len(data):
+        size, _ = read_prefix(data[at : at + PREFIX_SIZE], len(data) - at, "a slice")
+        header = decode_header(data[at : at + PREFIX_SIZE + size + CHECK_SIZE], "a slice")
+        at += header.size
+        yield header
+
+
+def test_a_joiner_receives_one_way_of_few_deltas(repo: Repository, tmp_path: Path) -> None:
+    for each in islice(versions(), 200):
+        made = repo.commit(states=each, deploy="prod")
+    opened = open_transport(str(repo.root))
+    (given,) = opened.send(Wanted(live="prod", folder=True))
+    sent = [*headers(b"".join(map(bytes, given.records)))]
+    opened.close()
+    with mvc.clone(str(repo.root), tmp_path / "clone") as clone:
+        graph, manifest = clone.handle.store.graph, clone.version(made.id).manifest
+        objects = {manifest, *objects_of(clone.manifest(made.id).entries)}
+        paths = [graph.path(id_) for id_ in objects]
+        steps = {(s.pack, s.offset): s.header.size for path in paths for s in path.steps}
+    deepest = max(path.depth for path in paths)
+    assert 0 < deepest < 10
+    # no object comes twice, and none by more deltas than a checkout of the clone decodes
+    members = [member for header in sent for member in header.members]
+    assert len({(member.id, member.start) for member in members}) == len(members)
+    assert len(members) <= sum(len(path.steps) for path in paths)
+    assert given.size <= 1.02 * sum(steps.values()) + 32 * KIB
+    node = tmp_path / "node"
+    done = follow(str(repo.root), "prod", to=node, once=True)
+    assert done is not None and done.received == given.size
+    assert contents(node) == checked_out(repo, made.id, tmp_path / "out")
+
+
+def checked_out(repo: Repository, version: CommitId, to: Path) -> dict[str, bytes]:
+    """What a checkout of a version writes."""
+    repo.checkout(version, to=to, atomic_dir=True)
+    return contents(to)
+
+
+class Fleet:
+    """Nodes that follow ``prod`` of a server, each a thread with a token of its own."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        root = served_folder(folder / "served") / "models"
+        self._stack, self._folder = stack, folder
+        self._url = f"{stack.enter_context(serving(folder / 'served')).url}/models"
+        self._threads = stack.enter_context(ThreadPoolExecutor(NODES))
+        self.trainer = stack.enter_context(open_quietly(root))
+        self.folders: dict[str, Path] = {}
+
+    def join(self, name: str) -> None:
+        """One more node follows."""
+        scopes = ("read", f"deploy:nodes/{name}/*")
+        secret = self._folder / f"token-{name}"
+        secret.touch(0o600)
+        secret.write_text(token(self._folder / "served", *scopes, name=name))
+        at = self.folders[name] = self._folder / name / "model"
+        at.parent.mkdir()
+        follower = Follower(
+            self._url, "prod", ReplicaSink(at, name=name), stop=Event(),
+            remote={"token_file": str(secret)},
+        )  # fmt: skip
+        self._stack.callback(follower.close)
+        self._threads.submit(follower.run)
+
+    def serves(self, version: CommitId) -> bool:
+        """Whether all folders are this version."""
+        held = [Replica.noted(FileSystem(), each) for each in self.folders.values()]
+        return all(len(noted) == 1 and noted[0].id == version for noted in held)
+
+    def reported(self, version: CommitId) -> bool:
+        """Whether the server knows it of all nodes."""
+        said = {each.node: each.commit for each in mvc.nodes(self.trainer)}
+        return said == dict.fromkeys(self.folders, version)
+
+
+def story(folder: Path) -> dict[str, float]:
+    """Four nodes, one that joins late, a new version, a rollback; seconds until all have each."""
+    took: dict[str, float] = {}
+    line = versions()
+    with ExitStack() as stack:
+        fleet = Fleet(stack, folder)
+        trainer = fleet.trainer
+
+        def within(what: str, version: CommitId) -> None:
+            begun = time.monotonic()
+            until(lambda: fleet.serves(version))
+            took[what] = time.monotonic() - begun
+            until(lambda: fleet.reported(version))
+            took[f"{what}, reported"] = time.monotonic() - begun
+
+        made = [trainer.commit(states=each, deploy="prod").id for each in islice(line, 20)]
+        for name in range(NODES - 1):
+            fleet.join(str(name))
+        within("four join", made[-1])
+        made.append(trainer.commit(states=next(line), deploy="prod").id)
+        within("a version", made[-1])
+        fleet.join("late")
+        within("one joins late", made[-1])
+        made.append(trainer.commit(states=next(line), deploy="prod").id)
+        within("a version for all", made[-1])
+        trainer.rollback("prod")
+        within("a rollback", made[-2])
+        there = checked_out(trainer, made[-2], folder / "out")
+        assert all(contents(each) == there for each in fleet.folders.values())
+    return took
+
+
+def test_four_nodes_one_that_joins_late_and_a_rollback(tmp_path: Path) -> None:
+    assert len(story(tmp_path)) == 10
