@@ -76,7 +76,9 @@ class Follower(Unpicklable):
 
     @property
     def current(self) -> Followed | None:
-        """What is served since a change that this Follower has seen; None before the first."""
+        """What is served since a change that this Follower has seen, with a ReplicaSink since its
+        first poll; None before.
+        """
         return self._source.current
 
     @property
