@@ -66,6 +66,7 @@ class FileIdentity(Struct, frozen=True):
     device: int
     mode: int
     owner: int
+    links: int = 1
 
     @classmethod
     def of(cls, s: os.stat_result) -> Self:
@@ -77,6 +78,7 @@ class FileIdentity(Struct, frozen=True):
             device=s.st_dev,
             mode=s.st_mode,
             owner=s.st_uid,
+            links=s.st_nlink,
         )
 
     @property

@@ -23,18 +23,15 @@ from pathlib import Path
 import numpy as np
 from msgspec import MsgspecError, Struct, msgpack
 
-from mvc.errors import DamagedData, InvalidName, IoFailed
+from mvc.errors import DamagedData, InvalidName
 from mvc.io.files import FileSystem, ReadFile
 from mvc.io.process import cpu_count
 from mvc.limits import MAX_MANIFEST
-from mvc.names import check_path, printable
+from mvc.names import check_path
 from mvc.types import Bytes
 
 BLOCK = 1 << 17
 """Bytes of a block: the position of a 2-byte word in it fits into two bytes."""
-
-Written = tuple[int, int, int, int]
-"""Inode, device, size, and mtime in ns: others once something wrote the file, not by a link."""
 
 _HEAD = struct.Struct("<II")
 _WORD = np.dtype("<u2")
@@ -44,12 +41,11 @@ _BY_OTHERS = 0o077
 class ChangedFile(Struct, frozen=True):
     """A file below a folder, or with an empty ``name`` the only file, which takes its place.
 
-    ``before``: what stands there when the journal is begun, None for nothing. ``size``: that of the
-    new content, None if the file is deleted.
+    ``before`` and ``size`` are bytes of the old content and of the new one; None for no file.
     """
 
     name: str
-    before: Written | None
+    before: int | None
     size: int | None
 
 
@@ -69,15 +65,10 @@ class _Changes(Struct, frozen=True, array_like=True):
 
 
 class RedoJournal:
-    """A journal that is being written at ``path``, about files below ``folder``.
+    """A journal that is being written at ``path``. Raises StorageFull, and IoFailed."""
 
-    Raises StorageFull, and IoFailed. Unless ``seal`` was called, no file will have changed.
-    """
-
-    def __init__(
-        self, fs: FileSystem, path: Path, folder: Path, files: Sequence[ChangedFile]
-    ) -> None:
-        self._fs, self._path, self._folder, self._files = fs, path, folder, files
+    def __init__(self, fs: FileSystem, path: Path, files: Sequence[ChangedFile]) -> None:
+        self._fs, self._path = fs, path
         self._check = 0
         discard(fs, path)
         self._file = fs.open_write(path, create=True, exclusive=True, mode=0o600)
@@ -96,22 +87,11 @@ class RedoJournal:
                 blocks.append(msgpack.encode((number, offset + start, positions, values)))
         self._write(blocks)
 
-    def flush(self) -> None:
-        """Everything so far is durable."""
+    def seal(self) -> None:
+        """It is complete, and durable."""
+        self._write([b""])
         self._file.sync()
         self._fs.sync_dir(self._path.parent)
-
-    def seal(self) -> None:
-        """From now on ``carry_out`` changes the files. Raises IoFailed if one was written since."""
-        for each in self._files:
-            path = self._folder / each.name
-            if written(self._fs, path) != each.before:
-                raise IoFailed(
-                    f"{printable(str(path))} was changed by another program meanwhile",
-                    hint="let nothing else write it",
-                )
-        self._write([b""])
-        self.flush()
 
     def close(self) -> None:
         self._file.close()
@@ -157,12 +137,6 @@ def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
     return True
 
 
-def written(fs: FileSystem, path: Path) -> Written | None:
-    """Of what stands at ``path``; None for nothing."""
-    there = fs.stat(path, follow=False)
-    return None if there is None else (there.inode, there.device, there.size, there.mtime_ns)
-
-
 def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
     """Positions and values of the words that differ; without positions all bytes, or none."""
     if len(old) == len(new) and len(new) % _WORD.itemsize == 0:
@@ -205,9 +179,9 @@ def _checked(fs: FileSystem, journal: ReadFile, folder: Path) -> list[ChangedFil
         if block.offset + block.size > (files[block.number].size or 0):
             raise DamagedData("the journal leads beyond a file")
     for each in files:
-        there = written(fs, folder / check_path(each.name) if each.name else folder)
-        sizes = {0 if each.before is None else each.before[2], each.size or 0}
-        if (0 if there is None else there[2]) not in sizes:
+        place = folder / check_path(each.name) if each.name else folder
+        there = fs.stat(place, follow=False)
+        if (0 if there is None else there.size) not in {each.before or 0, each.size or 0}:
             raise DamagedData("the journal is about another file")
     return files
 

@@ -227,6 +227,7 @@ class ReplicaSink(Struct, frozen=True):
     ``prepare`` is a command that runs before anything visible changes; if it fails, nothing does.
     ``required``: if ``command`` fails, the version before is served again. Both are ended after
     ``timeout`` seconds. ``full``: every byte that is there is read before it is counted on.
+    ``in_place``: only what differs is written, over the old bytes; nobody may read them meanwhile.
     """
 
     file: PathName
@@ -237,5 +238,6 @@ class ReplicaSink(Struct, frozen=True):
     required: bool = False
     timeout: float = EXEC_SECONDS
     full: bool = False
+    in_place: bool = False
     fs: FileSystem = field(default_factory=FileSystem)
     clock: Clock = field(default_factory=Clock)

@@ -197,7 +197,13 @@ class Replicated:
         name = check_node(sink.name) if sink.name else ""
         self._paths = (sink.path,) if isinstance(sink.path, str) else tuple(sink.path or ())
         self._is_folder = names_folder(sink.fs, sink.file)
-        self._file = Replica(sink.fs, Path(sink.file), folder=self._is_folder)
+        self._file = Replica(
+            sink.fs,
+            Path(sink.file),
+            folder=self._is_folder,
+            in_place=sink.in_place,
+            undo=sink.required,
+        )
         self._reports = Reports(self._file.folder, name, sink.fs, sink.clock) if name else None
 
     @property

@@ -12,6 +12,7 @@ from mvc.io.files import FileSystem, WriteFile
 from mvc.io.replacement import make_folder, replacing
 from mvc.model.manifest import FileEntry
 from mvc.names import check_place, printable
+from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.swapped import SwappedFolder
 
@@ -21,6 +22,8 @@ Fill = Callable[[FileEntry, WriteFile], None]
 
 class OneFile:
     """A file that is replaced; ``beside`` is a folder for the next one and the one before."""
+
+    write = staticmethod(fill_file)
 
     def __init__(self, fs: FileSystem, place: Path, beside: Path) -> None:
         check_file(fs, place, with_suffix=True)
@@ -49,12 +52,12 @@ class OneFile:
         self,
         _label: str,
         entries: Sequence[FileEntry],
-        _present: Mapping[bytes, Path],
+        _present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
         """Yields where the files of a version lie beside, durable; they go if the block fails.
 
-        ``_present``: files that are visible, by what they hold. Raises StorageFull.
+        ``_present``: what visible files hold. Raises StorageFull.
         """
         (entry,) = entries
         require_room(self._fs, self._place, entry.size)
@@ -97,6 +100,8 @@ class OneFile:
 class LinkedFolder:
     """A folder that is a link; files that stay are hard links of those before."""
 
+    write = staticmethod(fill_file)
+
     def __init__(self, fs: FileSystem, place: Path) -> None:
         check_parent(fs, place)
         self._fs, self._place = fs, place
@@ -125,18 +130,19 @@ class LinkedFolder:
         self,
         label: str,
         entries: Sequence[FileEntry],
-        present: Mapping[bytes, Path],
+        present: Mapping[Path, FileEntry],
         fill: Fill,
     ) -> Iterator[Path]:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
+        links = {entry.content_id: file for file, entry in present.items()}
         with self._swapped.next(label) as new:
             for entry in entries:
                 place = new / check_place(entry.path)
-                if entry.content_id in present:
+                if entry.content_id in links:
                     make_folder(fs, place.parent, within=new)
                     with suppress(MvcError, FileExistsError):  # not all file systems have them
-                        fs.link(present[entry.content_id], place)
+                        fs.link(links[entry.content_id], place)
                         continue
                 writes[entry.path] = entry
             require_room(fs, self._place, sum(entry.size for entry in writes.values()))

@@ -36,6 +36,7 @@ from mvc.model.statement import Deployment
 from mvc.names import FOLDER, printable
 from mvc.remote.receiving.receiver import take_records
 from mvc.remote.replicas.held import held_in
+from mvc.remote.replicas.in_place import InPlace
 from mvc.remote.replicas.places import (
     Fill,
     LinkedFolder,
@@ -48,7 +49,6 @@ from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion,
 from mvc.remote.sending.live import entries_of, objects_of
 from mvc.remote.slices import decode_entries
 from mvc.remote.transport import MOST_PATHS, Slice, Transport, Wanted
-from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
@@ -69,14 +69,27 @@ Prepare = Callable[[Update], object]
 class Replica:
     """A file, or a ``folder``, that one process at a time keeps.
 
-    Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
+    ``in_place``: by writing over the old one while nobody reads it; with ``undo``, old values are
+    kept for ``go_back``. Raises WrongUsage, WouldOverwrite, IoFailed, Busy.
     """
 
-    def __init__(self, fs: FileSystem, place: Path, *, folder: bool = False) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        place: Path,
+        *,
+        folder: bool = False,
+        in_place: bool = False,
+        undo: bool = False,
+    ) -> None:
         self._fs, self._is_folder = fs, folder
         self.shown = printable(str(place))
         self.folder = _folder_beside(place)
-        self._place = LinkedFolder(fs, place) if folder else OneFile(fs, place, self.folder)
+        self._place: InPlace | LinkedFolder | OneFile
+        if in_place:
+            self._place = InPlace(fs, place, self.folder, folder=folder, undo=undo)
+        else:
+            self._place = LinkedFolder(fs, place) if folder else OneFile(fs, place, self.folder)
         self._at = place
         refuse_link(fs, self.folder, "another place")
         refuse_foreign(fs, self.folder)  # its note says what is there
@@ -91,7 +104,7 @@ class Replica:
         if fs.stat(self.folder / _IGNORED) is None:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
-        self._place.tidy([version.link for version in self._known])
+        self._tidy()
 
     check = staticmethod(check_file)
 
@@ -115,6 +128,10 @@ class Replica:
             found = msgspec.json.decode(data, type=list[FollowedVersion])
             return [version for version in found if version.is_sound()]
         return []
+
+    def _tidy(self) -> None:
+        """What an update left that was killed or failed goes, or is completed."""
+        self._place.tidy([version.link for version in self._known])
 
     def close(self) -> None:
         """Lets another process keep the place."""
@@ -205,6 +222,7 @@ class Replica:
                 hint="name folders of the version, and -o DIR/ for several files",
             )
         asked, doubts = tuple(sorted(set(paths))), 0
+        self._tidy()
         if full:
             self._doubt()
         while True:
@@ -234,7 +252,7 @@ class Replica:
             raise IoFailed(f"no version before {update.version.id.short} is known here")
         if self._look(before) != before.identities:
             self._place.go_back(before.link)
-        self.note(before)
+        self.note(self._seen(before))
 
     def settle(self) -> None:
         """What is kept for ``go_back`` may go."""
@@ -306,7 +324,7 @@ class Replica:
             )  # fmt: skip
             is_foreign = before is None and self._place.is_taken()
             update = _update(version, given, made, before, foreign=is_foreign)
-            fill = partial(fill_file, recovery, copied=copied)
+            fill = partial(self._place.write, recovery, copied=copied)
             update = self._swap(update, entries, old, present, fill=fill, prepare=prepare)
         if not version.before:
             self._drop_records()
@@ -328,15 +346,17 @@ class Replica:
         with ExitStack() as prepared:
             fresh = None
             if old is None or now != then:
-                links = {content: file for file, content in now.items()}
                 label = update.version.id.short
-                fresh = prepared.enter_context(self._place.next(label, entries, links, fill))
+                fresh = prepared.enter_context(self._place.next(label, entries, present, fill))
                 if old is not None and self._look(old) != old.identities:
                     raise DamagedData(f"{self.shown} was changed meanwhile")
             version = self._seen(update.version, fresh)
             if prepare is not None:
                 prepare(replace(update, version=version, prepared=fresh or self._at))
-            self.note(version, update.before)
+            before = update.before
+            if before is not None and isinstance(self._place, InPlace):
+                before = replace(before, identities=())  # a clock may not tell the writes apart
+            self.note(version, before)
             if fresh is not None:
                 self._place.show(fresh)
         version = self.note(self._seen(version), update.before)

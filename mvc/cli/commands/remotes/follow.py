@@ -31,6 +31,7 @@ class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
         "PATH", "A file of the version; with DIR/ also what is below (repeatable)."
     )
     node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
+    in_place: bool = flag("Write over the old bytes; nobody may read them meanwhile.")
     once: bool = flag("Return as soon as it is what is live.")
     prepare: str = option("CMD", "Run by a shell before each swap; if it fails, none.", default="")
     command: str | None = option("CMD", "Run by a shell after each swap.", "--exec")
@@ -71,6 +72,7 @@ def command(session: Session, args: _FollowOptions) -> None:
         required=args.required,
         timeout=args.timeout,
         full=args.verify == "full",
+        in_place=args.in_place,
     )
     with Follower(
         args.source, args.target, sink, on_change=tell, note=session.note, remote=args.options
