@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from threading import Event
+from typing import NoReturn
 
 import numpy as np
+import pytest
 
 import mvc
 from mvc.api.repository import Repository
+from mvc.errors import NoDeployment, RemoteUnreachable
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.remote.remotes import Remote
 from mvc.remote.replicas.replica import Replica
+from mvc.remote.replicas.versions import Update
 from mvc.remote.sending.live import objects_of
 from mvc.remote.transport import Wanted
 from mvc.remote.transports.opening import open_transport
@@ -165,3 +170,48 @@ def story(folder: Path) -> dict[str, float]:
 
 def test_four_nodes_one_that_joins_late_and_a_rollback(tmp_path: Path) -> None:
     assert len(story(tmp_path)) == 10
+
+
+@pytest.mark.parametrize("kind", ["folder", "http"])
+@pytest.mark.parametrize("what", ["rollback", "retract", "deploy", "end"])
+def test_what_is_taken_back_while_it_is_prepared_is_not_served(
+    what: str, kind: str, repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that is live after it, and a remote that is away, keep it from nothing."""
+    monkeypatch.setattr("mvc.remote.replicas.replica.SOON", 0.0)
+    line, node = versions(), tmp_path / "node"
+    first = repo.commit(states=next(line), deploy="prod").id
+    with ExitStack() as stack:
+        url, options = str(repo.root), {}
+        if kind == "http":
+            server = stack.enter_context(serving(tmp_path / "served"))
+            url = f"{server.url}/models"
+            monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(tmp_path / "served", "read"))
+            options = {"name": "origin"}
+        opened = open_transport(Remote(url, **options))
+        replica = stack.enter_context(closing(Replica(FileSystem(), node, folder=True)))
+        replica.update(opened, "prod")
+        second = repo.commit(states=next(line), deploy="prod").id
+
+        def gone(self: object, wanted: Wanted) -> NoReturn:
+            raise RemoteUnreachable("the remote is away")
+
+        def prepare(update: Update) -> None:
+            assert update.version.id == second
+            if what == "end":
+                monkeypatch.setattr(type(opened), "send", gone)
+            elif what == "deploy":
+                repo.commit(states=next(line), deploy="prod")
+            else:
+                repo.rollback("prod") if what == "rollback" else repo.retract(None, "prod")
+
+        if what in ("deploy", "end"):
+            replica.update(opened, "prod", prepare=prepare)
+        else:
+            with pytest.raises(NoDeployment, match="was taken back while it was prepared"):
+                replica.update(opened, "prod", prepare=prepare)
+            replica.update(opened, "prod")
+        served = replica.current()
+        assert served is not None
+        assert served.id == (second if what in ("deploy", "end") else first)
+        opened.close()

@@ -8,6 +8,7 @@ stay are copied.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -23,6 +24,8 @@ from mvc.errors import (
     HistoryMissing,
     IoFailed,
     MvcError,
+    NoDeployment,
+    RemoteUnreachable,
     UnsupportedFormat,
     WrongUsage,
 )
@@ -62,6 +65,7 @@ _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
 _KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the files at most
 _MOST_KEPT = 20
+SOON = 1.0  # seconds of an update after which it is asked again what is live
 Prepare = Callable[[Update], object]
 """What happens when a version is here, proven and durable, before it is visible."""
 
@@ -211,9 +215,10 @@ class Replica:
         ``paths``: of a folder these and what lies below, by default all but training states; of a
         file at most one, where the version has several. ``prepare`` is called when all is here,
         proven and durable, before anything visible changes; if it raises, nothing does. ``full``
-        reads and compares all that is there first. Raises UnknownTarget, NoDeployment, UnknownPath,
-        StateForgotten, WeightsDropped, StorageFull, IoFailed, and DamagedData for records that do
-        not lead there; the old version then stays.
+        reads and compares all that is there first. Raises UnknownTarget, NoDeployment (also for a
+        version that was taken back meanwhile), UnknownPath, StateForgotten, WeightsDropped,
+        StorageFull, IoFailed, and DamagedData for records that do not lead there; the old version
+        then stays.
         """
         most = MOST_PATHS if self._is_folder else 1
         if len(paths) > most:
@@ -225,13 +230,21 @@ class Replica:
         self._tidy()
         if full:
             self._doubt()
+        begun = time.monotonic()
         while True:
             old = self.current()
             wanted = Wanted(live=target, paths=asked, folder=self._is_folder)
             if old is not None and old.asked == asked and doubts < 2:
                 wanted = self._from_here(wanted, old, with_kept=not doubts)
+
+            def ready(update: Update, wanted: Wanted = wanted) -> None:
+                if prepare is not None:
+                    prepare(update)
+                if time.monotonic() - begun > SOON:
+                    _check_not_taken_back(transport, wanted, update.version)
+
             try:
-                return self._taken(transport, wanted, old, prepare)
+                return self._taken(transport, wanted, old, ready)
             except DamagedData:
                 if not wanted.have:
                     raise
@@ -437,6 +450,22 @@ def _answer(given: Slice, target: str) -> tuple[Commit, Deployment]:
         if [(each.target, each.subject) for each in made] == [(target, commit.id)]:
             return commit, made[0]
     raise DamagedData("the remote sent something else than what is live", hint="try again later")
+
+
+def _check_not_taken_back(transport: Transport, wanted: Wanted, version: FollowedVersion) -> None:
+    """Raises NoDeployment if an earlier version is live again in place of what was prepared.
+
+    One that is live after it comes next: who publishes fast must not keep a node from swapping.
+    """
+    wanted = replace(wanted, have=wanted.have | {version.id})
+    with suppress(RemoteUnreachable), closing(transport.send(wanted)) as slices:
+        commit, made = _answer(next(slices), wanted.live)
+        if commit.id != version.id and (made.returned_to or commit.time_ns < version.made_ns):
+            raise NoDeployment(
+                f"{version.id.short} was taken back while it was prepared: "
+                f"{commit.id.short} is live on {printable(wanted.live)}",
+                hint="run it again",
+            )
 
 
 def _update(
