@@ -435,9 +435,7 @@ def test_a_remote_that_is_away_is_named_once_and_when_it_is_back(
     assert running.notes == ["prod is followed again"]
 
 
-def test_the_command_runs_after_each_swap(
-    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_runs_after_each_swap(repo: Repository, tmp_path: Path) -> None:
     file, log = tmp_path / "model.st", tmp_path / "log"
     url = str(repo.root)
     first = commit(repo, 1)
@@ -450,9 +448,8 @@ def test_the_command_runs_after_each_swap(
     follow(url, "prod", to=file, once=True, command=run)
     assert log.read_text().split("\n") == [f"{first}  {file}", f"{second} {first} {file}", ""]
     commit(repo, 3)
-    monkeypatch.setattr("mvc.serving.sources.EXEC_SECONDS", 0.3)
     with (
-        following(url, "prod", file, command="sleep 60") as follower,
+        following(url, "prod", file, command="sleep 60", timeout=0.3) as follower,
         pytest.warns(mvc.repo.hook.HookFailed, match="took longer"),
     ):
         follower.poll()
