@@ -1,7 +1,8 @@
 """A follower that is killed, robbed of its file, and left without its server, at so many points.
 
 ``python -m tests.fleet.killed FOLDER SEED KIND POINTS`` prints counters as JSON. KIND: ``folder``
-or ``http`` of a file, ``folder/`` or ``http/`` of a sharded model in a folder. Before each point
+or ``http`` of a file, ``folder/`` or ``http/`` of a sharded model in a folder; with a ``+`` at the
+end it is written in place, and nobody reads it before the next start. Before each point
 something else goes live: a version, or one from before by one or two rollbacks. Then, in turn: the
 follower dies before its n-th change of a file (``call``), or at some time while it follows
 (``time``); its file is changed by a byte (``flip``), deleted (``delete``), or what lies beside it
@@ -34,6 +35,8 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import MvcWarning, RemoteUnreachable, UnknownTarget
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.remote.replicas.replica import Replica
 from mvc.testing import open_quietly
 from tests.crash.forks import Child, Send, fork, run, warm_up
 from tests.fleet.folders import commit, contents
@@ -53,8 +56,8 @@ class Remote:
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = served_folder(folder / "served")
         self.root = self.folder / "models"
-        self._kind, self._stack = kind.rstrip("/"), ExitStack()
-        self._is_sharded = kind.endswith("/")
+        self._kind, self._stack = kind.rstrip("/+"), ExitStack()
+        self._is_sharded = "/" in kind
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = int(free.getsockname()[1])
         os.environ["MVC_TOKEN_ORIGIN"] = token(self.folder, "read,deploy:nodes/7/*")
@@ -147,7 +150,7 @@ def digest(place: Path) -> str:
 class World:
     def __init__(self, folder: Path, kind: str, rng: random.Random) -> None:
         self.remote, self.rng = Remote(folder, kind), rng
-        self.is_sharded = kind.endswith("/")
+        self.is_sharded, self.in_place = "/" in kind, kind.endswith("+")
         self.file = folder / "node" / ("live" if self.is_sharded else "served.safetensors")
         self.file.parent.mkdir()
         self.beside = self.file.with_name(f".{self.file.name}.mvc")
@@ -163,13 +166,14 @@ class World:
     def follow(self, *, once: bool = True) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MvcWarning)
-            follow(self.remote.url, "prod", to=self.file, name="7", once=once)
+            options = {"name": "7", "in_place": self.in_place}
+            follow(self.remote.url, "prod", to=self.file, once=once, **options)
 
     def in_child(self, act: Callable[[Send], None], meanwhile: float | None = None) -> int:
         """Looks at the file all the time; kills the child after so many seconds."""
         child, begun = fork(act), time.monotonic()
         while not child.ended(0.002):
-            self.look()
+            self.look(meanwhile=True)
             if meanwhile is not None and time.monotonic() - begun > meanwhile:
                 child.kill()
         return self._ended(child)
@@ -180,8 +184,15 @@ class World:
         assert status in (0, -signal.SIGKILL), f"the follower ended with {status}"
         return status
 
-    def look(self) -> CommitId | None:
-        """Which version the file is; it is always a whole one."""
+    def look(self, *, meanwhile: bool = False) -> CommitId | None:
+        """Which version the file is; it is always a whole one, also ``meanwhile`` it is followed.
+
+        What is written in place may be a mixture then, and after a kill, up to the next start.
+        """
+        if self.in_place:
+            if meanwhile:
+                return None
+            Replica(FileSystem(), self.file, folder=self.is_sharded, in_place=True).close()
         while True:
             led = self.file.resolve()
             try:
@@ -219,7 +230,7 @@ class World:
         for act in self.rng.sample([self.remote.collect, self.remote.deploy] * 2, 3):
             act()
             self.remote.change(self.rng)
-            self.look()
+            self.look(meanwhile=True)
         child.kill()
         return self._ended(child) != 0
 
@@ -242,6 +253,8 @@ class World:
             self.allowed = {digest(self.file)}
         elif self.is_sharded and self.rng.random() < 0.5:
             shutil.rmtree(self.file.resolve())
+        elif self.is_sharded and self.in_place:
+            shutil.rmtree(self.file)
         else:
             self.file.unlink()
         return self.rng.random() < 0.5 and self.call(changes)

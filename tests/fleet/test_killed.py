@@ -20,12 +20,12 @@ def kill(otherwise: Path, kind: str, points: int) -> None:
     assert counted["points"] == points
 
 
-@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/"])
+@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/", "folder+", "folder/+"])
 def test_a_follower_that_was_killed_goes_on(kind: str, tmp_path: Path) -> None:
     kill(tmp_path, kind, 10)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/"])
+@pytest.mark.parametrize("kind", ["folder", "http", "folder/", "http/", "folder+", "http/+"])
 def test_followers_killed_at_200_points_go_on(kind: str, tmp_path: Path) -> None:
     kill(tmp_path, kind, 200)

@@ -45,7 +45,7 @@ class InPlace:
             check_file(fs, place, with_suffix=True)
             return
         check_parent(fs, place)
-        if self.is_taken() and fs.stat(beside / "note") is None:
+        if self.is_taken() and fs.stat(beside) is None:
             raise WouldOverwrite(
                 f"{printable(str(place))} holds files that mvc did not write",
                 hint="move them away, or name another folder",
