@@ -88,13 +88,11 @@ class RedoJournal:
         self._write(blocks)
 
     def seal(self) -> None:
-        """It is complete, and durable."""
+        """Closes the journal, which is complete, and durable on return."""
         self._write([b""])
         self._file.sync()
-        self._fs.sync_dir(self._path.parent)
-
-    def close(self) -> None:
         self._file.close()
+        self._fs.sync_dir(self._path.parent)
 
     def _write(self, parts: Sequence[bytes]) -> None:
         out = list[bytes]()
@@ -118,12 +116,11 @@ def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
     user's, or the files have other sizes than it says.
     """
     there = fs.stat(path, follow=False)
-    if there is None or not there.is_file:
+    if there is None or not there.is_file or there.owner != os.geteuid():
+        return False
+    if there.permissions & _BY_OTHERS:
         return False
     with fs.open_read(path, follow=False) as journal:
-        there = journal.identity()
-        if there.owner != os.geteuid() or there.permissions & _BY_OTHERS:
-            return False
         try:
             files = _checked(fs, journal, folder)
         except (DamagedData, InvalidName, LookupError, MsgspecError, ValueError, struct.error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +64,7 @@ def prepare(fs: FileSystem, path: Path, old: Contents, new: Contents) -> RedoJou
 
 
 def seal(fs: FileSystem, path: Path, old: Contents, new: Contents) -> None:
-    with closing(prepare(fs, path, old, new)) as journal:
-        journal.seal()
+    prepare(fs, path, old, new).seal()
 
 
 def started(fs: FileSystem, path: Path, folder: Path) -> None:
@@ -89,7 +88,7 @@ def test_all_files_change_and_again(tmp_path: Path) -> None:
 
 def test_a_journal_that_is_not_sealed_changes_nothing(tmp_path: Path) -> None:
     fs, folder, path = FileSystem(), laid(tmp_path / "f", OLD), tmp_path / "journal"
-    prepare(fs, path, OLD, NEW).close()
+    prepare(fs, path, OLD, NEW)
     assert not carry_out(fs, path, folder)
     assert there(folder, OLD) == OLD
 
@@ -110,7 +109,6 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
     for at in range(0, new.size, step):
         journal.append(0, at, old[at : at + step], new[at : at + step].tobytes())
     journal.seal()
-    journal.close()
     assert carry_out(fs, tmp / "journal", tmp / "f")
     assert (tmp / "f").read_bytes() == new.tobytes()
 
@@ -212,7 +210,6 @@ def test_a_journal_that_leads_elsewhere_is_refused(tmp_path: Path, file: Changed
     journal = RedoJournal(fs, tmp_path / "j", [file])
     journal.append(0, 0, b"", b"12345")
     journal.seal()
-    journal.close()
     assert not carry_out(fs, tmp_path / "j", tmp_path / "f")
     assert list((tmp_path / "f").iterdir()) == []
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,14 @@ from mvc.io.replacement import replacing
 from mvc.limits import MIB
 from mvc.model.manifest import FileEntry
 from mvc.names import check_place, printable
-from mvc.remote.replicas.places import check_file, check_parent, refuse_link, require_room
+from mvc.remote.replicas.places import (
+    OneFile,
+    check_file,
+    check_parent,
+    refuse_link,
+    remove,
+    require_room,
+)
 from mvc.repo.content.contents import write_file
 from mvc.types import Bytes
 
@@ -26,7 +33,7 @@ WriteParts = Callable[..., None]
 """``write_file`` without its first argument."""
 
 
-class InPlace:
+class InPlace(OneFile):
     """A file, or a ``folder`` that is no link; ``beside`` is a folder for the journals.
 
     ``undo``: old values are kept for ``go_back``.
@@ -51,23 +58,17 @@ class InPlace:
                 hint="move them away, or name another folder",
             )
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def tidy(self, _keep: Collection[str]) -> None:
         """What a killed process had begun to write is completed; what it prepared goes."""
-        del keep
         carry_out(self._fs, self._redo, self._place)
         discard(self._fs, self._redo)
-        self._remove_next()
+        remove(self._fs, self._next)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
         """Where files lie that are visible; of those that ``next`` yields, nothing is known."""
         if at is not None:
             return []
         return [self._place / path if self._is_folder else self._place for path in paths]
-
-    def link(self, at: Path | None = None) -> str:
-        """There is none."""
-        del at
-        return ""
 
     def is_taken(self) -> bool:
         """As ``OneFile.is_taken``."""
@@ -77,15 +78,13 @@ class InPlace:
     @contextmanager
     def next(
         self,
-        label: str,
+        _label: str,
         entries: Sequence[FileEntry],
         present: Mapping[Path, FileEntry],
         fill: WriteParts,
     ) -> Iterator[Path]:
         """Yields a journal of what differs, or where nothing is, the files; as ``OneFile.next``."""
-        del label
         self.settle()
-        self._remove_next()
         try:
             if self.is_taken():
                 files = self.files([entry.path for entry in entries])
@@ -95,7 +94,7 @@ class InPlace:
             yield self._next
         except BaseException:
             with suppress(MvcError):
-                self._remove_next()
+                remove(self._fs, self._next)
             raise
 
     def show(self, fresh: Path) -> None:
@@ -112,9 +111,8 @@ class InPlace:
         else:
             self._overwrite(fresh)
 
-    def go_back(self, link: str) -> None:
+    def go_back(self, _link: str) -> None:
         """Writes the old values over the new ones. Raises IoFailed if they were not kept."""
-        del link
         self._overwrite(self._undo)
 
     def settle(self) -> None:
@@ -128,13 +126,6 @@ class InPlace:
         if not carry_out(fs, self._redo, self._place):
             raise DamagedData(f"another program changes {printable(str(self._place))}")
         discard(fs, self._redo)
-
-    def _remove_next(self) -> None:
-        there = self._fs.stat(self._next, follow=False)
-        if there is not None and there.is_dir:
-            self._fs.remove_tree(self._next)
-        else:
-            self._fs.unlink(self._next, missing_ok=True)
 
     def _write_whole(self, entries: Sequence[FileEntry], fill: WriteParts) -> None:
         self._found = None
@@ -169,27 +160,26 @@ class InPlace:
             changes.append(ChangedFile(name, size, None if entry is None else entry.size))
             back.append(ChangedFile(name, changes[-1].size, size))
         require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
-        with ExitStack() as opened:
-            journals = [opened.enter_context(closing(RedoJournal(fs, self._next, changes)))]
-            if self._keeps_old:
-                journals += [opened.enter_context(closing(RedoJournal(fs, self._undo, back)))]
+        journals = [RedoJournal(fs, self._next, changes)]
+        if self._keeps_old:
+            journals += [RedoJournal(fs, self._undo, back)]
 
-            def append(number: int, at: int, old: Bytes, new: Bytes) -> None:
-                journals[0].append(number, at, old, new)
-                for undo in journals[1:]:
-                    undo.append(number, at, new[: len(old)], old)
+        def append(number: int, at: int, old: Bytes, new: Bytes) -> None:
+            journals[0].append(number, at, old, new)
+            for undo in journals[1:]:
+                undo.append(number, at, new[: len(old)], old)
 
-            for number, (file, change) in enumerate(zip(self._found, changes, strict=True)):
-                is_there = change.before is not None
-                with fs.open_read(file, follow=False) if is_there else nullcontext() as old:
-                    keep = partial(append, number)
-                    if file in new:
-                        _fill(fill, new[file], present.get(file), partial(_compare, keep, old))
-                    if old is not None:
-                        for at in range(change.size or 0, change.before or 0, MIB):
-                            keep(at, old.read(at, MIB), b"")
-            for journal in journals:
-                journal.seal()
+        for number, (file, change) in enumerate(zip(self._found, changes, strict=True)):
+            is_there = change.before is not None
+            with fs.open_read(file, follow=False) if is_there else nullcontext() as old:
+                keep = partial(append, number)
+                if file in new:
+                    _fill(fill, new[file], present.get(file), partial(_compare, keep, old))
+                if old is not None:
+                    for at in range(change.size or 0, change.before or 0, MIB):
+                        keep(at, old.read(at, MIB), b"")
+        for journal in journals:
+            journal.seal()
 
 
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:

@@ -198,6 +198,15 @@ def refuse_link(fs: FileSystem, place: Path, what: str) -> None:
         raise WrongUsage(f"{printable(str(place))} is a symbolic link", hint=f"name {what}")
 
 
+def remove(fs: FileSystem, place: Path) -> None:
+    """Deletes a file, or a folder with all that is in it; nothing where nothing is."""
+    there = fs.stat(place, follow=False)
+    if there is not None and there.is_dir:
+        fs.remove_tree(place)
+    else:
+        fs.unlink(place, missing_ok=True)
+
+
 def require_room(fs: FileSystem, place: Path, size: int) -> None:
     """Raises StorageFull where ``size`` bytes more have no room beside a place."""
     if (free := fs.free_bytes(place.parent)) < size:

@@ -46,6 +46,7 @@ from mvc.remote.replicas.places import (
     OneFile,
     check_file,
     refuse_link,
+    remove,
     require_room,
 )
 from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion, Update
@@ -429,12 +430,7 @@ class Replica:
             raise DamagedData(f"the records beside {self.shown} are damaged") from error
 
     def _drop_records(self) -> None:
-        place = self.folder / _RECORDS
-        present = self._fs.stat(place, follow=False)
-        if present is not None and present.is_dir:
-            self._fs.remove_tree(place)
-        elif present is not None:
-            self._fs.unlink(place)
+        remove(self._fs, self.folder / _RECORDS)
 
 
 def _answer(given: Slice, target: str) -> tuple[Commit, Deployment]:
