@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 5_998,
+    "remote": 5_997,
     "repo": 6_378,
     "report": 649,
     "server": 1_201,

@@ -268,7 +268,7 @@ class Replicated:
         """
         clock, old, sink = self._sink.clock, self._file.current(), self._sink
         if old is not None:  # a kill may have kept it from being told
-            self._served(old, min(old.written_ns, clock.now_ns()))
+            self._served(old, min(old.shown_ns, clock.now_ns()))
         update = self._file.update(
             self._at_transport(),
             self._target,
@@ -283,7 +283,7 @@ class Replicated:
         done = Followed(
             target=self._target, commit=version.id, time_ns=version.time_ns,
             previous=None if before is None else before.id,
-            swapped_ns=version.written_ns if version.told else clock.now_ns(),
+            swapped_ns=version.shown_ns if version.told else clock.now_ns(),
             rollback=update.is_rollback, file=self._file.shown,
             path="" if self._is_folder else version.paths[0], received=update.received,
         )  # fmt: skip

@@ -237,7 +237,7 @@ def test_no_note_is_believed_that_does_not_fit(repo: Repository, url: str, tmp_p
     follow(url, "prod", to=file, once=True)
     note = tmp_path / ".model.st.mvc" / "note"
     whole = note.read_bytes()
-    for damaged in (b"", b"{}", whole[:-30], whole.replace(b'"path":"model.st"', b'"path":"a"')):
+    for damaged in (b"", b"{}", whole[:-30], whole.replace(b'["model.st"]', b'["a"]')):
         note.write_bytes(damaged)
         with pytest.warns(TakenOver):
             follow(url, "prod", to=file, once=True)

@@ -215,3 +215,19 @@ def test_what_is_taken_back_while_it_is_prepared_is_not_served(
         assert served is not None
         assert served.id == (second if what in ("deploy", "end") else first)
         opened.close()
+
+
+def test_a_report_begins_at_the_swap_whatever_was_written_then(
+    repo: Repository, tmp_path: Path
+) -> None:
+    """A node that reports later says since when it serves a version of which no file is new."""
+    line, node = versions(), tmp_path / "node"
+    paths = ["same.safetensors"]
+    repo.commit(states=next(line), deploy="prod")
+    follow(str(repo.root), "prod", to=node, once=True, path=paths)
+    between = time.time_ns()
+    second = repo.commit(states=next(line), deploy="prod").id
+    follow(str(repo.root), "prod", to=node, once=True, path=paths)
+    follow(str(repo.root), "prod", to=node, once=True, path=paths, name="7")
+    (said,) = repo.deployments("nodes/7/prod")
+    assert said.commit == second and said.time_ns > between

@@ -266,7 +266,7 @@ class Replica:
             raise IoFailed(f"no version before {update.version.id.short} is known here")
         if self._look(before) != before.identities:
             self._place.go_back(before.link)
-        self.note(self._seen(before))
+        self.note(replace(self._seen(before), shown_ns=time.time_ns()))
 
     def settle(self) -> None:
         """What is kept for ``go_back`` may go."""
@@ -370,7 +370,7 @@ class Replica:
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
                 before = replace(before, identities=())  # a clock may not tell the writes apart
-            self.note(version, before)
+            version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)
         version = self.note(self._seen(version), update.before)

@@ -41,7 +41,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     ``data`` and ``manifest`` are canonical bytes. ``before``: versions that lead to the next one
     as well, the newest first. ``asked``: the paths that were asked for. ``identities`` tell the
     files from others, ``link`` is the name of the folder that they lie in, if a link leads there.
-    ``told``: what was to happen after the swap has.
+    ``shown_ns``: when it became visible. ``told``: what was to happen after the swap has.
     """
 
     data: bytes
@@ -51,6 +51,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     asked: tuple[str, ...] = ()
     identities: tuple[Identity, ...] = ()
     link: str = ""
+    shown_ns: int = 0
     told: bool = False
 
     @property
@@ -61,11 +62,6 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     def made_ns(self) -> int:
         """When it was committed. Raises DamagedData."""
         return Commit.decode(self.data).time_ns
-
-    @property
-    def written_ns(self) -> int:
-        """When the last of the files was written; 0 if that is not known."""
-        return max((each[3] for each in self.identities), default=0)
 
     @property
     def entries(self) -> list[FileEntry]:
