@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "fetch": "Bring what is new in a remote.",
         "pull": "Fetch, and move the current branch forward.",
         "push": "Send branches and tags to a remote.",
-        "follow": "Keep a file what is live on a target of a remote.",
+        "follow": "Keep a file or folder what is live at a remote.",
         "serve": "Serve repositories to others, by https or through ssh.",
     },
     "Storage": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import mvc as api
 from mvc.api.node_status import nodes
 from mvc.api.repository import Repository
-from mvc.io.files import FileSystem, WriteFile
+from mvc.io.files import FileSystem
 from tests.cli.program import Mvc
 from tests.fleet.folders import contents
 from tests.fleet.following import following
@@ -167,7 +168,8 @@ def test_a_folder_that_cannot_be_kept(
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
         refused(["live"], "no room for a second live")
     with monkeypatch.context() as patch:
-        patch.setattr(WriteFile, "_write", _full)
+        for name in ("pwrite", "pwritev"):
+            patch.setattr(os, name, _full)
         refused(["live"], "No space left")
     mvc(*line, "live")
     assert contents(mvc.folder / "live") != right
