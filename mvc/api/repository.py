@@ -389,6 +389,7 @@ class Repository(Unpicklable):
         everything: bool = False,
         atomic_dir: bool = False,
         delete: bool = False,
+        delta_from: Rev | None = None,
         progress: Progress | None = None,
     ) -> Restored: ...
 
@@ -404,6 +405,7 @@ class Repository(Unpicklable):
         everything: bool = False,
         atomic_dir: bool = False,
         delete: bool = False,
+        delta_from: Rev | None = None,
         progress: Progress | None = None,
     ) -> Any:
         """A version's state in memory, or with ``to`` its files; both verified.
@@ -421,6 +423,8 @@ class Repository(Unpicklable):
         ask for it. ``force`` overwrites and deletes files that hold uncommitted work or stand at
         ``to``. ``atomic_dir`` writes a new folder and makes the symbolic link ``to`` lead to it in
         one step. ``delete`` removes from the folder ``to`` the files that the version lacks.
+        ``delta_from`` makes a new folder with what changed since that version, as inference engines
+        exchange it.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same place takes longer than a minute.
@@ -433,6 +437,7 @@ class Repository(Unpicklable):
             everything=everything,
             atomic_dir=atomic_dir,
             delete=delete,
+            delta_from=None if delta_from is None else self.find(delta_from),
             progress=progress,
         )
         if to is not None:
@@ -442,7 +447,7 @@ class Repository(Unpicklable):
             )  # fmt: skip
         elif options != WriteOptions():
             raise WrongUsage(
-                "force, everything, atomic_dir, delete and progress are for files",
+                "force, everything, atomic_dir, delete, delta_from and progress are for files",
                 hint="say where they go with to=",
             )
         elif not isinstance(path, str | None):
@@ -476,7 +481,8 @@ class Repository(Unpicklable):
             return export(self._store, commit, paths, to, options=options)
         if options != WriteOptions(force=force, progress=progress):
             raise WrongUsage(
-                "everything, atomic_dir and delete are for another folder than the repository's"
+                "everything, atomic_dir, delete and delta_from are for another folder than the "
+                "repository's"
             )
         if paths:
             return checkout.restore(self._store, commit, paths, force=force, progress=progress)

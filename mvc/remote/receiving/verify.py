@@ -27,7 +27,6 @@ from mvc.model.hashing import BlobHasher, blob_id, hash_threads, pieces, verify_
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.names import ATTACHED, RECIPE
-from mvc.remote.sending.closure import piece_reader
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.plan import related
@@ -38,7 +37,7 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
-from mvc.store.recovery.recover import Recovery
+from mvc.store.recovery.recover import Recovery, piece_reader
 from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.store.store import Store
 
@@ -397,7 +396,7 @@ class _Proof:
         """Recovers an object piece by piece, and compares it with its hash."""
         digests = self._large[id_].digests if id_ in self._large else {}
         for start, part in verify_pieces(
-            id_, spec, piece_reader(self._recovery, id_, spec), _wrong(id_)
+            id_, spec, piece_reader(self._recovery.piece, id_, spec), _wrong(id_)
         ):
             if digests.get(start, digest := blake3(part).digest()) != digest:
                 raise _wrong(id_)

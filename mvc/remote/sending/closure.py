@@ -40,7 +40,7 @@ from mvc.store.packs.records import (
     encode_header,
     payload_check,
 )
-from mvc.store.recovery.recover import Recovery
+from mvc.store.recovery.recover import piece_reader
 from mvc.store.store import Store
 from mvc.types import Bytes
 
@@ -180,7 +180,7 @@ class Closure:
         return next((spec for spec in sorted(fitting, key=str) if self._is_spec(id_, spec)), None)
 
     def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
-        read = piece_reader(self._store.recovery, id_, spec)
+        read = piece_reader(self._store.recovery.piece, id_, spec)
         with suppress(DamagedData):
             for _ in verify_pieces(id_, spec, read, DamagedData("another one")):
                 pass
@@ -249,19 +249,6 @@ class Closure:
 def _home(graph: Graph, id_: bytes) -> int | None:
     """Where the entry stands that published an object first."""
     return next(iter(graph.entries_holding(id_)), None)
-
-
-def piece_reader(
-    recovery: Recovery, id_: bytes, spec: TensorSpec
-) -> Callable[[int, int], memoryview]:
-    """Reads pieces of an object one after the other into the same memory."""
-    room = memoryview(bytearray(min(PIECE, spec.nbytes)))
-
-    def read(start: int, length: int) -> memoryview:
-        recovery.piece(id_, start, room[:length])
-        return room[:length]
-
-    return read
 
 
 class RecordSpool:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem, WriteFile
-from mvc.io.replacement import replacing
+from mvc.io.replacement import Fill, replacing
 from mvc.limits import CHUNK, PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
@@ -358,8 +359,11 @@ def apply(
     progress: Progress | None = None,
     planned: bool = True,
     move: RefMove | None = None,
+    others: Mapping[str, Fill] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Writes all files, then deletes; returns the names that are gone (``replacing``).
+
+    ``others``: further files, which no plan completes.
 
     Raises WeightsDropped once the first file could be made, so that nobody trains for a place that
     takes no file. ``planned``: the next command completes what a killed process leaves, if the
@@ -389,11 +393,14 @@ def apply(
         replacing(
             store.fs,
             changes.folder,
-            {name: partial(fill, name) for name in entries},
+            {**{name: partial(fill, name) for name in entries}, **others},
             [name for name in changes.deletes if not is_foreign(name)],
             plans=store.folder / PLANS if planned and store.writable else None,
             inside=changes.folder == store.root,
-            checks={name: entry.content_id.hex() for name, entry in entries.items()},
+            checks={
+                **{name: entry.content_id.hex() for name, entry in entries.items()},
+                **dict.fromkeys(others, ""),
+            },
             then=None if move is None else move.said,
             version="" if commit is None else commit.hex(),
         ) as deleted,

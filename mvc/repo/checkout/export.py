@@ -5,7 +5,9 @@ HEAD and the working tree stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,11 +20,13 @@ from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
 from mvc.names import printable
+from mvc.repo.checkout import delta_folder
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.swapped import SwappedFolder
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.worktree.worktree import is_control_folder
 from mvc.store.store import Store
@@ -38,6 +42,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     everything: bool = False
     atomic_dir: bool = False
     delete: bool = False
+    delta_from: CommitId | None = None
     progress: Progress | None = None
 
 
@@ -50,7 +55,8 @@ def export(
 ) -> Restored:
     """Writes to a folder, which exists or whose name ends in ``/`` or has no suffix, or to a file.
 
-    Without ``paths`` and ``everything``, training states beside their models are left out.
+    Without ``paths`` and ``everything``, training states beside their models are left out. With
+    ``delta_from``, the folder gets what changed since that version (``delta_folder``).
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
@@ -62,6 +68,18 @@ def export(
             raise WrongUsage("delete is for a whole version: name no paths with it")
         branch = head_if_known(store.fresh()).branch
         done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
+        if options.delta_from is not None:
+            if options.everything or options.atomic_dir or delete:
+                raise WrongUsage("delta_from goes without everything, atomic_dir and delete")
+            base = chosen(manifests.of_commit(store, options.delta_from), paths)[0]
+            check_available(store, options.delta_from, base)
+            check_available(store, commit, entries)
+            shards, files = delta_folder.compared(entries, base)
+            said = delta_folder.metadata(output.name, commit.hex(), options.delta_from.hex())
+            writers = delta_folder.writers(store.recovery, shards, said)
+            with _new_folder(fs, output, force) as new:
+                apply(store, Changes(None, new, files), others=writers, planned=False)
+            return replace(done, written=tuple(str(output / name) for name in (*files, *writers)))
         if options.atomic_dir:
             make_folder(fs, output.parent)
             swapped = SwappedFolder(fs, output)
@@ -198,3 +216,30 @@ def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> Non
     for parent in sorted(parents - {folder}, reverse=True):
         if not fs.list(parent):
             fs.remove_dir(parent)
+
+
+# -- a folder that says what changed ---------------------------------------------------
+
+
+@contextmanager
+def _new_folder(fs: FileSystem, output: Path, force: bool) -> Iterator[Path]:
+    """A new folder that gets the name ``output`` at the end of the block.
+
+    Raises WouldOverwrite for what stands there; with ``force`` a delta is replaced.
+    """
+    place = fs.realpath(output)
+    taken = fs.stat(place) is not None
+    if taken and not (force and delta_folder.is_delta(fs, place)):
+        raise WouldOverwrite(
+            f"{printable(str(output))} exists already",
+            hint="-f replaces a folder with a delta, and nothing else",
+        )
+    with removing_if_failed(fs) as made:
+        new = place.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+        make_folder(fs, new, made=made)
+        yield new
+        if taken:
+            fs.replace(place, new.with_suffix(".old"))
+            fs.remove_tree(new.with_suffix(".old"))
+        fs.replace(new, place)
+    fs.sync_dir(place.parent)

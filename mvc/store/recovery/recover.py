@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from msgspec import Struct
 
 from mvc.errors import DamagedData
@@ -415,3 +416,16 @@ def mismatch(id_: bytes) -> DamagedData:
         f"object {id_.hex()[:10]} does not match its hash after decoding",
         hint="run 'mvc fsck' to see which versions it touches",
     )
+
+
+def piece_reader(
+    piece: Callable[[bytes, int, memoryview], None], id_: bytes, spec: TensorSpec
+) -> Callable[[int, int], memoryview]:
+    """Reads pieces of an object one after the other into the same memory."""
+    room = np.empty(min(PIECE, spec.nbytes), np.uint8).data
+
+    def read(start: int, length: int) -> memoryview:
+        piece(id_, start, room[:length])
+        return room[:length]
+
+    return read

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
 from msgspec import Struct
 
 from mvc.errors import DamagedData, EncodingFailed, MvcError
@@ -14,7 +13,7 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, verify_pieces
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph, Link
-from mvc.store.recovery.recover import Recovery, Request
+from mvc.store.recovery.recover import Recovery, Request, piece_reader
 from mvc.store.recovery.walk import SHORT
 
 
@@ -98,12 +97,7 @@ class StoredBase(Struct):
 
     def check(self) -> None:
         """Raises DamagedData unless all of it is stored, and its type is ``spec``."""
-        room = np.empty(min(PIECE, self.spec.nbytes), np.uint8).data
-
-        def read(start: int, length: int) -> memoryview:
-            self.recovery.piece(self.id, start, room[:length])
-            return room[:length]
-
+        read = piece_reader(self.recovery.piece, self.id, self.spec)
         for _ in verify_pieces(self.id, self.spec, read, self._wrong(DamagedData)):
             pass
 

@@ -12,6 +12,7 @@ import mvc as library
 from mvc.api.repository import Repository
 from tests.cli.program import spawn
 from tests.models.whole import commit_model
+from tests.repo.checkout.receiver import pull
 
 
 @pytest.fixture
@@ -45,6 +46,20 @@ def test_one_model_is_written_to_the_file_that_is_named(recorded) -> None:
     assert list(load_file(recorded.folder / "live.safetensors")) == ["w"]
     found = recorded("checkout", "HEAD", "-o", "x.safetensors", "--json").json
     assert found["left_out"] == ["model.training.safetensors"]
+
+
+def test_what_changed_is_written_for_a_receiver(recorded) -> None:
+    with Repository.open(recorded.folder) as repo:
+        model = {"w": np.arange(3.0) + 1}
+        repo.commit(model, states={"model.training.safetensors": {"step": 2, "m": np.ones(3)}})
+    base = recorded("show", "--id", "HEAD~1").out.strip()
+    recorded("checkout", "HEAD~1", "-o", "local/")
+    done = recorded("checkout", "HEAD", "-o", "delta", "--delta-from", "HEAD~1", "--json").json
+    assert done["left_out"] == ["model.training.safetensors"]
+    assert pull(recorded.folder / "local", recorded.folder / "delta", base) == done["commit"]
+    recorded("checkout", "HEAD", "-o", "whole/")
+    name = "model.safetensors"
+    assert content(recorded, f"local/{name}") == content(recorded, f"whole/{name}")
 
 
 def test_the_training_state_comes_with_all_or_by_path(recorded) -> None:

@@ -46,6 +46,9 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     everything: bool = flag("With -o: training states, too.", "--all", needs="output")
     atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.", needs="output")
     delete: bool = flag("With -o DIR: delete files that the version lacks.", needs="output")
+    delta_from: str | None = option(
+        "BASE", "With -o DIR: what changed since BASE, as engines exchange it.", needs="output"
+    )
     whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
     force: bool = FORCE_WORK
 
@@ -63,7 +66,8 @@ def _checkout(session: Session, args: _CheckoutOptions) -> None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
     names = session.names(paths) if args.remote is None else list(paths)
     if args.whole:
-        if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
+        others = (args.everything, args.atomic_dir, args.delete, args.delta_from, names)
+        if any(others) or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         _write_model(session, rev, args.output, force=args.force)
         return
@@ -93,6 +97,7 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
             everything=args.everything,
             atomic_dir=args.atomic_dir,
             delete=args.delete,
+            delta_from=args.delta_from,
             force=args.force,
         )
         return done

@@ -1,0 +1,165 @@
+"""What changed between two versions of a model, in the format that inference engines exchange.
+
+A Hugging Face folder whose shards hold zstd frames of ``new ^ old``, with the checksum of each
+tensor's new bytes (docs/commands/checkout.md, "A delta for an engine").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import zstandard
+from blake3 import blake3
+
+from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes
+from mvc.errors import MvcError, WrongUsage
+from mvc.io.files import FileSystem, WriteFile
+from mvc.io.process import cpu_count
+from mvc.io.replacement import Fill
+from mvc.model.hashing import hash_threads, verify_pieces
+from mvc.model.manifest import Content, FileEntry
+from mvc.names import printable
+from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
+
+Changes: TypeAlias = dict[str, tuple[Content, Content]]
+"""Tensors by name: as the new version has them, and as the base has them."""
+
+_FORMATS = ("safetensors", "state")
+_SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
+_MARK = "delta_encoding"  # the key of the index that tells a delta from a whole model
+_NUMBERED = "weight_v"  # the folders that SGLang and slime read
+_LONGEST = (10**15, 10**15, "f" * 64)
+# Most of a sparse difference is zeros: only the search for the cheapest parse writes a run of them
+# as one match of the byte before. In dense ones it finds little, and takes very long.
+_SPARSE = zstandard.ZstdCompressionParameters(
+    threads=cpu_count(),
+    strategy=zstandard.STRATEGY_BTOPT,
+    window_log=17,
+    hash_log=6,
+    chain_log=6,
+    search_log=1,
+    min_match=3,
+    target_length=4095,
+)
+_DENSE = zstandard.ZstdCompressionParameters.from_level(1, threads=cpu_count())
+_SPARSE_SHARE = 32  # of so many bytes at most one has changed
+
+
+def compared(
+    new: Sequence[FileEntry], old: Sequence[FileEntry]
+) -> tuple[list[Changes], dict[str, FileEntry]]:
+    """The changed tensors of each file with weights, and the other changed files of the folder.
+
+    Raises WrongUsage for what the format cannot say.
+    """
+    (tensors, files), (base, base_files) = _model(new), _model(old)
+    changed = {
+        name: entry
+        for name, entry in files.items()
+        if name not in base_files or base_files[name].content_id != entry.content_id
+    }
+    kinds, base_kinds = ({(name, c.spec) for name, c in each.items()} for each in (tensors, base))
+    odd = {name for name, _ in kinds ^ base_kinds} | {n for n in changed if n.endswith(_SHARD)}
+    if odd:
+        raise WrongUsage(
+            f"a delta cannot say what became of {printable(min(odd))}: only of tensors that both "
+            "versions have, with one dtype and shape",
+            hint="check the version out whole, without --delta-from",
+        )
+    by_file = [[each.key for each in entry.tensors] for entry in new if entry.format in _FORMATS]
+    shards = [
+        {name: (tensors[name], base[name]) for name in names if tensors[name].id != base[name].id}
+        for names in by_file
+    ]
+    return [changes for changes in shards if changes], changed
+
+
+def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, FileEntry]]:
+    """The tensors of a model by name, and the other files of its folder by their names there."""
+    weights = [entry for entry in entries if entry.format in _FORMATS]
+    tensors = {each.key: e.contents[each.content] for e in weights for each in e.tensors}
+    folders = {e.path.rpartition("/")[0] for e in weights}
+    if len(folders) != 1 or len(tensors) < sum(len(entry.tensors) for entry in weights):
+        raise WrongUsage(
+            "a delta is of one model: safetensors files in one folder, without a name twice",
+            hint="name the folder or the file of the model after the revision",
+        )
+    inside = f"{folders.pop()}/".removeprefix("/")
+    others = [e for e in entries if e.format not in _FORMATS and e.path.startswith(inside)]
+    files = {e.path.removeprefix(inside): e for e in others}
+    return tensors, {name: e for name, e in files.items() if name != _INDEX}
+
+
+def metadata(name: str, version: str, base: str) -> dict[str, str]:
+    """That of the index in a folder ``name``: ``weight_v000007`` leads there from 000006."""
+    ids = {"version": version, "base_version": base}
+    said = {f"mvc_{key}": text for key, text in ids.items()}
+    number = name.removeprefix(_NUMBERED)
+    if number != name and number.isdecimal() and int(number):
+        ids = {"version": f"{int(number):06d}", "base_version": f"{int(number) - 1:06d}"}
+    return {**ids, _MARK: "xor", "compression_format": "zstd", "checksum_format": "blake3", **said}
+
+
+def is_delta(fs: FileSystem, folder: Path) -> bool:
+    """Whether this is a folder with a delta, and not a whole model."""
+    with suppress(MvcError), fs.open_read(folder / _INDEX) as file:
+        return f'"{_MARK}"'.encode() in file.read(0, 1000)  # the metadata come first
+    return False
+
+
+def writers(
+    recovery: Recovery, shards: Sequence[Changes], said: Mapping[str, str]
+) -> dict[str, Fill]:
+    """What writes the shards, and the index last, each by its name."""
+    count = len(shards)
+    named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": each for i, each in enumerate(shards)}
+    weight_map = {key: name for name, changes in named.items() for key in changes}
+    text = json.dumps({"metadata": said, "weight_map": weight_map}, indent=2)
+    found: dict[str, Fill] = {n: partial(_write_shard, recovery, c) for n, c in named.items()}
+    return {**found, _INDEX: lambda file: file.write(text.encode())}
+
+
+def _write_shard(recovery: Recovery, changes: Changes, file: WriteFile) -> None:
+    """Writes the frames behind room for the header, which needs their sizes, and then that."""
+    file.position = room = len(_header(dict.fromkeys(changes, _LONGEST)))
+    frames = {}
+    for name, (new, old) in changes.items():
+        start = file.position - room
+        checksum = _write_frame(file, recovery, new, old)
+        frames[name] = start, file.position - room, checksum
+    file.write_at(0, _header(frames, room))
+
+
+def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES) -> bytes:
+    """What stands before frames, given by first byte, end and checksum; of ``size`` bytes."""
+    entries = {
+        name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+        for name, (start, end, _) in frames.items()
+    }
+    sums = {name: checksum for name, (_, _, checksum) in frames.items()}
+    return header_bytes(json.dumps({"__metadata__": sums, **entries}).ljust(size - LENGTH_BYTES))
+
+
+def _write_frame(file: WriteFile, recovery: Recovery, new: Content, old: Content) -> str:
+    """Appends one zstd frame; the checksum of the new bytes. Both tensors are verified."""
+    checksum = blake3(max_threads=hash_threads(parallel=True))
+    readers = (
+        verify_pieces(c.id, c.spec, piece_reader(recovery.piece, c.id, c.spec), mismatch(c.id))
+        for c in (new, old)
+    )
+    for (start, part), (_, base) in zip(*readers, strict=True):
+        checksum.update(part)
+        changed = np.frombuffer(part, np.uint8) ^ np.frombuffer(base, np.uint8)
+        if start == 0:
+            sparse = np.count_nonzero(changed) * _SPARSE_SHARE <= changed.size
+            compressor = zstandard.ZstdCompressor(compression_params=_SPARSE if sparse else _DENSE)
+            frame = compressor.compressobj(size=new.spec.nbytes)
+        file.write(frame.compress(changed.data))
+    file.write(frame.flush())
+    return checksum.hexdigest()
