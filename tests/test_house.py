@@ -30,7 +30,7 @@ BUDGET = {
     "distributed": 1_655,
     "frameworks": 2_598,
     "importing": 412,
-    "io": 1_579,
+    "io": 1_580,
     "lossy": 2_115,
     "maintenance": 5_696,
     "model": 666,

@@ -169,7 +169,7 @@ def _read(journal: ReadFile) -> tuple[list[ChangedFile], Iterator[_Changes]]:
 def _checked(fs: FileSystem, journal: ReadFile, folder: Path) -> list[ChangedFile]:
     """The files, once everything is checked.
 
-    A file is as it was before the journal was carried out, or after a part of that.
+    Of a journal that was carried out in part a file has any size between those two.
     """
     files, blocks = _read(journal)
     for block in blocks:
@@ -178,7 +178,8 @@ def _checked(fs: FileSystem, journal: ReadFile, folder: Path) -> list[ChangedFil
     for each in files:
         place = folder / check_path(each.name) if each.name else folder
         there = fs.stat(place, follow=False)
-        if (0 if there is None else there.size) not in {each.before or 0, each.size or 0}:
+        least, most = sorted((each.before or 0, each.size or 0))
+        if not least <= (0 if there is None else there.size) <= most:
             raise DamagedData("the journal is about another file")
     return files
 
