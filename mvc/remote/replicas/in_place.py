@@ -147,12 +147,25 @@ class InPlace(OneFile):
         ):
             pass
 
+    def _check_folders(self, new: Collection[Path]) -> None:
+        """Raises IoFailed where a folder of new files is a file, or a link."""
+        for folder in {
+            each for file in new for each in file.parents if self._place in each.parents
+        }:
+            there = self._fs.stat(folder, follow=False)
+            if folder in new or (there is not None and not there.is_dir):
+                raise IoFailed(
+                    f"{printable(str(folder))} is to be a folder, and is a file or a link",
+                    hint=f"move {printable(str(self._place))} away: then it is written anew",
+                )
+
     def _compare(
         self, new: Mapping[Path, FileEntry], present: Mapping[Path, FileEntry], fill: WriteParts
     ) -> None:
         """Writes the journal of what differs, and that of old values."""
         fs, changes, back = self._fs, list[ChangedFile](), list[ChangedFile]()
         same = {f for f in new if f in present and new[f].content_id == present[f].content_id}
+        self._check_folders(new)
         self._found = {file: _alone(fs, file) for file in {**new, **present} if file not in same}
         for file, there in self._found.items():
             name = check_place(str(file.relative_to(self._place))) if self._is_folder else ""
