@@ -50,17 +50,17 @@ STATES = {
 class Fleet:
     """A trainer's repository, and a node ``a`` with an engine."""
 
-    def __init__(self, repo: Repository, mvc: Mvc, script: Path, engine: Engine) -> None:
-        self.repo, self.engine, self._mvc, self._script = repo, engine, mvc, script
+    def __init__(self, repo: Repository, mvc: Mvc, engine: Engine, *words: object) -> None:
+        self.repo, self.engine, self._mvc, self._words = repo, engine, mvc, words
 
     def deploy(self, name: str) -> CommitId:
         return self.repo.commit(states=STATES[name], message=name, deploy="prod").id
 
     def follow(self, *more: object, code: int = 0, required: bool = True) -> Any:
-        words = ["-o", "policy/", "--as", "a", "--once", "--exec", self._script]
+        words = ["-o", "policy/", "--as", "a", "--once", *self._words, *more]
         if required:
             words.append("--exec-required")
-        return self._mvc("follow", self.repo.root, "prod", *words, *more, code=code)
+        return self._mvc("follow", self.repo.root, "prod", *words, code=code)
 
     def serves(self, version: CommitId, name: str) -> bool:
         expected = sum(total(state) for state in STATES[name].values())
@@ -74,20 +74,22 @@ class Fleet:
         return [each.commit for each in made]
 
 
-@pytest.fixture(params=list(scripts()))
+@pytest.fixture(params=[*scripts(), "sglang in place"])
 def fleet(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Fleet]:  # fmt: skip
     engine, node, script = Engine(), tmp_path / "node", tmp_path / "reload"
+    name, in_place, _ = request.param.partition(" in place")
     node.mkdir()
     monkeypatch.chdir(node)
-    script.write_text(scripts()[request.param])
+    script.write_text(scripts()[name])
     script.chmod(0o755)
     with ExitStack() as stack:
         monkeypatch.setenv("ENGINE", stack.enter_context(serving(engine)))
         repo = stack.enter_context(Repository.init(tmp_path / "trainer", bare=True))
-        yield Fleet(repo, Mvc(node, capsys), script, engine)
+        words = ["--exec", script, *(["--in-place"] if in_place else [])]
+        yield Fleet(repo, Mvc(node, capsys), engine, *words)
 
 
 def test_a_deployment_a_rollback_and_a_load_that_fails(fleet: Fleet) -> None:
@@ -95,7 +97,7 @@ def test_a_deployment_a_rollback_and_a_load_that_fails(fleet: Fleet) -> None:
     fleet.follow()
     assert fleet.serves(first, "first")
     second = fleet.deploy("second")
-    fleet.follow("--prepare", 'test -e "$DEPLOY_PREPARED/model-00002-of-00002.safetensors"')
+    fleet.follow("--prepare", 'test -e "$DEPLOY_PREPARED"')
     assert fleet.serves(second, "second")
     fleet.repo.rollback("prod")
     fleet.follow()

@@ -33,10 +33,11 @@ class Node:
 
     def __init__(self, kind: str, repo: Repository, mvc: Mvc) -> None:
         self.repo, self.mvc = repo, mvc
-        self.place = mvc.folder / ("net" if kind == "folder" else "net.safetensors")
-        self.is_folder = kind == "folder"
+        self.is_folder, self.in_place = kind.startswith("folder"), kind.endswith("in place")
+        self.place = mvc.folder / ("net" if self.is_folder else "net.safetensors")
         self.words: list[Any] = ["follow", repo.root, "prod", "--as", "7"]
-        self.words += ["-o", f"{self.place}/" if self.is_folder else self.place]
+        self.to = f"{self.place}/" if self.is_folder else str(self.place)
+        self.words += ["-o", self.to, *(["--in-place"] if self.in_place else [])]
 
     def deploy(self, seed: int) -> CommitId:
         state = {"w": np.random.default_rng(seed).random(2_000, np.float32)}
@@ -58,7 +59,7 @@ class Node:
         return [each.commit for each in made]
 
 
-@pytest.fixture(params=["file", "folder"])
+@pytest.fixture(params=["file", "folder", "file in place", "folder in place"])
 def node(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,6 +93,7 @@ def calls(file: Path) -> list[dict[str, Any]]:
 def test_what_both_are_told(node: Node, tmp_path: Path) -> None:
     told, seen = tmp_path / "told", tmp_path / "seen"
     look = f'cat "$DEPLOY_PREPARED"{"/one*" if node.is_folder else ""} > {seen}'
+    look = 'test -e "$DEPLOY_PREPARED"' if node.in_place else look
     both = ("--prepare", telling(told, look), "--exec", telling(told))
     first = node.deploy(1)
     node.follow(*both)
@@ -114,7 +116,7 @@ def test_what_both_are_told(node: Node, tmp_path: Path) -> None:
         assert (facts["version"], facts["previous"]) == (str(second), str(first))
         assert facts["rollback"] is done.json["rollback"] is False
     file = node.place / PATHS[0] if node.is_folder else node.place
-    assert seen.read_bytes() == file.read_bytes()
+    assert node.in_place or seen.read_bytes() == file.read_bytes()
     node.repo.rollback("prod")
     assert node.follow(*both, "--json").json["rollback"] is True
     for facts in calls(told):
@@ -237,7 +239,7 @@ def test_a_follower_that_runs_tries_again(node: Node, tmp_path: Path) -> None:
     second = node.deploy(2)
     changes: list[Followed] = []
     failing = f'test "$DEPLOY_VERSION" != {second}'
-    sink = ReplicaSink(node.words[-1], name="7", command=failing, required=True)
+    sink = ReplicaSink(node.to, in_place=node.in_place, name="7", command=failing, required=True)
     with (
         pytest.warns(NotFollowing, match=f"is {first.short} again"),
         Follower(node.repo.root, "prod", sink, on_change=changes.append) as follower,
@@ -281,7 +283,7 @@ def test_lines_that_make_no_sense(node: Node) -> None:
 
 def test_the_error_has_a_class(node: Node) -> None:
     node.deploy(1)
-    sink = ReplicaSink(node.words[-1], prepare="exit 1")
+    sink = ReplicaSink(node.to, in_place=node.in_place, prepare="exit 1")
     with Follower(node.repo.root, "prod", sink) as follower, pytest.raises(CommandFailed):
         follower.poll()
     assert not node.place.exists()
