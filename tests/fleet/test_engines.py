@@ -88,7 +88,10 @@ def fleet(
     with ExitStack() as stack:
         monkeypatch.setenv("ENGINE", stack.enter_context(serving(engine)))
         repo = stack.enter_context(Repository.init(tmp_path / "trainer", bare=True))
-        words = ["--exec", script, *(["--in-place"] if in_place else [])]
+        words: list[object] = ["--exec", script]
+        if in_place:  # the script's first request, before the files are written
+            pause = scripts()[name].partition("post /update")[0]
+            words += ["--in-place", "--prepare", pause]
         yield Fleet(repo, Mvc(node, capsys), engine, *words)
 
 
@@ -97,7 +100,7 @@ def test_a_deployment_a_rollback_and_a_load_that_fails(fleet: Fleet) -> None:
     fleet.follow()
     assert fleet.serves(first, "first")
     second = fleet.deploy("second")
-    fleet.follow("--prepare", 'test -e "$DEPLOY_PREPARED"')
+    fleet.follow()
     assert fleet.serves(second, "second")
     fleet.repo.rollback("prod")
     fleet.follow()
