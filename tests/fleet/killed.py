@@ -158,8 +158,8 @@ class World:
         self.held: list[CommitId] = []
         """The versions that the file was seen to be, one after the other."""
         self.begun_ns = time.time_ns()
-        self.slowest = 0.0
-        """Seconds from a start to the newest version."""
+        self.slowest = self.changed = 0.0
+        """Seconds from a start to the newest version; when another one was seen."""
 
     # -- the follower ----------------------------------------------------------------------
 
@@ -206,6 +206,7 @@ class World:
         version = self.remote.files[seen]  # else it is no version that was deployed
         if not self.held or self.held[-1] != version:
             self.held.append(version)
+            self.changed = time.monotonic()
         return version
 
     # -- points ----------------------------------------------------------------------------
@@ -299,7 +300,7 @@ class World:
         """A follower that starts again serves what is live, and has said all it served."""
         begun = time.monotonic()
         assert self.in_child(lambda send: self.follow()) == 0
-        self.slowest = max(self.slowest, time.monotonic() - begun)
+        self.slowest = max(self.slowest, self.changed - begun)
         self.allowed = set()
         assert self.look() == self.remote.live
         reports = self.remote.reports()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import StorageFull, UnknownPath, WouldOverwrite
+from mvc.errors import NoDeployment, StorageFull, UnknownPath, WouldOverwrite
 from mvc.io.files import SWAPPED, FileSystem
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
@@ -20,6 +21,7 @@ from mvc.serving.sinks import TakenOver
 from tests.fleet.folders import commit, contents, shards
 from tests.fleet.following import follow, following
 from tests.remote.kit.serving import serving, token
+from tests.seeds import draw
 
 
 @pytest.fixture(params=["folder", "http"])
@@ -35,7 +37,8 @@ def url(
 
 
 def checked_out(repo: Repository, to: Path, *paths: str) -> dict[str, bytes]:
-    repo.checkout(target="prod", path=paths or None, to=to, atomic_dir=True)
+    is_folder = not to.suffix
+    repo.checkout(target="prod", path=paths or None, to=to, atomic_dir=is_folder, force=True)
     return contents(to)
 
 
@@ -70,6 +73,26 @@ def test_paths_are_chosen_as_a_checkout_chooses(repo: Repository, url: str, tmp_
     with pytest.raises(UnknownPath):
         follow(url, "prod", to=node, once=True, path=["policy/tokenizer", "nothing"])
     assert contents(node) == checked_out(repo, tmp_path / "wanted", *paths)
+
+
+@pytest.mark.parametrize("name", ["live", "shard.safetensors"])
+def test_whatever_comes_it_is_what_checkout_writes(
+    name: str, repo: Repository, tmp_path: Path
+) -> None:
+    rng, place = draw("followed folders"), tmp_path / name
+    every = ["policy", "notes.txt", "policy/tokenizer", "policy/config.json"]
+    for step in range(14):
+        changed = rng.choice([(0, 1), (0,), (1,), ()])
+        commit(repo, tmp_path / "work", step, count=rng.choice([2, 2, 2, 3]), changed=changed)
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            with suppress(NoDeployment):
+                repo.rollback("prod")
+        if name == "live":
+            paths = rng.sample(every, rng.randrange(1, 4)) if step % 5 == 4 else []
+        else:
+            paths = rng.sample(sorted(repo.manifest(repo.live("prod")).by_path), 1)
+        follow(repo.root, "prod", to=place, once=True, path=paths)
+        assert contents(place) == checked_out(repo, tmp_path / f"wanted{place.suffix}", *paths)
 
 
 def test_files_that_stay_are_hard_links(repo: Repository, url: str, tmp_path: Path) -> None:
