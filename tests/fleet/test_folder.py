@@ -20,6 +20,7 @@ from mvc.remote.transports.opening import open_transport
 from mvc.serving.sinks import TakenOver
 from tests.fleet.folders import commit, contents, shards
 from tests.fleet.following import follow, following
+from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
 from tests.seeds import draw
 
@@ -59,6 +60,22 @@ def test_the_folder_is_what_checkout_writes(repo: Repository, url: str, tmp_path
     assert contents(node) == checked_out(repo, wanted)
     assert len([each for each in os.listdir(node.parent) if each.endswith(".old")]) == 0
     assert len(os.listdir(node.parent)) == 5  # the link, its folder, the one before, lock, note
+
+
+def test_over_ssh_and_a_bucket(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ssh.install(tmp_path / "bin").items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "bucket").mkdir()
+    bucket = f"bucket:{tmp_path / 'bucket'}"
+    repo.remotes.add("bucket", bucket)
+    for step in range(3):
+        commit(repo, tmp_path / "work", step)
+        repo.push("bucket", every=True)
+        for name, url in (("ssh", f"ssh://host{repo.root}"), ("net", bucket)):
+            follow(url, "prod", to=tmp_path / name, once=True, path=["policy"])
+            assert contents(tmp_path / name) == checked_out(repo, tmp_path / "wanted", "policy")
 
 
 def test_paths_are_chosen_as_a_checkout_chooses(repo: Repository, url: str, tmp_path: Path) -> None:
