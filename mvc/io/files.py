@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self, overload
@@ -33,7 +33,7 @@ from msgspec import Struct
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
 from mvc.io.flushes import Flushes
-from mvc.io.handles import FileIdentity, ReadFile, WriteFile
+from mvc.io.handles import LARGE, FileIdentity, ReadFile, WriteFile
 from mvc.io.lock_holder import lock_holder
 from mvc.io.os_errors import sync_failure, translate, under_name, was_missing
 from mvc.io.patience import Patience, warn
@@ -398,6 +398,10 @@ class FileSystem:
             found = os.statvfs(path)
             return found.f_bavail * found.f_frsize
 
+    def read_ahead(self, paths: Sequence[Path]) -> None:
+        """Has the system read files into its cache, beside whatever is done meanwhile."""
+        threading.Thread(target=_read_ahead, args=(paths,), daemon=True).start()
+
     def is_network_filesystem(self, path: Path) -> bool:
         """Whether other hosts may share the file system under ``path``."""
         return mounts.is_network(mounts.type_of(path))
@@ -525,6 +529,14 @@ class FileSystem:
         private = not present.permissions & _BY_OTHERS
         shared = self.shared is not None and path.is_relative_to(self.shared.path)
         return None if shared and not private else present.permissions
+
+
+def _read_ahead(paths: Sequence[Path]) -> None:
+    with suppress(OSError, AttributeError):  # it is advice, which not all systems take
+        for path in paths:
+            with path.open("rb", buffering=0) as file:
+                for start in range(0, file.seek(0, os.SEEK_END), LARGE):
+                    os.posix_fadvise(file.fileno(), start, LARGE, os.POSIX_FADV_WILLNEED)
 
 
 class LateFlushes(FileSystem):

@@ -56,6 +56,7 @@ CALLS: dict[str, tuple[tuple[type, str], ...]] = {
     "write": ((WriteFile, "write_at"),),
     "flush": ((WriteFile, "sync"), (FileSystem, "sync_dir")),
     "rename": ((FileSystem, "replace"),),
+    "delete": ((FileSystem, "remove_tree"), (FileSystem, "unlink")),
 }
 
 
@@ -88,7 +89,7 @@ def _run(root: Path, options: argparse.Namespace) -> None:
         model = repo.root / MODEL
         _make(model, random, options.megabytes, options.shards, options.tensors)
         path = f"{MODEL}/{_name(0, 1)}" if options.shards == 1 else ""
-        place = root / "node" / (_name(0, 1) if path else MODEL)
+        place = root / "node" / (_name(0, 1) if path else "now")
         found: dict[float, dict[str, list[float]]] = {}
         with (
             serving(served) as server,
@@ -107,7 +108,7 @@ def _run(root: Path, options: argparse.Namespace) -> None:
                     found.setdefault(share, defaultdict(list))[name].append(value)
                 if options.engine:
                     _read(place)
-        _same(repo.root / path if path else model, place)
+        _same(repo.root / path, place) if path else _same(model, place / MODEL)
         _print(found)
 
 
@@ -151,7 +152,9 @@ def _move(model: Path, random: np.random.Generator, share: float) -> None:
 
 
 def _read(place: Path) -> None:
-    for file in [place] if place.is_file() else place.iterdir():
+    for file in [place, *place.rglob("*")]:
+        if not file.is_file():
+            continue
         with file.open("rb", buffering=0) as opened:
             while opened.read(1 << 24):
                 pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +231,26 @@ def test_a_disk_without_room_keeps_the_old_folder(repo: Repository, tmp_path: Pa
         fs.is_full = False
         follower.poll()
     assert contents(node) == checked_out(repo, tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("room", [1 << 40, 150_000])
+def test_the_folder_before_stays_until_the_next_swap_is_done_if_there_is_room(
+    room: int, repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = list[int]()
+
+    def look(_: Update | None = None) -> None:
+        there.append(len([n for n in os.listdir(tmp_path) if n.startswith(SWAPPED)]) - 1)
+
+    replica = Replica(FileSystem(), tmp_path / "live", folder=True)
+    with closing(replica), closing(open_transport(str(repo.root))) as transport:
+        for step in range(3):
+            commit(repo, tmp_path / "work", step, changed=(0,) if step else (0, 1))
+            replica.update(transport, "prod", prepare=look)
+            replica.settle()
+            monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: room)  # of one shard
+            look()
+    assert there == [1, 1, 2, 2, 3 if room > 1 << 20 else 2, 2]
 
 
 @pytest.mark.parametrize("name", ["live", "model.safetensors"])

@@ -107,10 +107,11 @@ class LinkedFolder:
         self._fs, self._place = fs, place
         self._swapped = SwappedFolder(fs, place)
         self._swapped.target()
+        self._before = ""  # what it led to before the last swap
 
     def tidy(self, keep: Collection[str]) -> None:
         """As ``OneFile.tidy``."""
-        with self._swapped.alone(keep):
+        with self._swapped.alone([*keep, self._before]):
             pass
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
@@ -136,7 +137,9 @@ class LinkedFolder:
         """As ``OneFile.next``."""
         fs, writes = self._fs, dict[str, FileEntry]()
         links = {entry.content_id: file for file, entry in present.items()}
-        with self._swapped.next(label) as new:
+        # What was freed just before is in the way of flushes: if there is room, ``settle`` does it.
+        is_tight = fs.free_bytes(self._place.parent) < sum(entry.size for entry in entries)
+        with self._swapped.next(label, tidy=is_tight) as new:
             for entry in entries:
                 place = new / check_place(entry.path)
                 if entry.content_id in links:
@@ -156,6 +159,7 @@ class LinkedFolder:
 
     def show(self, fresh: Path) -> None:
         """As ``OneFile.show``."""
+        self._before = self.link()
         self._swapped.lead_to(fresh.name)
 
     def go_back(self, link: str) -> None:
@@ -165,7 +169,8 @@ class LinkedFolder:
         self._swapped.lead_to(link)
 
     def settle(self) -> None:
-        """The folder before stays until the next swap begins: somebody may read it."""
+        """The folder before stays until after the next swap: somebody may read it."""
+        self.tidy(())
 
 
 def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> None:

@@ -109,6 +109,7 @@ class Replica:
         if fs.stat(self.folder / _IGNORED) is None:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
+        self._changed: list[Path] = []
         self._tidy()
 
     check = staticmethod(check_file)
@@ -269,8 +270,10 @@ class Replica:
         self.note(replace(self._seen(before), shown_ns=time.time_ns()))
 
     def settle(self) -> None:
-        """What is kept for ``go_back`` may go."""
+        """What is kept for ``go_back`` may go. Files that changed are read into the cache."""
         self._place.settle()
+        self._fs.read_ahead(self._changed)  # the next version is made of them
+        self._changed = []
 
     def _from_here(self, wanted: Wanted, old: FollowedVersion, *, with_kept: bool) -> Wanted:
         """The question of one who has the files, and, with what was kept, versions before."""
@@ -373,6 +376,7 @@ class Replica:
             version = self.note(replace(version, shown_ns=time.time_ns()), before)
             if fresh is not None:
                 self._place.show(fresh)
+                self._changed = [file for file in then if then[file] not in now.values()]
         version = self.note(self._seen(version), update.before)
         return replace(update, version=version)
 

@@ -50,22 +50,27 @@ class SwappedFolder:
         return target
 
     @contextmanager
-    def alone(self, keep: Collection[str] = (), *, force: bool = False) -> Iterator[None]:
+    def alone(
+        self, keep: Collection[str] = (), *, force: bool = False, tidy: bool = True
+    ) -> Iterator[None]:
         """Others that swap the same folder wait; folders of earlier swaps, but ``keep``, go."""
         fs = self._fs
         with fs.lock(self.parent / f"{SWAPPED}{self._name}.lock"):
             kept = {self.target(force=force), *keep}
-            for other in fs.list(self.parent):
+            for other in fs.list(self.parent) if tidy else ():
                 if self._ours.fullmatch(other.removesuffix(_GOING)) and other not in kept:
                     _remove_at_once(fs, self.parent / other)
             yield
 
     @contextmanager
-    def next(self, label: str, *, force: bool = False) -> Iterator[Path]:
-        """A new folder for the version ``label``; it goes if the block fails before ``lead_to``."""
+    def next(self, label: str, *, force: bool = False, tidy: bool = True) -> Iterator[Path]:
+        """A new folder for the version ``label``; it goes if the block fails before ``lead_to``.
+
+        Without ``tidy`` folders of earlier swaps stay.
+        """
         fs = self._fs
         new = self.parent / f"{SWAPPED}{self._name}.{label}-{os.urandom(4).hex()}"
-        with self.alone(force=force):
+        with self.alone(force=force, tidy=tidy):
             try:
                 fs.make_dir(new)
                 yield new
