@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 6_004,
+    "remote": 6_008,
     "repo": 6_501,
     "report": 649,
     "server": 1_201,

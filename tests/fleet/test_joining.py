@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api import Gone
 from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, RemoteUnreachable
 from mvc.ids import CommitId
@@ -170,6 +171,45 @@ def story(folder: Path) -> dict[str, float]:
 
 def test_four_nodes_one_that_joins_late_and_a_rollback(tmp_path: Path) -> None:
     assert len(story(tmp_path)) == 10
+
+
+@pytest.mark.parametrize("joins", [1, 3, 6])
+def test_deltas_come_from_then_on(joins: int, repo: Repository, tmp_path: Path) -> None:
+    """Also along versions before it, which are no deltas of what it has."""
+    sizes = list[int]()
+    for i, each in enumerate(islice(versions(), 14)):
+        repo.commit(states=each, deploy="prod")
+        if i >= joins:
+            done = follow(str(repo.root), "prod", to=tmp_path / "node", once=True)
+            assert done is not None
+            sizes.append(done.received)
+    assert max(sizes[1:]) < sizes[0] / 10
+
+
+def test_a_mirror_of_what_is_live_serves_its_followers(repo: Repository, tmp_path: Path) -> None:
+    line, node, root = versions(), tmp_path / "node", tmp_path / "mirror"
+    made, sizes = [repo.commit(states=next(line), deploy="prod").id], list[int]()
+
+    def served() -> CommitId:
+        mirror.fetch()
+        done = follow(str(root), "prod", to=node, once=True)
+        assert done is not None and contents(node) == checked_out(repo, done.commit, tmp_path / "o")
+        sizes.append(done.received)
+        return done.commit
+
+    with mvc.clone(str(repo.root), root, states="live", bare=True) as mirror:
+        assert served() == made[0]
+        for _ in range(3):
+            made += [repo.commit(states=next(line), message=each).id for each in ("a", "b")]
+            repo.deploy(made[-1], "prod")
+            assert served() == made[-1]
+        repo.rollback("prod", steps=2)
+        assert served() == made[2]
+        repo.deploy(made[3], "prod")  # which came to the mirror without its state
+        assert served() == made[3]
+        gone = [isinstance(mirror.availability(id_), Gone) for id_ in made]
+        assert gone == [False, True, False, False, False, True, False]
+    assert max(sizes[1:]) < sizes[0] / 2
 
 
 @pytest.mark.parametrize("kind", ["folder", "http"])

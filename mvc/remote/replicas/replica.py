@@ -305,7 +305,7 @@ class Replica:
         prepare: Prepare | None,
     ) -> Update:
         """Makes the place what was sent, counting on what the question said."""
-        commit, made = _answer(given, wanted.live)
+        commit, made, named = _answer(given, wanted.live)
         old = before if wanted.have else None
         if old is not None and old.commit == commit.id:
             for _ in given.records:
@@ -324,7 +324,8 @@ class Replica:
             for each in kept:
                 graph.know(each.objects)
                 held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
-            graph.know([commit.manifest])
+            named += old.named if old is not None and len(wanted.have) > 1 else ()
+            graph.know([commit.manifest, *named])
             recovery = Recovery(store.snapshot.packs, graph, store.pool, held)
             data = recovery.manifest(commit.manifest)
             manifest = Manifest.decode(data)
@@ -337,7 +338,8 @@ class Replica:
             version = FollowedVersion(
                 bytes(commit.id), bytes(root), made.time_ns,
                 data=commit.encoded, manifest=data, paths=tuple(each.path for each in entries),
-                asked=wanted.paths, before=self._leading(kept, graph.reached({*objects}), size),
+                before=self._leading(kept, graph.reached({*objects}), size),
+                asked=wanted.paths, named=named,
             )  # fmt: skip
             is_foreign = before is None and self._place.is_taken()
             update = _update(version, given, made, before, foreign=is_foreign)
@@ -437,8 +439,8 @@ class Replica:
         remove(self._fs, self.folder / _RECORDS)
 
 
-def _answer(given: Slice, target: str) -> tuple[Commit, Deployment]:
-    """The version that a remote says is live, and its deployment.
+def _answer(given: Slice, target: str) -> tuple[Commit, Deployment, tuple[bytes, ...]]:
+    """The version that a remote says is live, its deployment, and ids of other objects.
 
     Raises DamagedData, UnsupportedFormat.
     """
@@ -448,7 +450,7 @@ def _answer(given: Slice, target: str) -> tuple[Commit, Deployment]:
         commit = Commit.decode(entries[0].commits[0])
         made = entries[0].deployments
         if [(each.target, each.subject) for each in made] == [(target, commit.id)]:
-            return commit, made[0]
+            return commit, made[0], tuple(each.id for each in entries[0].shapes)
     raise DamagedData("the remote sent something else than what is live", hint="try again later")
 
 
@@ -459,7 +461,7 @@ def _check_not_taken_back(transport: Transport, wanted: Wanted, version: Followe
     """
     wanted = replace(wanted, have=wanted.have | {version.id})
     with suppress(RemoteUnreachable), closing(transport.send(wanted)) as slices:
-        commit, made = _answer(next(slices), wanted.live)
+        commit, made, _ = _answer(next(slices), wanted.live)
         if commit.id != version.id and (made.returned_to or commit.time_ns < version.made_ns):
             raise NoDeployment(
                 f"{version.id.short} was taken back while it was prepared: "

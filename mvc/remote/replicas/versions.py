@@ -39,9 +39,10 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     """A version of which ``paths`` are the files that are kept.
 
     ``data`` and ``manifest`` are canonical bytes. ``before``: versions that lead to the next one
-    as well, the newest first. ``asked``: the paths that were asked for. ``identities`` tell the
-    files from others, ``link`` is the name of the folder that they lie in, if a link leads there.
-    ``shown_ns``: when it became visible. ``told``: what was to happen after the swap has.
+    as well, the newest first; ``named``: other objects on the way. ``asked``: the paths that were
+    asked for. ``identities`` tell the files from others, ``link`` is the name of the folder that
+    they lie in, if a link leads there. ``shown_ns``: when it became visible. ``told``: what was to
+    happen after the swap has.
     """
 
     data: bytes
@@ -49,6 +50,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     before: tuple[KeptVersion, ...] = ()
     asked: tuple[str, ...] = ()
+    named: tuple[bytes, ...] = ()
     identities: tuple[Identity, ...] = ()
     link: str = ""
     shown_ns: int = 0

@@ -432,6 +432,7 @@ class _Choice:
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         going = (header.members[i] for header, some in self._records.values() for i in some)
         sent = {member.id for member in going if member.kind == BLOB} | self._anew.keys()
+        sent |= self._taken  # a delta that is undone leads to what is no member of a record
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())

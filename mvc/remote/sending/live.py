@@ -97,7 +97,8 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
     found = snapshot.statement(live.id)
     if found is None:
         raise DamagedData(f"the deployment of {live.commit.short} is lost")
-    sent = Sent((commit.encoded,), records.size, statements=(found[1].encoded,))
+    said = (found[1].encoded,)
+    sent = Sent((commit.encoded,), records.size, statements=said, shapes=records.shapes)
     features = read_features(store.fs, store.folder)
     return Slice(encode_entries([sent]), records.size, records.read(), features=features)
 
