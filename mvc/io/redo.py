@@ -214,7 +214,8 @@ def _overwrite(
                 if block.positions:
                     words = room[: block.size // _WORD.itemsize]
                     old.read_into(block.offset, words.data)
-                    words[np.frombuffer(block.positions, _WORD)] = np.frombuffer(data, _WORD)
+                    positions = np.frombuffer(block.positions, _WORD)
+                    words[positions.astype(np.intp)] = np.frombuffer(data, _WORD)
                     data = words.data
                 file.write_at(block.offset, data)
             file.sync()

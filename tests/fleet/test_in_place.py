@@ -102,6 +102,12 @@ def test_the_version_before_comes_back(repo: Repository, tmp_path: Path, kind: s
     again = replica.update(transport, "prod")
     assert not again.foreign
     assert contents(node) == wanted(repo, tmp_path / "wanted", kind)
+    change(node if kind == "file" else node / "notes.txt")
+    replica.go_back(again)  # over what something else wrote: it does not count
+    assert replica.current() is None
+    update = replica.update(transport, "prod")
+    assert update.foreign
+    assert contents(node) == wanted(repo, tmp_path / "wanted", kind)
     replica.settle()
     with pytest.raises(IoFailed):
         replica.go_back(again)

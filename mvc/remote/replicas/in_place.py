@@ -26,6 +26,7 @@ from mvc.remote.replicas.places import (
     remove,
     require_room,
 )
+from mvc.remote.replicas.versions import FollowedVersion
 from mvc.repo.content.contents import write_file
 from mvc.types import Bytes
 
@@ -47,6 +48,7 @@ class InPlace(OneFile):
         self._fs, self._place, self._is_folder, self._keeps_old = fs, place, folder, undo
         self._next, self._redo, self._undo = (beside / each for each in ("next", "redo", "undo"))
         self._found: dict[Path, FileIdentity | None] | None = None
+        self._noted = set[str]()
         refuse_link(fs, place, "the file or folder itself")
         if not folder:
             check_file(fs, place, with_suffix=True)
@@ -58,8 +60,9 @@ class InPlace(OneFile):
                 hint="move them away, or name another folder",
             )
 
-    def tidy(self, _keep: Collection[str]) -> None:
-        """What a killed process had begun to write is completed; what it prepared goes."""
+    def tidy(self, known: Sequence[FollowedVersion]) -> None:
+        """What was begun to be written is completed; what was only prepared goes."""
+        self._noted = {path for version in known for path in version.paths}
         carry_out(self._fs, self._redo, self._place)
         discard(self._fs, self._redo)
         remove(self._fs, self._next)
@@ -163,18 +166,20 @@ class InPlace(OneFile):
         self, new: Mapping[Path, FileEntry], present: Mapping[Path, FileEntry], fill: WriteParts
     ) -> None:
         """Writes the journal of what differs, and that of old values."""
-        fs, changes, back = self._fs, list[ChangedFile](), list[ChangedFile]()
+        fs, changes = self._fs, list[ChangedFile]()
         same = {f for f in new if f in present and new[f].content_id == present[f].content_id}
         self._check_folders(new)
-        self._found = {file: _alone(fs, file) for file in {**new, **present} if file not in same}
+        files = (*new, *self.files(sorted(self._noted)))
+        found = {file: _alone(fs, file) for file in files if file not in same}
+        self._found = {file: it for file, it in found.items() if it is not None or file in new}
         for file, there in self._found.items():
             name = check_place(str(file.relative_to(self._place))) if self._is_folder else ""
             size, entry = None if there is None else there.size, new.get(file)
             changes.append(ChangedFile(name, size, None if entry is None else entry.size))
-            back.append(ChangedFile(name, changes[-1].size, size))
         require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
         journals = [RedoJournal(fs, self._next, changes)]
         if self._keeps_old:
+            back = [ChangedFile(each.name, each.size, each.before) for each in changes]
             journals += [RedoJournal(fs, self._undo, back)]
 
         def append(number: int, at: int, old: Bytes, new: Bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from mvc.io.files import FileSystem, WriteFile
 from mvc.io.replacement import make_folder, replacing
 from mvc.model.manifest import FileEntry
 from mvc.names import check_place, printable
+from mvc.remote.replicas.versions import FollowedVersion
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.swapped import SwappedFolder
@@ -31,8 +32,8 @@ class OneFile:
         self._fs, self._place = fs, place
         self._next, self._last = beside / "next", beside / "last"
 
-    def tidy(self, _keep: Collection[str]) -> None:
-        """What a killed process left goes; ``_keep``: names of folders that stay."""
+    def tidy(self, _known: Sequence[FollowedVersion]) -> None:
+        """What an update left that was killed or failed goes, but what these versions need."""
         self._fs.unlink(self._next, missing_ok=True)
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
@@ -109,9 +110,9 @@ class LinkedFolder:
         self._swapped.target()
         self._before = ""  # what it led to before the last swap
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def tidy(self, known: Sequence[FollowedVersion]) -> None:
         """As ``OneFile.tidy``."""
-        with self._swapped.alone([*keep, self._before]):
+        with self._swapped.alone([*(version.link for version in known), self._before]):
             pass
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:

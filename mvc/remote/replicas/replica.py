@@ -110,7 +110,9 @@ class Replica:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
         self._changed: list[Path] = []
-        self._tidy()
+        if not in_place:
+            remove(fs, self.folder / "redo")  # it is older than what comes now
+        self._place.tidy(self._known)
 
     check = staticmethod(check_file)
 
@@ -134,10 +136,6 @@ class Replica:
             found = msgspec.json.decode(data, type=list[FollowedVersion])
             return [version for version in found if version.is_sound()]
         return []
-
-    def _tidy(self) -> None:
-        """What an update left that was killed or failed goes, or is completed."""
-        self._place.tidy([version.link for version in self._known])
 
     def close(self) -> None:
         """Lets another process keep the place."""
@@ -229,7 +227,7 @@ class Replica:
                 hint="name folders of the version, and -o DIR/ for several files",
             )
         asked, doubts = tuple(sorted(set(paths))), 0
-        self._tidy()
+        self._place.tidy(self._known)
         if full:
             self._doubt()
         begun = time.monotonic()
@@ -267,7 +265,9 @@ class Replica:
             raise IoFailed(f"no version before {update.version.id.short} is known here")
         if self._look(before) != before.identities:
             self._place.go_back(before.link)
-        self.note(replace(self._seen(before), shown_ns=time.time_ns()))
+        if not isinstance(self._place, InPlace):  # else the next look compares it with its hash
+            before = self._seen(before)
+        self.note(replace(before, shown_ns=time.time_ns()))
 
     def settle(self) -> None:
         """What is kept for ``go_back`` may go. Files that changed are read into the cache."""
