@@ -27,7 +27,7 @@ from mvc.names import FOLDER, printable
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
-from mvc.store.recovery.recover import Recovery
+from mvc.store.recovery.recover import Recovery, piece_reader
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import Store
 
@@ -177,7 +177,6 @@ class ObjectSources:
             self._sources["the other repository"] = other.recovery
         self._sources["a file"] = working
         self._chosen: dict[bytes, ObjectSource] = {}
-        self._buffer = memoryview(bytearray())
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
         """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
@@ -200,13 +199,7 @@ class ObjectSources:
     def _sound(self, source: ObjectSource, id_: bytes, spec: TensorSpec | None) -> bool:
         if spec is None:
             return Manifest.id_of(source.manifest(id_)) == id_
-        if len(self._buffer) < min(PIECE, spec.nbytes):
-            self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
-
-        def read(start: int, length: int) -> memoryview:
-            source.piece(id_, start, self._buffer[:length])
-            return self._buffer[:length]
-
+        read = piece_reader(source.piece, id_, spec)
         for _ in verify_pieces(id_, spec, read, DamagedData("its hash is another")):
             pass
         return True

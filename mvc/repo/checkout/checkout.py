@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +29,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem, WriteFile
-from mvc.io.replacement import Fill, replacing
+from mvc.io.replacement import replacing
 from mvc.limits import CHUNK, PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
@@ -82,6 +82,10 @@ class Changes(Struct, frozen=True):
     writes: Mapping[str, FileEntry]
     deletes: Sequence[str] = ()
     unchanged: tuple[str, ...] = ()
+
+
+Further: TypeAlias = Mapping[str, tuple[int, Callable[[Callable[[int], None], WriteFile], None]]]
+"""Files by name: the bytes that one takes to make, and what writes it, and counts those bytes."""
 
 
 class RefMove(NamedTuple):
@@ -359,11 +363,11 @@ def apply(
     progress: Progress | None = None,
     planned: bool = True,
     move: RefMove | None = None,
-    others: Mapping[str, Fill] = MappingProxyType({}),
+    further: Further = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Writes all files, then deletes; returns the names that are gone (``replacing``).
 
-    ``others``: further files, which no plan completes.
+    ``further``: files that no version has; no plan completes them.
 
     Raises WeightsDropped once the first file could be made, so that nobody trains for a place that
     takes no file. ``planned``: the next command completes what a killed process leaves, if the
@@ -373,34 +377,34 @@ def apply(
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
+    total += sum(nbytes for nbytes, _ in further.values())
     done, recovery, rooms = 0, store.recovery, Rooms()
+
+    def advance(what: str, count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total, what)
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
         if commit is not None and not done:
             check_available(store, commit, entries.values())
+        fill_file(recovery, entry, file, partial(advance, entry.path), rooms=rooms)
 
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            if progress is not None:
-                progress(done, total, entry.path)
-
-        fill_file(recovery, entry, file, advance, rooms=rooms)
-
+    fills = {name: partial(fill, name) for name in entries}
+    others = {n: partial(write, partial(advance, n)) for n, (_, write) in further.items()}
+    checks = {name: entry.content_id.hex() for name, entry in entries.items()}
     with (
         recovery.by_products.keeping(),
         replacing(
             store.fs,
             changes.folder,
-            {**{name: partial(fill, name) for name in entries}, **others},
+            {**fills, **others},
             [name for name in changes.deletes if not is_foreign(name)],
             plans=store.folder / PLANS if planned and store.writable else None,
             inside=changes.folder == store.root,
-            checks={
-                **{name: entry.content_id.hex() for name, entry in entries.items()},
-                **dict.fromkeys(others, ""),
-            },
+            checks={**checks, **dict.fromkeys(others, "")},
             then=None if move is None else move.said,
             version="" if commit is None else commit.hex(),
         ) as deleted,

@@ -7,7 +7,7 @@ tensor's new bytes (docs/commands/checkout.md, "A delta for an engine").
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes
 from mvc.errors import MvcError, WrongUsage
 from mvc.io.files import FileSystem, WriteFile
 from mvc.io.process import cpu_count
-from mvc.io.replacement import Fill
 from mvc.model.hashing import hash_threads, verify_pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.names import printable
+from mvc.repo.checkout.checkout import Further
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
@@ -113,26 +113,32 @@ def is_delta(fs: FileSystem, folder: Path) -> bool:
     return False
 
 
-def writers(
-    recovery: Recovery, shards: Sequence[Changes], said: Mapping[str, str]
-) -> dict[str, Fill]:
-    """What writes the shards, and the index last, each by its name."""
+def writers(recovery: Recovery, shards: Sequence[Changes], said: Mapping[str, str]) -> Further:
+    """The shards, and the index last."""
     count = len(shards)
     named = {f"model-{i:05d}-of-{count:05d}{_SHARD}": each for i, each in enumerate(shards)}
     weight_map = {key: name for name, changes in named.items() for key in changes}
     text = json.dumps({"metadata": said, "weight_map": weight_map}, indent=2)
-    found: dict[str, Fill] = {n: partial(_write_shard, recovery, c) for n, c in named.items()}
-    return {**found, _INDEX: lambda file: file.write(text.encode())}
+    sizes = {name: sum(new.spec.nbytes for new, _ in c.values()) for name, c in named.items()}
+    return {
+        **{name: (sizes[name], partial(_write_shard, recovery, c)) for name, c in named.items()},
+        _INDEX: (0, lambda _, file: file.write(text.encode())),
+    }
 
 
-def _write_shard(recovery: Recovery, changes: Changes, file: WriteFile) -> None:
+def _write_shard(
+    recovery: Recovery, changes: Changes, advance: Callable[[int], None], file: WriteFile
+) -> None:
     """Writes the frames behind room for the header, which needs their sizes, and then that."""
     file.position = room = len(_header(dict.fromkeys(changes, _LONGEST)))
     frames = {}
     for name, (new, old) in changes.items():
-        start = file.position - room
-        checksum = _write_frame(file, recovery, new, old)
-        frames[name] = start, file.position - room, checksum
+        start, checksum = file.position - room, blake3(max_threads=hash_threads(parallel=True))
+        for part, frame in _frame(recovery, new, old):
+            checksum.update(part)
+            file.write(frame)
+            advance(len(part))
+        frames[name] = start, file.position - room, checksum.hexdigest()
     file.write_at(0, _header(frames, room))
 
 
@@ -146,20 +152,17 @@ def _header(frames: Mapping[str, tuple[int, int, str]], size: int = LENGTH_BYTES
     return header_bytes(json.dumps({"__metadata__": sums, **entries}).ljust(size - LENGTH_BYTES))
 
 
-def _write_frame(file: WriteFile, recovery: Recovery, new: Content, old: Content) -> str:
-    """Appends one zstd frame; the checksum of the new bytes. Both tensors are verified."""
-    checksum = blake3(max_threads=hash_threads(parallel=True))
+def _frame(recovery: Recovery, new: Content, old: Content) -> Iterator[tuple[memoryview, bytes]]:
+    """Parts of a tensor, and what each adds to its frame. Raises DamagedData for wrong bytes."""
     readers = (
         verify_pieces(c.id, c.spec, piece_reader(recovery.piece, c.id, c.spec), mismatch(c.id))
         for c in (new, old)
     )
     for (start, part), (_, base) in zip(*readers, strict=True):
-        checksum.update(part)
         changed = np.frombuffer(part, np.uint8) ^ np.frombuffer(base, np.uint8)
         if start == 0:
             sparse = np.count_nonzero(changed) * _SPARSE_SHARE <= changed.size
             compressor = zstandard.ZstdCompressor(compression_params=_SPARSE if sparse else _DENSE)
             frame = compressor.compressobj(size=new.spec.nbytes)
-        file.write(frame.compress(changed.data))
-    file.write(frame.flush())
-    return checksum.hexdigest()
+        yield part, frame.compress(changed.data)
+    yield memoryview(b""), frame.flush()

@@ -74,12 +74,13 @@ def export(
             base = chosen(manifests.of_commit(store, options.delta_from), paths)[0]
             check_available(store, options.delta_from, base)
             check_available(store, commit, entries)
-            shards, files = delta_folder.compared(entries, base)
+            changed, files = delta_folder.compared(entries, base)
             said = delta_folder.metadata(output.name, commit.hex(), options.delta_from.hex())
-            writers = delta_folder.writers(store.recovery, shards, said)
+            shards = delta_folder.writers(store.recovery, changed, said)
             with _new_folder(fs, output, force) as new:
-                apply(store, Changes(None, new, files), others=writers, planned=False)
-            return replace(done, written=tuple(str(output / name) for name in (*files, *writers)))
+                changes = Changes(None, new, files)
+                apply(store, changes, further=shards, progress=progress, planned=False)
+            return replace(done, written=tuple(str(output / name) for name in (*files, *shards)))
         if options.atomic_dir:
             make_folder(fs, output.parent)
             swapped = SwappedFolder(fs, output)

@@ -17,9 +17,11 @@ from safetensors.numpy import save_file
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, StateForgotten, UnknownRevision, WouldOverwrite, WrongUsage
+from mvc.io.files import FileSystem
 from mvc.limits import PIECE
 from mvc.repo.checkout import delta_folder
 from mvc.repo.commit.request import CommitOptions
+from mvc.testing import killed
 from tests.repo.checkout.receiver import INDEX, Refused, pull, tensors
 
 State = dict[str, Any]
@@ -146,7 +148,9 @@ def test_another_base_is_refused_by_the_receiver(world: World) -> None:
 def test_a_tensor_of_several_pieces(world: World, share: float) -> None:
     first = {"a": np.random.default_rng(1).integers(0, 200, PIECE + 5, np.uint8)}
     old, new = world.commit(first), world.commit({"a": stepped(first["a"], share)})
-    world.delta(new, old)
+    steps: list[tuple[int, int]] = []
+    world.delta(new, old, progress=lambda done, total, _: steps.append((done, total)))
+    assert steps[-1] == (PIECE + 5, PIECE + 5)
     local = world.base(old)
     pull(local, world.out / "delta", old)
     name = "model.safetensors"
@@ -226,6 +230,23 @@ def test_nothing_is_left_where_writing_fails(world: World, monkeypatch: pytest.M
     with pytest.raises(MvcError, match="no room"):
         world.delta(new, old)
     assert not world.out.exists()
+
+
+def test_a_killed_export_leaves_no_folder_or_all_of_it(world: World) -> None:
+    old, new = world.commit(state(1)), world.commit(state(2))
+    local, seen = world.base(old), set()
+
+    def act(fs: FileSystem) -> None:
+        with Repository.open(world.root, fs=fs) as repo:
+            repo.checkout(new, to=world.out / "delta", delta_from=old)
+
+    for at in range(1, 400, 3):
+        if not killed(act, lambda number, *_, at=at: number == at):
+            break
+        seen.add((world.out / "delta").exists())
+        if seen == {True, False}:
+            break
+    assert pull(local, world.out / "delta", old) == new
 
 
 def test_a_forgotten_version_is_no_base(world: World) -> None:
