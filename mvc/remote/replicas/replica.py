@@ -65,7 +65,7 @@ from mvc.store.store import BARE_CONFIG, Store, create
 _NOTE, _RECORDS, _LOCK, _IGNORED = "note", "records", "lock", ".gitignore"
 _LONGEST_NOTE = 4 * MAX_MANIFEST
 _KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the files at most
-_MOST_KEPT = 20
+_MOST_KEPT, _MOST_NAMED = 20, 10_000
 SOON = 1.0  # seconds of an update after which it is asked again what is live
 Prepare = Callable[[Update], object]
 """What happens when a version is here, proven and durable, before it is visible."""
@@ -324,7 +324,7 @@ class Replica:
             for each in kept:
                 graph.know(each.objects)
                 held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
-            named += old.named if old is not None and len(wanted.have) > 1 else ()
+            named += old.named[:_MOST_NAMED] if old is not None and len(wanted.have) > 1 else ()
             graph.know([commit.manifest, *named])
             recovery = Recovery(store.snapshot.packs, graph, store.pool, held)
             data = recovery.manifest(commit.manifest)
