@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 6_016,
+    "remote": 6_015,
     "repo": 6_507,
     "report": 649,
     "server": 1_201,

@@ -97,8 +97,12 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
     found = snapshot.statement(live.id)
     if found is None:
         raise DamagedData(f"the deployment of {live.commit.short} is lost")
-    said = (found[1].encoded,)
-    sent = Sent((commit.encoded,), records.size, statements=said, shapes=records.shapes)
+    sent = Sent(
+        (commit.encoded,),
+        records.size,
+        shapes=records.shapes,
+        statements=(found[1].encoded,),
+    )
     features = read_features(store.fs, store.folder)
     return Slice(encode_entries([sent]), records.size, records.read(), features=features)
 
