@@ -8,6 +8,7 @@ transport: by a push at the server, by a fetch at the client.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -29,6 +31,7 @@ from mvc.errors import (
     UnsupportedFormat,
 )
 from mvc.ids import CommitId
+from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.statement import Deployment, Retraction, Tombstone
@@ -495,6 +498,36 @@ def test_attacks_are_refused_and_leave_nothing(world: World) -> None:
     assert_clean(world.receiver)
     received, error = given_to(world, world.honest())
     assert error is None and received is not None and not received.missing
+    assert_same(world.source, world.receiver)
+
+
+def test_a_false_piece_of_a_large_object_is_refused(world: World) -> None:
+    """In place of the true one, before it, behind it, and where no true one comes."""
+    large = np.arange((PIECE + MIB) // 4, dtype=np.int32)
+    first = world.source.commit({"frozen": large, "moves": large}, path="large").id
+    for given in world.sends.send(Wanted(after=world.after)):
+        world.takes.receive(world._with(given, (Move("heads/main", world.base, first),)))
+    world.after = world.sends.head().place
+    second = world.source.commit({"frozen": large, "moves": large + 1}, path="large").id
+    world.ids[1:] = [first, second]
+    world.before = world.seen()
+    contents = world.source.manifest(second).by_path["large"].contents
+    for content, start, at in itertools.product(contents, (0, PIECE), ("before", "behind", "for")):
+        false = full(content.id, bytes(min(PIECE, content.spec.nbytes - start)))
+        false.members = [false.members[0]._replace(start=start)]
+        forged = world.honest()
+        (records,) = forged.records
+        places = [(r, k) for r in records for k in range(len(r.members))]
+        true = [p for p in places if p[0].members[p[1]][1:3] == (content.id, start)]
+        record, k = (true or [(records[0], 0)])[0]
+        if at == "for" and true:
+            del record.members[k], record.payloads[k]
+        k += at == "behind"
+        record.members.insert(k, false.members[0])
+        record.payloads.insert(k, false.payloads[0])
+        assert is_refused(world, forged), (start, at)
+        assert world.seen() == world.before
+    assert given_to(world, world.honest())[1] is None
     assert_same(world.source, world.receiver)
 
 

@@ -118,7 +118,10 @@ def prove(store: Store, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSli
 
 
 class _Object(Struct):
-    """A blob of several pieces: what was hashed of it so far, and the hash of each piece."""
+    """A blob of several pieces: those before ``reached`` were hashed together, in order.
+
+    ``digests``: the hashes of pieces that came otherwise, or in several codings.
+    """
 
     hasher: BlobHasher
     reached: int = 0
@@ -143,6 +146,7 @@ class _Proof:
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
         self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
+        self._codes: Counter[tuple[bytes, int]] = Counter()  # of each piece
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -258,7 +262,7 @@ class _Proof:
 
     # -- codings -------------------------------------------------------------------------
 
-    def _records(self, parts: Iterable[Sequence[Placed]]) -> None:
+    def _records(self, parts: Sequence[Sequence[Placed]]) -> None:
         """All of a slice: what is predicted from each other, or shares a payload, is made together.
 
         Each coding comes after its base, in whatever order they were sent, and the base is kept
@@ -266,6 +270,8 @@ class _Proof:
         """
         nodes = [node for records in parts for node in _nodes(self._graph, records)]
         self._uses = Counter(key for node in nodes for key in node.needs)
+        members = (m for records in parts for _, _, header in records for m in header.members)
+        self._codes = Counter((member.id, member.start) for member in members)
         for batch in _after_bases(nodes):
             self._codings([u for node in batch for u in node.units], grouped=batch[0].grouped)
             for key in (key for node in batch for key in node.needs):
@@ -333,7 +339,7 @@ class _Proof:
         return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
-        """The id of an object of one piece; of a larger one the hash of the piece."""
+        """The id of an object of one piece; nothing of a larger one, which ``_piece`` hashes."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
         spec = self._specs[member.id]
@@ -341,7 +347,7 @@ class _Proof:
             return blob_id(spec, out, parallel=parallel)
         if (member.start, len(out)) not in pieces(spec):
             raise _wrong(member.id)
-        return blake3(out, max_threads=hash_threads(parallel=parallel)).digest()
+        return b""
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
         if member.kind == MANIFEST or len(out) == self._specs[member.id].nbytes:
@@ -349,7 +355,7 @@ class _Proof:
                 raise _wrong(member.id)
             self._proven.add(member.id)
         else:
-            self._piece(member, self._specs[member.id], out, digest)
+            self._piece(member, self._specs[member.id], out)
         key = member.id, member.start
         if key not in self._held and self._uses[member.id[:BASE_BYTES], member.start]:
             self._held[key] = out
@@ -357,13 +363,15 @@ class _Proof:
         while self._held_bytes > _HELD and len(self._held) > 1:
             self._held_bytes -= len(self._held.popitem(last=False)[1])
 
-    def _piece(self, member: Member, spec: TensorSpec, out: memoryview, digest: bytes) -> None:
+    def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
         """A piece of a larger object: all its codings agree, and all pieces make the hash."""
         large = self._large.get(member.id)
         if large is None:
             large = self._large[member.id] = _Object(BlobHasher(spec, parallel=True))
-        if large.digests.setdefault(member.start, digest) != digest:
-            raise _wrong(member.id)
+        if member.start != large.reached or self._codes[member.id, member.start] > 1:
+            digest = blake3(out, max_threads=hash_threads(parallel=True)).digest()
+            if large.digests.setdefault(member.start, digest) != digest:
+                raise _wrong(member.id)
         if member.start == large.reached:
             large.hasher.update(out)
             large.reached += len(out)
@@ -394,12 +402,17 @@ class _Proof:
 
     def _whole(self, id_: bytes, spec: TensorSpec) -> None:
         """Recovers an object piece by piece, and compares it with its hash."""
-        digests = self._large[id_].digests if id_ in self._large else {}
+        large = self._large.get(id_) or _Object(BlobHasher(spec))
+        again = BlobHasher(spec)
         for start, part in verify_pieces(
             id_, spec, piece_reader(self._recovery.piece, id_, spec), _wrong(id_)
         ):
-            if digests.get(start, digest := blake3(part).digest()) != digest:
+            if start < large.reached:
+                again.update(part)
+            elif large.digests.get(start, digest := blake3(part).digest()) != digest:
                 raise _wrong(id_)
+        if again.done() != large.hasher.done():
+            raise _wrong(id_)
         self._proven.add(id_)
 
     def _check_views(self, entry: FileEntry, known: dict[bytes, tuple[bytes, View]]) -> None:

@@ -6,7 +6,7 @@ What is encoded is decoded again before it is appended; of a large operation onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
+from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
 from mvc.model.hashing import verify_pieces, zeros
 from mvc.model.tensor import TensorSpec
@@ -56,6 +57,8 @@ from mvc.types import Bytes
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import StepFrom
+
+_TASKS = 4  # of a large piece for each thread
 
 
 @lru_cache(maxsize=256)
@@ -237,7 +240,8 @@ class ObjectWriter:
         room: _Room | None = None,
     ) -> None:
         self._coding = room or self._coding
-        gathered = self._add(piece, *self._choose(piece, base, run), kept)
+        choices, under = self._choose(piece, base, run)
+        gathered = self._add(piece, choices, under, kept, keeps=len(choices) == 1)
         if all(waiting.is_encoded for waiting in gathered):
             for waiting in gathered:
                 copy_kept(waiting)
@@ -497,7 +501,11 @@ class ObjectWriter:
         kept: NextBase | None,
         *,
         inputs: Sequence[BasePiece] = (),
+        keeps: bool = False,
     ) -> list[Waiting]:
+        """``keeps``: nothing else reads the memory of ``kept``, which each chunk then overwrites
+        while it is in the processor's cache.
+        """
         gathered: list[Waiting] = []
         for choice in choices:
             under = against if choice.against else None
@@ -510,41 +518,57 @@ class ObjectWriter:
                 kept=kept if choice is choices[-1] else None,
                 inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
             )  # fmt: skip
-            self._encode(waiting, choice, [source.data for source in inputs])
+            sources = [source.data for source in inputs]
+            self._encode(waiting, choice, sources, keeps=keeps)
             self._records.add(waiting, grouped=choice.grouped)
             self._coding.used_by.append(waiting)
             gathered.append(waiting)
         return gathered
 
-    def _encode(self, waiting: Waiting, choice: Choice, inputs: Sequence[memoryview] = ()) -> None:
+    def _encode(
+        self,
+        waiting: Waiting,
+        choice: Choice,
+        inputs: Sequence[memoryview] = (),
+        *,
+        keeps: bool = False,
+    ) -> None:
         """Has the chunks of a piece encoded; members of a group are at the end, together."""
         (new, against), pipeline, width = waiting.raw, choice.pipeline, waiting.width
         if choice.grouped:
             return
         if pipeline is None:
             base = memoryview(bytes(against)) if against is not None else memoryview(b"")
-            waiting.chunks = [self._pool.submit(encode_proven_patch, new, base)]
+            waiting.chunks = [self._pool.submit(lambda: [encode_proven_patch(new, base)])]
             return
         fit = None if against is None else fitted(against, len(new))
         if choice.encoded is not None and len(new) <= CHUNK:
             self._sampling.chunk(pipeline, choice.encoded, new, fit, width=width)
             waiting.chunks = [Encoded(choice.encoded)]
             return
-        prediction, chunks, take = choice.prediction, list[Future[Bytes]](), self._records.take
-        for at in range(0, len(new), CHUNK):
-            part = slice(at, at + CHUNK)
+        prediction, take, sampling = choice.prediction, self._records.take, self._sampling
+        room = waiting.kept.buffer[waiting.start :] if keeps and waiting.kept else None
+        waiting.copied = room is not None
+
+        def encode(part: slice) -> Bytes:
             if prediction is None:
-                old = None if fit is None else fit[part]
-                submitted = self._pool.submit(
-                    encode_chunk, pipeline, new[part], old, width=width, take=take,
-                    sampling=self._sampling,
+                return encode_chunk(
+                    pipeline, new[part], None if fit is None else fit[part], width=width, take=take,
+                    sampling=sampling, keep=None if room is None else room[part],
                 )  # fmt: skip
-            else:
-                assert fit is not None
-                submitted = self._pool.submit(
-                    encode_proven_step, pipeline, prediction, new[part],
-                    sources=[source[part] for source in (fit, *inputs)], width=width, take=take,
-                    sampling=self._sampling,
-                )  # fmt: skip
-            chunks.append(submitted)
-        waiting.chunks = chunks
+            assert fit is not None
+            return encode_proven_step(
+                pipeline, prediction, new[part], sources=[each[part] for each in (fit, *inputs)],
+                width=width, take=take, sampling=sampling,
+            )  # fmt: skip
+
+        starts = range(0, len(new), CHUNK)
+        some = len(starts) // (_TASKS * cpu_count()) or 1
+        waiting.chunks = [
+            self._pool.submit(_encoded, encode, starts[at : at + some])
+            for at in range(0, len(starts), some)
+        ]
+
+
+def _encoded(encode: Callable[[slice], Bytes], starts: Sequence[int]) -> list[Bytes]:
+    return [encode(slice(at, at + CHUNK)) for at in starts]

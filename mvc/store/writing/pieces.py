@@ -40,8 +40,8 @@ class Encoded(Struct, frozen=True, gc=False):
 
     data: Bytes
 
-    def result(self) -> Bytes:
-        return self.data
+    def result(self) -> list[Bytes]:
+        return [self.data]
 
     def cancel(self) -> None:
         """Does nothing: the chunk is encoded."""
@@ -71,7 +71,7 @@ class Waiting(Struct, kw_only=True):
     text: str
     base: bytes = b""
     width: int = 1
-    chunks: Sequence[Future[Bytes] | Encoded] = ()
+    chunks: Sequence[Future[list[Bytes]] | Encoded] = ()  # some in each
     raw: tuple[memoryview, memoryview | None]
     under: tuple[Link, ...] = ()
     kept: NextBase | None = None
@@ -93,10 +93,16 @@ def encode_chunk(
     width: int,
     take: Callable[[int], memoryview],
     sampling: Sampling,
+    keep: memoryview | None = None,
 ) -> Bytes:
-    """Encodes one chunk into memory that ``take`` gives; proves it, if ``sampling`` takes it."""
+    """Encodes one chunk into memory that ``take`` gives; proves it, if ``sampling`` takes it.
+
+    Then it is copied to ``keep``, which may be the memory of ``base``.
+    """
     encoded = gathered(pipeline.encode_parts(new, base, width), take)
     sampling.chunk(pipeline, encoded, new, base, width=width)
+    if keep is not None:
+        keep[:] = new
     return encoded
 
 
@@ -142,7 +148,7 @@ def copy_kept(piece: Waiting) -> None:
 
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
-    chunks = [future.result() for future in piece.chunks]
+    chunks = [chunk for some in piece.chunks for chunk in some.result()]
     if Coding.of(piece.text).transform == "patch":
         return chunks
     payload = pack_chunks(chunks, piece.width, CHUNK)
