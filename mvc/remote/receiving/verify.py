@@ -147,6 +147,7 @@ class _Proof:
         self._held_bytes = 0
         self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
         self._codes: Counter[tuple[bytes, int]] = Counter()  # of each piece
+        self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -278,6 +279,7 @@ class _Proof:
                 self._uses[key] -= 1
                 if not self._uses[key] and (id_ := self._graph.resolve_prefix(key[0])) is not None:
                     self._held_bytes -= len(self._held.pop((id_, key[1]), b""))
+        self._hashing.result()
 
     def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
         """Applies codings, each from its own base, and hashes what they make.
@@ -373,12 +375,18 @@ class _Proof:
             if large.digests.setdefault(member.start, digest) != digest:
                 raise _wrong(member.id)
         if member.start == large.reached:
-            large.hasher.update(out)
             large.reached += len(out)
-            if large.reached == spec.nbytes:
-                if large.hasher.done() != member.id:
-                    raise _wrong(member.id)
-                self._proven.add(member.id)
+            self._hashing.result()
+            work = partial(self._hash_on, member.id, large.hasher, out)
+            self._hashing = self._pool.submit(work, ends=large.reached == spec.nbytes)
+
+    def _hash_on(self, id_: bytes, hasher: BlobHasher, out: memoryview, *, ends: bool) -> None:
+        """Runs beside the decoding of the next piece."""
+        hasher.update(out)
+        if ends:
+            if hasher.done() != id_:
+                raise _wrong(id_)
+            self._proven.add(id_)
 
     # -- versions ------------------------------------------------------------------------
 
