@@ -156,6 +156,8 @@ def test_a_folder_that_cannot_be_kept(
         assert len(rest) <= 1 and contents(mvc.folder / "live") == right
 
     refused(["full/"], "full is no symbolic link")
+    refused(["."], ". has no name of its own", code=2)
+    refused(["/"], "/ has no name of its own", code=2)
     refused(["link"], "link leads to full, which mvc did not make")
     refused(["there.st/"], "there.st is no symbolic link")
     refused(["no/live/"], "there is no folder for no/live")

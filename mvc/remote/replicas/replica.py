@@ -53,6 +53,7 @@ from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion,
 from mvc.remote.sending.live import entries_of, objects_of
 from mvc.remote.slices import decode_entries
 from mvc.remote.transport import MOST_PATHS, Slice, Transport, Wanted
+from mvc.repo.checkout.outputs import refuse_nameless
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
@@ -87,6 +88,7 @@ class Replica:
         in_place: bool = False,
         undo: bool = False,
     ) -> None:
+        refuse_nameless(place)
         self._fs, self._is_folder = fs, folder
         self.shown = printable(str(place))
         self.folder = _folder_beside(place)

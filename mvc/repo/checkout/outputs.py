@@ -33,6 +33,12 @@ def refuse_store(fs: FileSystem, output: Path) -> None:
             )
 
 
+def refuse_nameless(output: Path) -> None:
+    """Raises WrongUsage for ``.`` and ``/``, beside which nothing can be written."""
+    if not output.name:
+        raise WrongUsage(f"{output} has no name of its own", hint="name a place in it")
+
+
 def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
     """Whether an output means a folder: its name ends in ``/`` or has no suffix.
 

@@ -14,15 +14,16 @@ from pathlib import Path
 from mvc.errors import MvcError, WouldOverwrite
 from mvc.io.files import SWAPPED, FileSystem
 from mvc.names import printable
-from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.checkout.outputs import refuse_nameless, refuse_store
 
 _GOING = ".old"  # the end of the name of a folder that is being deleted
 
 
 class SwappedFolder:
-    """The link ``output``, in a folder that exists. Raises WrongUsage within a store."""
+    """The link ``output``, in a folder that exists. Raises WrongUsage for ``.``, and in a store."""
 
     def __init__(self, fs: FileSystem, output: Path) -> None:
+        refuse_nameless(output)
         self._fs, self._shown = fs, printable(str(output))
         self.parent, self._name = fs.realpath(output.parent), output.name
         refuse_store(fs, self.parent)

@@ -382,6 +382,8 @@ def test_what_mvc_did_not_make_is_not_swapped(world: World, tmp_path: Path) -> N
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to("mine")
     with Repository.open(world.root) as repo:
+        with pytest.raises(WrongUsage, match="no name of its own"):
+            repo.checkout(world.ids[0], to=".", atomic_dir=True)
         with pytest.raises(WouldOverwrite, match="no symbolic link"):
             repo.checkout(world.ids[0], to=tmp_path / "folder", atomic_dir=True, force=True)
         with pytest.raises(WouldOverwrite, match="did not make"):
