@@ -19,12 +19,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from mvc.testing.fixtures import clock, history, repo
+from mvc.testing.fixtures import clock, repo
 from tests import slow
+from tests.histories import CheckedHistory
 from tests.prepared import forking, prepared
 from tests.variables import put_aside
 
-__all__ = ["clock", "forking", "history", "one_thread", "prepared", "repo"]
+__all__ = ["clock", "forking", "one_thread", "prepared", "repo"]
 
 if find_spec("torch") is None:
     pytest_plugins = ["tests.without_torch"]
@@ -37,6 +38,14 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
 
 settings.register_profile("mvc", deadline=None)
 settings.load_profile("mvc")
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[CheckedHistory]:
+    """An empty repository that knows what was committed to it, closed at the end."""
+    made = CheckedHistory(tmp_path / "history")
+    yield made
+    made.close()
 
 
 @pytest.fixture

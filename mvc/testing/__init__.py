@@ -1,7 +1,6 @@
 """For tests of mvc and of programs that use it; nothing of mvc imports it.
 
-Here: faulty file systems, clocks that are set, opening as a new process would, histories whose
-versions are compared with what was committed. Not here: worlds that only one suite needs.
+Here: faulty file systems, clocks that are set, opening as a new process would.
 ``mvc.testing.fixtures`` has them as fixtures of pytest.
 """
 
@@ -14,7 +13,6 @@ from mvc.testing.files import (
     UnsyncedFS,
     WrappedFS,
 )
-from mvc.testing.history import CheckedHistory
 from mvc.testing.process import (
     FixedClock,
     fresh_process,
@@ -24,7 +22,6 @@ from mvc.testing.process import (
 )
 
 __all__ = [
-    "CheckedHistory",
     "FailingFS",
     "FixedClock",
     "HookedFS",

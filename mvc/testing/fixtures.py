@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mvc.api import Repository
-from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock
 
 
@@ -23,11 +22,3 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
     """An empty repository in a folder of its own, closed at the end."""
     with Repository.init(tmp_path / "models") as opened:
         yield opened
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[CheckedHistory]:
-    """An empty repository that knows what was committed to it, closed at the end."""
-    made = CheckedHistory(tmp_path / "history")
-    yield made
-    made.close()

@@ -14,7 +14,7 @@ from mvc.repo.handle import Handle
 from mvc.repo.lookup.availability import all_dropped
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
-from mvc.testing.history import assert_same
+from tests.histories import assert_same
 from tests.recipes import by_hand as recipes
 
 Contents = Mapping[str, Any]

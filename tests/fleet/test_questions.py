@@ -20,9 +20,9 @@ from mvc.remote.transport import Received, Slice
 from mvc.remote.transports.folder import FolderTransport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.reports import QUEUE, Reports
-from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock
 from tests.counters import count
+from tests.histories import CheckedHistory
 from tests.seeds import draw
 
 START = 1_750_000_000_000_000_000

@@ -17,8 +17,8 @@ from mvc.remote.transport import Transport
 from mvc.remote.transports.opening import open_transport
 from mvc.repo.statements.live import Deployed
 from mvc.serving.reports import QUEUE, Reports
-from mvc.testing.history import CheckedHistory
 from mvc.testing.process import FixedClock, killed, open_repository
+from tests.histories import CheckedHistory
 
 DAY = 24 * 3600 * 10**9
 START = 1_750_000_000_000_000_000

@@ -7,7 +7,7 @@ import numpy as np
 from mvc.io.files import FileSystem
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.format import read_features
-from mvc.testing import CheckedHistory
+from tests.histories import CheckedHistory
 
 PRESETS = ("frontier-0", "frontier-0.1", "frontier-1")
 

@@ -13,8 +13,8 @@ from mvc.api import Repository, heal
 from mvc.errors import DamagedData
 from mvc.maintenance.report import Repaired
 from mvc.store.graph.search import PathStep
-from mvc.testing import CheckedHistory, fresh_process
-from mvc.testing.history import assert_same
+from mvc.testing import fresh_process
+from tests.histories import CheckedHistory, assert_same
 
 LAST = 5
 

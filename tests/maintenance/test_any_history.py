@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from mvc.errors import UnknownTarget
 from mvc.ids import CommitId
 from mvc.repo import refs
-from mvc.testing import CheckedHistory, FixedClock
+from mvc.testing import FixedClock
+from tests.histories import CheckedHistory
 from tests.maintenance.traces import drift, traces
 
 

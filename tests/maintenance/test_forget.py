@@ -34,7 +34,8 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
 from mvc.store.journal.entries import Entry, RefChange, StateMark
-from mvc.testing import CheckedHistory, FixedClock, fresh_process
+from mvc.testing import FixedClock, fresh_process
+from tests.histories import CheckedHistory
 from tests.maintenance.traces import drift, traces
 
 NOW = timedelta(0)

@@ -19,7 +19,8 @@ from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
 from mvc.store.packs.records import encode_header
-from mvc.testing import CheckedHistory, FixedClock
+from mvc.testing import FixedClock
+from tests.histories import CheckedHistory
 from tests.maintenance.traces import drift, traces
 
 NOW = timedelta(0)

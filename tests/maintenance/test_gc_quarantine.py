@@ -12,7 +12,7 @@ from mvc.ids import CommitId
 from mvc.maintenance import gc
 from mvc.maintenance.graph import StoredRecord, read_records
 from mvc.store.packs.reader import PACK_HEADER, pack_path
-from mvc.testing import CheckedHistory
+from tests.histories import CheckedHistory
 
 NOW = timedelta(0)
 

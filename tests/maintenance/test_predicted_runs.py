@@ -18,8 +18,9 @@ from mvc.io.files import FileSystem
 from mvc.store.format import read_features
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.records import encode_header
-from mvc.testing import CheckedHistory, FixedClock
+from mvc.testing import FixedClock
 from tests.adamw import training
+from tests.histories import CheckedHistory
 from tests.maintenance.damaging import lost, mend, smash_payload
 from tests.maintenance.traces import traces
 

@@ -14,7 +14,8 @@ from mvc.io.files import FileSystem
 from mvc.store.format import format_line, read_features
 from mvc.store.journal.entries import Entry, StateMark
 from mvc.store.packs.records import MANIFEST
-from mvc.testing import CheckedHistory, fresh_process
+from mvc.testing import fresh_process
+from tests.histories import CheckedHistory
 from tests.maintenance.damaging import (
     LAST,
     backup_of,

@@ -20,10 +20,11 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing import pack_writer
-from mvc.testing import CheckedHistory, FailingFS, fresh_process, open_quietly
+from mvc.testing import FailingFS, fresh_process, open_quietly
 from tests.crash.images import folder_in_memory
 from tests.damage.subject import file_of, named_lost
 from tests.faults.crashfs import CrashFS
+from tests.histories import CheckedHistory
 from tests.maintenance.damaging import (
     lost,
     make,

@@ -12,7 +12,7 @@ from mvc.maintenance.rewrite_plan import RewritePlan, encoding_policy, rewrite
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
-from mvc.testing.history import weights
+from tests.histories import weights
 
 
 def commit_meanwhile(repo: mvc.Repository) -> None:

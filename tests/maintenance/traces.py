@@ -8,7 +8,7 @@ from mvc.errors import DamagedData
 from mvc.maintenance.graph import read_records
 from mvc.store.index import keys
 from mvc.store.packs.records import BASE_BYTES
-from mvc.testing import CheckedHistory
+from tests.histories import CheckedHistory
 
 
 def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:

@@ -16,10 +16,9 @@ from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.remote.sending.closure import Closure
 from mvc.store.format import read_features
-from mvc.testing import CheckedHistory
-from mvc.testing.history import assert_same
 from tests.adamw import training
 from tests.fleet.following import follow
+from tests.histories import CheckedHistory, assert_same
 from tests.maintenance.damaging import smash_payload
 from tests.remote.kit.serving import serving, token
 

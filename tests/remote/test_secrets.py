@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.testing import CheckedHistory
+from tests.histories import CheckedHistory
 from tests.remote.kit.places import Place, place
 
 PROJECT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from mvc.ids import CommitId
 from mvc.remote.statements import by_name
 from mvc.remote.transport import Wanted
 from mvc.testing import HookedFS, open_quietly
-from mvc.testing.history import CheckedHistory, weights
+from tests.histories import CheckedHistory, weights
 from tests.remote.kit.carrying import carry
 from tests.remote.kit.same import assert_clean, known, states
 

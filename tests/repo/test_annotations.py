@@ -19,8 +19,8 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import publish
 from mvc.store.snapshot import Snapshot
-from mvc.testing import CheckedHistory, FixedClock, UnsyncedFS
-from mvc.testing.history import weights
+from mvc.testing import FixedClock, UnsyncedFS
+from tests.histories import CheckedHistory, weights
 
 HOUR = 3600 * 10**9
 START = 1_750_000_000 * 10**9

@@ -11,7 +11,7 @@ import mvc
 from mvc.errors import ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.store.format import read_features, write_features
-from mvc.testing import CheckedHistory
+from tests.histories import CheckedHistory
 
 ONLY_READ = "w-locks"
 

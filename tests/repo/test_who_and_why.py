@@ -9,8 +9,7 @@ import pytest
 
 import mvc
 from mvc.errors import InvalidName, WrongUsage
-from mvc.testing import CheckedHistory
-from mvc.testing.history import weights
+from tests.histories import CheckedHistory, weights
 
 
 @pytest.fixture

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc import testing
 from mvc.api import Repository, Tuning
 from mvc.store.snapshot import IndexThresholds, Snapshot
-from mvc.testing.history import weights
+from tests import histories
 from tests.index_files import index_file
 from tests.maintenance.damaging import lost_in
 
 __all__ = ["CheckedHistory", "state", "view_of"]
 
-state = weights
+state = histories.weights
 
 
-class CheckedHistory(testing.CheckedHistory):
+class CheckedHistory(histories.CheckedHistory):
     """Every version is deployed."""
 
     wrong = lost_in

@@ -14,7 +14,7 @@ import mvc
 from mvc.errors import InvalidName, IoFailed, NotInstalled, UnknownPath, WrongUsage
 from mvc.repo.commit.inputs import PatchMissing
 from mvc.repo.worktree import git_code
-from mvc.testing.history import weights
+from tests.histories import weights
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -15,7 +15,7 @@ from mvc.errors import IoFailed
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.worktree.git_code import git_code
-from mvc.testing.history import weights
+from tests.histories import weights
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
