@@ -1,12 +1,13 @@
 """What a swap of a followed model costs, beside a copy: docs/performance.md, "A fleet".
 
     python -m tests.benchmarks.bench_follow [--megabytes 2200] [--shards 2] [--tensors 0]
-        [--shares 1 3 10] [--rounds 3] [--engine] [--root DIR]
+        [--shares 1 3 10] [--rounds 3] [--engine] [--in-place] [--root DIR]
 
 A folder of bf16 shards is served on loopback; a follower in a process of its own keeps it. In each
 round so many elements in a hundred, at random, move by one step of bf16. Beside: ``cp -r`` and
 ``sync`` of the folder, and a checkout of the version. One shard is one file. ``--engine``: the
-follower's files are read after each swap, as whoever serves them does. Nothing here asserts a time.
+follower's files are read after each swap, as whoever serves them does. With ``--in-place``, nobody
+may read them for the seconds of ``pause``. Nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from mvc.io.files import FileSystem
 from mvc.io.handles import ReadFile, WriteFile
 from mvc.model.hashing import BlobHasher
 from mvc.pipelines.pipeline import Pipeline
+from mvc.remote.replicas.in_place import InPlace
 from mvc.store.recovery.recover import Recovery
 from mvc.transport import Replica
 from tests.benchmarks.bench_large import LAYER
@@ -68,11 +70,12 @@ def main() -> None:
     parser.add_argument("--shares", nargs="*", type=float, default=[1, 3, 10])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", action="store_true")
+    parser.add_argument("--in-place", action="store_true")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--node", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.node:
-        _node(*options.node)
+        _node(*options.node, in_place=options.in_place)
         return
     with folder(options.root) as root:
         shutil.rmtree(root / "served", ignore_errors=True)
@@ -93,7 +96,11 @@ def _run(root: Path, options: argparse.Namespace) -> None:
         found: dict[float, dict[str, list[float]]] = {}
         with (
             serving(served) as server,
-            _follower(f"{server.url}/net", place, path, token(served, "read")) as swapped,
+            _follower(
+                ["--node", f"{server.url}/net", str(place), path]
+                + ["--in-place"] * options.in_place,
+                token(served, "read"),
+            ) as swapped,
         ):
             for share in [0.0, *(options.shares * options.rounds)]:
                 _move(model, random, share / 100)
@@ -194,11 +201,9 @@ def _checkout(root: Path, repo: Path) -> float:
 
 
 @contextmanager
-def _follower(
-    url: str, place: Path, path: str, text: str
-) -> Iterator[Callable[[], dict[str, float]]]:
+def _follower(options: list[str], text: str) -> Iterator[Callable[[], dict[str, float]]]:
     """Runs until the block ends; what is given waits for the next swap, and returns its costs."""
-    line = ["-m", "tests.benchmarks.bench_follow", "--node", url, str(place), path]
+    line = ["-m", "tests.benchmarks.bench_follow", *options]
     environment = os.environ | {"MVC_TOKEN_ORIGIN": text, "PYTHONPATH": str(PROJECT)}
     node = subprocess.Popen(
         [sys.executable, *line], stdout=subprocess.PIPE, text=True, env=environment
@@ -263,7 +268,7 @@ class _Clock:
         setattr(owner, name, marked)
 
 
-def _node(url: str, place: str, path: str) -> None:
+def _node(url: str, place: str, path: str, *, in_place: bool) -> None:
     """Follows, and prints what each swap took."""
     clock = _Clock()
     for phase, calls in CALLS.items():
@@ -272,6 +277,7 @@ def _node(url: str, place: str, path: str) -> None:
     clock.count(socket.SocketIO, "readinto")
     clock.mark(Replica, "update", "notice", "swap")
     clock.mark(Recovery, "manifest", "received")
+    clock.mark(InPlace, "show", "paused", "resumed")
     status, peak = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
     def told(done: mvc.Followed) -> None:
@@ -279,13 +285,14 @@ def _node(url: str, place: str, path: str) -> None:
         costs, clock.costs = clock.costs, defaultdict(float)
         received = costs.pop("received")
         costs["transfer"] = received - costs["notice"]
-        costs["prepare"] = costs["swap"] - received
+        costs["pause"] = costs.pop("resumed", 0) - costs.pop("paused", 0)
+        costs["prepare"] = costs["swap"] - received - costs["pause"]
         costs["memory"] = int(found[1]) / 1024 if found else 0
         print(json.dumps(costs), flush=True)
         peak.write_text("5")
 
     with mvc.Follower(
-        url, "prod", mvc.ReplicaSink(place, path or None), on_change=told
+        url, "prod", mvc.ReplicaSink(place, path or None, in_place=in_place), on_change=told
     ) as follower:
         follower.run()
 
@@ -311,7 +318,7 @@ def _print(found: dict[float, dict[str, list[float]]]) -> None:
         for costs in found.values()
     )
     row("of `cp -r`, `sync`", *(f"{each:.2f}" for each in ratios))
-    for phase in ("notice", "transfer", "prepare"):
+    for phase in ("notice", "transfer", "prepare", "pause"):
         line(phase, phase)
     for phase in CALLS:
         line(f"{phase}, of all threads", phase)
