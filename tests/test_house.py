@@ -30,7 +30,7 @@ BUDGET = {
     "distributed": 1_655,
     "frameworks": 2_598,
     "importing": 412,
-    "io": 1_589,
+    "io": 1_591,
     "lossy": 2_115,
     "maintenance": 5_691,
     "model": 666,

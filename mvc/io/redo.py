@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,9 @@ from mvc.types import Bytes
 
 BLOCK = 1 << 17
 """Bytes of a block: the position of a 2-byte word in it fits into two bytes."""
+
+_Block = tuple[int, int, int]
+"""The number of its file, and where in the journal it begins, and its length there."""
 
 _HEAD = struct.Struct("<II")
 _WORD = np.dtype("<u2")
@@ -122,15 +126,15 @@ def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
         return False
     with fs.open_read(path, follow=False) as journal:
         try:
-            files = _checked(fs, journal, folder)
+            files, blocks = _checked(fs, journal, folder)
         except (DamagedData, InvalidName, LookupError, MsgspecError, ValueError, struct.error):
             return False
         for each in files:
             _make_or_cut(fs, folder, each)
         threads = min(cpu_count(), 4)
         with ThreadPoolExecutor(threads, thread_name_prefix="mvc-redo") as pool:
-            overwrite = partial(_overwrite, fs, journal, folder, threads=threads)
-            deque(pool.map(overwrite, range(threads)), 0)
+            overwrite = partial(_overwrite, fs, journal, folder, files=files, blocks=blocks)
+            deque(pool.map(overwrite, (slice(i, None, threads) for i in range(threads))), 0)
     return True
 
 
@@ -144,44 +148,46 @@ def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
     return b"", new
 
 
-def _parts(journal: ReadFile) -> Iterator[bytes]:
-    """All up to the seal. Raises DamagedData, struct.error for what is not as it was written."""
+def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
+    """Where each begins, and its bytes, up to the seal.
+
+    Raises DamagedData, struct.error for what is not as it was written.
+    """
     ahead, at, check, most = journal.ahead(), 0, 0, MAX_MANIFEST
     while True:
         expected, length = _HEAD.unpack(ahead.read(at, _HEAD.size))
-        part = ahead.read(at + _HEAD.size, min(length, most))
+        at += _HEAD.size
+        part = ahead.read(at, min(length, most))
         check = zlib.crc32(part, check)
         if len(part) != length or check != expected:
             raise DamagedData("the journal is damaged")
         if not part:
             return
-        yield part
-        at += _HEAD.size + length
+        yield at, part
+        at += length
 
 
-def _read(journal: ReadFile) -> tuple[list[ChangedFile], Iterator[_Changes]]:
-    """Raises DamagedData, MsgspecError, struct.error."""
-    parts = _parts(journal)
-    files = msgpack.decode(next(parts, b""), type=list[ChangedFile])
-    return files, (msgpack.decode(part, type=_Changes) for part in parts)
-
-
-def _checked(fs: FileSystem, journal: ReadFile, folder: Path) -> list[ChangedFile]:
-    """The files, once everything is checked.
+def _checked(
+    fs: FileSystem, journal: ReadFile, folder: Path
+) -> tuple[list[ChangedFile], list[_Block]]:
+    """The files and blocks, once everything is checked.
 
     Of a journal that was carried out in part a file has any size between those two.
     """
-    files, blocks = _read(journal)
-    for block in blocks:
+    parts, blocks = _parts(journal), list[_Block]()
+    files = msgpack.decode(next(parts, (0, b""))[1], type=list[ChangedFile])
+    for at, part in parts:
+        block = msgpack.decode(part, type=_Changes)
         if block.offset + block.size > (files[block.number].size or 0):
             raise DamagedData("the journal leads beyond a file")
+        blocks.append((block.number, at, len(part)))
     for each in files:
         place = folder / check_path(each.name) if each.name else folder
         there = fs.stat(place, follow=False)
         least, most = sorted((each.before or 0, each.size or 0))
         if not least <= (0 if there is None else there.size) <= most:
             raise DamagedData("the journal is about another file")
-    return files
+    return files, blocks
 
 
 def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
@@ -201,15 +207,21 @@ def _make_or_cut(fs: FileSystem, folder: Path, file: ChangedFile) -> None:
 
 
 def _overwrite(
-    fs: FileSystem, journal: ReadFile, folder: Path, thread: int, *, threads: int
+    fs: FileSystem,
+    journal: ReadFile,
+    folder: Path,
+    part: slice,
+    *,
+    files: Sequence[ChangedFile],
+    blocks: Sequence[_Block],
 ) -> None:
-    """Writes the blocks of one thread of several; durable on return."""
-    files, blocks = _read(journal)
+    """Writes a part of the blocks; durable on return."""
     room = np.empty(BLOCK // _WORD.itemsize, _WORD)
-    for number, own in groupby(blocks, lambda block: block.number):
+    for number, own in groupby(blocks[part], itemgetter(0)):
         path = folder / files[number].name
         with fs.open_read(path, follow=False) as old, fs.open_write(path, within=folder) as file:
-            for block in islice(own, thread, None, threads):
+            for _, at, length in own:
+                block = msgpack.decode(journal.read(at, length), type=_Changes)
                 data: Bytes = block.new
                 if block.positions:
                     words = room[: block.size // _WORD.itemsize]
