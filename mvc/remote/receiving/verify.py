@@ -148,6 +148,8 @@ class _Proof:
         self._uses: Counter[_Name] = Counter()  # codings that are still to be made, by their bases
         self._codes: Counter[tuple[bytes, int]] = Counter()  # of each piece
         self._hashing = self._pool.submit(lambda: None)  # of the last piece of a large object
+        self._hashed_last: memoryview | None = None  # that piece, if nothing else reads it
+        self._spare: memoryview | None = None  # fresh memory costs page faults
 
     def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
         marks: dict[CommitId, tuple[bytes, ...]] = {}
@@ -286,7 +288,7 @@ class _Proof:
 
         Those of a unit are predicted from each other.
         """
-        walks = [[(step, self._path(step), _room(step.member)) for step in unit] for unit in units]
+        walks = [[(s, self._path(s), self._room(s.member)) for s in unit] for unit in units]
         every = [walk for unit in walks for walk in unit]
         if grouped:
             self._shared([walk for walk in every if not _has_transform(walk[1])])
@@ -359,11 +361,22 @@ class _Proof:
         else:
             self._piece(member, self._specs[member.id], out)
         key = member.id, member.start
-        if key not in self._held and self._uses[member.id[:BASE_BYTES], member.start]:
+        if key not in self._held and self._is_needed(member):
             self._held[key] = out
             self._held_bytes += len(out)
         while self._held_bytes > _HELD and len(self._held) > 1:
             self._held_bytes -= len(self._held.popitem(last=False)[1])
+
+    def _is_needed(self, member: Member) -> bool:
+        """Whether codings that are still to be made have it as their base."""
+        return self._uses[member.id[:BASE_BYTES], member.start] > 0
+
+    def _room(self, member: Member) -> memoryview:
+        """Memory for what a coding makes."""
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) == member.nbytes:
+            return spare
+        return _room(member)
 
     def _piece(self, member: Member, spec: TensorSpec, out: memoryview) -> None:
         """A piece of a larger object: all its codings agree, and all pieces make the hash."""
@@ -377,6 +390,8 @@ class _Proof:
         if member.start == large.reached:
             large.reached += len(out)
             self._hashing.result()
+            self._spare = self._hashed_last
+            self._hashed_last = None if self._is_needed(member) else out
             work = partial(self._hash_on, member.id, large.hasher, out)
             self._hashing = self._pool.submit(work, ends=large.reached == spec.nbytes)
 
