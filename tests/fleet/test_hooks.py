@@ -215,6 +215,23 @@ def test_a_kill_between_the_swap_and_the_command(ends: str, node: Node, tmp_path
     assert node.reported() == ([first, second, first] if code else [first, second])
 
 
+def test_a_signal_ends_the_preparation(node: Node, tmp_path: Path) -> None:
+    first = node.deploy(1)
+    node.follow()
+    node.deploy(2)
+    started = tmp_path / "started"
+    words = [
+        *node.words,
+        "--prepare",
+        f"cat; echo $$ > {started}.new; mv {started}.new {started}; sleep 99",
+    ]
+    with subprocess.Popen([sys.executable, "-m", "mvc", *map(str, words)]) as running:
+        until(started.exists, 30)
+        running.terminate()
+    assert running.returncode == 0 and node.holds(first)
+    assert not _runs(int(started.read_text()))
+
+
 def test_a_command_is_ended_with_all_that_it_started(node: Node, tmp_path: Path) -> None:
     node.deploy(1)
     started = tmp_path / "started"
@@ -244,7 +261,7 @@ def test_a_follower_that_runs_tries_again(node: Node, tmp_path: Path) -> None:
         pytest.warns(NotFollowing, match=f"is {first.short} again"),
         Follower(node.repo.root, "prod", sink, on_change=changes.append) as follower,
     ):
-        running = Thread(target=follower.run)
+        running = Thread(target=follower.run, args=(0.1,))
         running.start()
         until(lambda: node.reported() == [first, second, first])
         third = node.deploy(3)
