@@ -76,15 +76,6 @@ class PiecePlan(Struct, frozen=True):
         return {*self.targets, *(id_ for each in self.actions for id_ in each.needs)} - made
 
     @property
-    def is_straight(self) -> bool:
-        """Whether undirected deltas alone lead to a single piece, from one that is held."""
-        if len(self.actions) != 1 or self.targets != (self.actions[0].id,):
-            return False
-        (only,) = self.actions
-        is_predicted = only.steps[0].member.coding.predicted
-        return only.base is not None and only.by_chunks and not is_predicted
-
-    @property
     def by_products(self) -> set[bytes]:
         """Inputs of targets that are made on the way, for who takes these next (``ByProducts``)."""
         inputs = {id_ for each in self.actions if each.id in self.targets for id_ in each.inputs}

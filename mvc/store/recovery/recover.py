@@ -22,7 +22,7 @@ from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.plan import PiecePlan, Pieces, is_predicted, plan, related
+from mvc.store.graph.plan import Action, PiecePlan, Pieces, is_predicted, plan, related
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.by_products import ByProducts
@@ -252,11 +252,11 @@ class Recovery:
         self, way: PiecePlan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
         """Fills the buffers, and keeps what else was made of the same version if it is wanted."""
-        if way.is_straight:  # the piece is changed where it lies
-            (action,), (out,) = way.actions, outs.values()
-            self._begin(action.base, way.start, out)
-            self._walker.walk(action.steps, out, parallel=parallel, check=check)
-            return
+        match way.actions:
+            case [Action(base=bytes(), inputs=()) as only] if only.by_chunks and only.id in outs:
+                self._begin(only.base, way.start, outs[only.id])  # it is changed where it lies
+                self._walker.walk(only.steps, outs[only.id], parallel=parallel, check=check)
+                return
         origins = {id_: self._made[id_][way.start : way.start + PIECE] for id_ in way.origins}
         wanted = way.by_products if self.by_products.wanted else set()
         others = {
