@@ -43,7 +43,7 @@ BUDGET = {
     "report": 649,
     "server": 1_201,
     "serving": 578,
-    "store": 5_989,
+    "store": 5_982,
     "testing": 255,
     "training": 1_416,
 }
