@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 797,
     "recipes": 1_578,
-    "remote": 6_044,
+    "remote": 6_046,
     "repo": 6_511,
     "report": 649,
     "server": 1_201,

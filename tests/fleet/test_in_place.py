@@ -6,13 +6,14 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import IoFailed, MvcError, WouldOverwrite, WrongUsage
-from mvc.io.files import FileSystem
+from mvc.io.files import FileSystem, WriteFile
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
 from mvc.remote.transports.opening import open_transport
@@ -250,6 +251,24 @@ def test_a_full_disk_in_the_middle(repo: Repository, tmp_path: Path, kind: str) 
         follow(repo.root, "prod", to=node, once=True, in_place=True)
         assert contents(node) == new
     assert number > 5
+
+
+@kinds
+def test_a_file_that_may_not_be_written(repo: Repository, tmp_path: Path, kind: str) -> None:
+    class ReadOnlyFiles(FileSystem):
+        def open_write(self, path: Path, **options: Any) -> WriteFile:
+            if path.suffix == ".safetensors":
+                raise IoFailed(f"cannot write {path}: Permission denied")
+            return super().open_write(path, **options)
+
+    node = place(tmp_path, kind)
+    make(repo, tmp_path / "work", 0, kind)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    old = contents(node)
+    make(repo, tmp_path / "work", 1, kind, count=3)
+    with pytest.raises(IoFailed, match="denied"):
+        follow(repo.root, "prod", to=node, once=True, in_place=True, fs=ReadOnlyFiles())
+    assert contents(node) == old
 
 
 def test_bad_places(repo: Repository, tmp_path: Path) -> None:

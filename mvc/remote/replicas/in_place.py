@@ -192,7 +192,7 @@ class InPlace(OneFile):
             with fs.open_read(file, follow=False) if is_there else nullcontext() as old:
                 keep = partial(append, number)
                 if file in new:
-                    _fill(fill, new[file], present.get(file), partial(_compare, keep, old))
+                    _fill(fill, new[file], present.get(file), partial(_keep_difference, keep, old))
                 if old is not None:
                     for at in range(change.size or 0, change.before or 0, MIB):
                         keep(at, old.read(at, MIB), b"")
@@ -203,6 +203,8 @@ class InPlace(OneFile):
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
     """What stands there, copied if it has other names: another version would change with it."""
     there = fs.stat(file, follow=False)
+    if there is not None:
+        fs.open_write(file).close()  # one that may not be written is refused before any is
     if there is None or there.links == 1:
         return there
     with fs.open_read(file, follow=False) as shared:
@@ -215,7 +217,7 @@ def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:
     return fs.stat(file, follow=False)
 
 
-def _compare(
+def _keep_difference(
     keep: Callable[[int, Bytes, Bytes], None], old: ReadFile | None, at: int, data: Bytes
 ) -> None:
     """Has what differs from the bytes of the old file kept."""
