@@ -70,7 +70,7 @@ def test_over_ssh_and_a_bucket(
     (tmp_path / "bucket").mkdir()
     bucket = f"bucket:{tmp_path / 'bucket'}"
     repo.remotes.add("bucket", bucket)
-    for step in range(3):
+    for step in range(2):
         commit(repo, tmp_path / "work", step)
         repo.push("bucket", every=True)
         for name, url in (("ssh", f"ssh://host{repo.root}"), ("net", bucket)):
