@@ -74,13 +74,13 @@ class World:
         self.grow(2)
         for given in self.sends.send(Wanted()):
             moves = (Move("heads/main", None, self.ids[-1]),)
-            self.takes.receive(self._with(given, moves))
+            self.takes.receive(self.with_moves(given, moves))
         self.after = self.sends.head().place
         self.grow(2)
         self.before = self.seen()
 
     @staticmethod
-    def _with(given: Slice, moves: tuple[Move, ...]) -> Slice:
+    def with_moves(given: Slice, moves: tuple[Move, ...]) -> Slice:
         return replace(given, moves=moves)
 
     def grow(self, more: int) -> None:
@@ -506,7 +506,7 @@ def test_a_false_piece_of_a_large_object_is_refused(world: World) -> None:
     large = np.arange((PIECE + MIB) // 4, dtype=np.int32)
     first = world.source.commit({"frozen": large, "moves": large}, path="large").id
     for given in world.sends.send(Wanted(after=world.after)):
-        world.takes.receive(world._with(given, (Move("heads/main", world.base, first),)))
+        world.takes.receive(world.with_moves(given, (Move("heads/main", world.base, first),)))
     world.after = world.sends.head().place
     second = world.source.commit({"frozen": large, "moves": large + 1}, path="large").id
     world.ids[1:] = [first, second]
