@@ -1,14 +1,13 @@
 """Data sets: versions of files under tags ``data/NAME``, or references with the hash of each file.
 
 A stored data set is a version like any other: its files are content-addressed, and what did not
-change is not stored again. A reference is a version with one file that names a path or a URL, and
-the size and hash of every file there.
+change is not stored again. A reference is a version with one file that names a path, and the size
+and hash of every file there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -34,7 +33,7 @@ from mvc.limits import MAX_NEEDS, MIB
 from mvc.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.state import StateFile
-from mvc.system import FileIdentity, FileSystem, WriteFile
+from mvc.system import FileIdentity, FileSystem
 from mvc.types import PathName, Progress
 
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
@@ -43,11 +42,10 @@ Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
 _MOST = 64 * MIB  # bytes of a reference
-_URL = re.compile(r"https?://[!-~]{1,2000}")
 
 
 class DataSet(Struct, frozen=True):
-    """``files`` have so many ``nbytes``. ``source``: the path or URL of a reference, else None."""
+    """``files`` have so many ``nbytes``. ``source``: the path of a reference, else None."""
 
     name: str
     version: CommitId
@@ -67,20 +65,14 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     files: dict[str, _File]
 
-    @property
-    def url(self) -> str | None:
-        return self.source if _URL.fullmatch(self.source) else None
-
     @classmethod
     def decode(cls, data: bytes) -> _Reference:
         """Raises ValueError, InvalidName."""
         found = decoded(data, cls, _SCHEMA)
         for name in found.files:
             check_path(name)
-        if not found.files or (found.url and len(found.files) != 1):
-            raise ValueError("it names no files, or several by one URL")
-        if not (found.url or Path(found.source).is_absolute()):
-            raise ValueError("its place is not absolute")
+        if not found.files or not Path(found.source).is_absolute():
+            raise ValueError("it names no files, or no absolute place")
         return found
 
 
@@ -99,27 +91,21 @@ def add_data(
     """Stores a file or a folder as a data set, under the tag ``data/NAME``.
 
     ``name`` is by default that of the file or folder. With ``reference`` only its place and
-    the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
-    data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
+    the hash of each file are kept. Nothing is stored if the data set has not changed. Raises
+    InvalidName, UnknownPath, WrongUsage.
     """
-    url = source if isinstance(source, str) and _URL.fullmatch(source) else None
-    path = Path(str(source).partition("?")[0])
+    path = Path(source)
     name = path.name if name is None else name
     if not is_data_name(name):
         raise InvalidName(
             f"not a name for a data set: {printable(name)!r}",
             hint="use letters, digits and . _ + -",
         )
-    if url and not reference:
-        raise WrongUsage("a URL can only be added by reference", hint="add --reference")
     fs = FileSystem()
     if not reference:
         return _publish(repo, name, _files(fs, path), message=message, progress=progress)
-    if url:
-        found = _Reference(url, {check_path(path.name or "data"): _digest(_downloaded(url))})
-    else:
-        place = fs.realpath(path)
-        found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
+    place = fs.realpath(path)
+    found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
     files = {_REFERENCE: StateFile.of_bytes(encoded(found, _SCHEMA))}
     return _publish(repo, name, files, message=message, kind=BY_REFERENCE)
 
@@ -250,22 +236,18 @@ def place(repo: Repository, data: Data, folder: Path) -> Path:
     has changed.
     """
     fs, reference = FileSystem(), _reference(repo, data.version)
-    if reference is None or reference.url:
-        fs.make_dirs(folder)
     if reference is None:
+        fs.make_dirs(folder)
         repo.checkout(data.version, to=f"{folder}/", everything=True)
-    elif reference.url:
-        _download(fs, data.name, reference, folder)
-    else:
-        source = Path(reference.source)
-        if fs.stat(source) is None:
-            raise CannotRetrain(
-                f"the data set {data.name} is gone: there is no {printable(str(source))}",
-                hint="put it back there",
-            )
-        _compare(fs, data.name, reference.files, _files(fs, source))
-        return source
-    return folder / data.file if data.file else folder
+        return folder / data.file if data.file else folder
+    source = Path(reference.source)
+    if fs.stat(source) is None:
+        raise CannotRetrain(
+            f"the data set {data.name} is gone: there is no {printable(str(source))}",
+            hint="put it back there",
+        )
+    _compare(fs, data.name, reference.files, _files(fs, source))
+    return source
 
 
 # -- files and their hashes --------------------------------------------------------------------
@@ -296,16 +278,11 @@ def _hashed(fs: FileSystem, path: Path, progress: Progress | None) -> dict[str, 
 
 
 def _hash(fs: FileSystem, path: Path) -> _File:
+    hasher = blake3()
     with fs.open_read(path) as file:
         size = file.size()
-        return _digest(file.read(at, min(MIB, size - at)) for at in range(0, size, MIB))
-
-
-def _digest(parts: Iterable[bytes]) -> _File:
-    hasher, size = blake3(), 0
-    for part in parts:
-        hasher.update(part)
-        size += len(part)
+        for at in range(0, size, MIB):
+            hasher.update(file.read(at, min(MIB, size - at)))
     return _File(size, hasher.hexdigest())
 
 
@@ -325,39 +302,6 @@ def _compare(
             raise changed(file, "is another one")
     for file in files.keys() - wanted.keys():
         raise changed(file, "is new")
-
-
-def _download(fs: FileSystem, name: str, reference: _Reference, folder: Path) -> None:
-    ((file, wanted),) = reference.files.items()
-    with fs.open_write(folder / file, create=True) as out:
-        found = _digest(_written(_downloaded(reference.source), out, wanted.size))
-    if found != wanted:
-        raise CannotRetrain(
-            f"the data set {name} has changed: {reference.source} is another file",
-            hint="find the file as it was, and add it again",
-        )
-
-
-def _written(parts: Iterable[bytes], out: WriteFile, most: int) -> Iterator[bytes]:
-    """The parts as they are written, until they are more than ``most`` bytes."""
-    for part in parts:
-        yield part
-        most -= len(part)
-        if most < 0:
-            return
-        out.write(part)
-
-
-def _downloaded(url: str) -> Iterator[bytes]:
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
-    try:
-        with urlopen(url, timeout=60) as answer:  # noqa: S310 - http or https, by _URL
-            while part := answer.read(MIB):
-                yield part
-    except (URLError, OSError) as error:
-        raise CannotRetrain(f"{url} cannot be read: {error}") from error
 
 
 def outside(repo: Repository, data: Iterable[Data]) -> list[str]:

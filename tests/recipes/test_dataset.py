@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -86,38 +82,6 @@ def test_a_reference_is_compared_file_by_file(
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(CannotRetrain, match="outside is gone: there is no"):
         placed(repo, "outside", tmp_path / "x")
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-@pytest.fixture
-def url(folder: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_a_url_is_referred_to_and_fetched_for_a_replay(
-    repo: mvc.Repository, folder: Path, tmp_path: Path, url: str
-) -> None:
-    with pytest.raises(WrongUsage, match="by reference"):
-        recipes.add_data(repo, f"{url}/labels.csv")
-    found = recipes.add_data(repo, f"{url}/labels.csv", name="labels", reference=True)
-    assert found.files == ("labels.csv",)
-    fetched = placed(repo, "labels", tmp_path / "x", "labels.csv")
-    assert fetched.read_text() == "a,1\nb,2\n"
-    (folder / "labels.csv").write_text("a,1\nb,3\n")
-    with pytest.raises(CannotRetrain, match="labels has changed: http"):
-        placed(repo, "labels", tmp_path / "y")
-    (folder / "labels.csv").unlink()
-    with pytest.raises(CannotRetrain, match="cannot be read"):
-        placed(repo, "labels", tmp_path / "z")
 
 
 def test_names_and_sources_that_are_none_are_refused(

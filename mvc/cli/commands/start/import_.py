@@ -5,8 +5,7 @@ such as checkpoint-500, becomes one version with all its files. A folder of numb
 checkpoints inside DIR is a run, and becomes a branch of its name. What is there already
 is skipped, so that the command can be run again. Files that are no models by their
 names are left out and listed; a file that is named itself is always imported. With
---data a file, a folder, or with --reference a URL is stored as a data set: once, and
-kept as the tag data/NAME.
+--data a file or a folder is stored as a data set: once, and kept as the tag data/NAME.
 """
 
 from __future__ import annotations
