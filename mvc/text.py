@@ -16,7 +16,6 @@ __all__ = [
     "did_you_mean",
     "format_age",
     "format_time",
-    "html_table",
     "listed",
     "measured",
     "number",
@@ -79,19 +78,6 @@ def cell_width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
-    """A table for notebooks, under a title if there is one; every text is escaped."""
-    from html import escape
-
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    above = f"<p>{escape(title)}</p>" if title else ""
-    return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def measured(metrics: Mapping[str, float]) -> str:

@@ -38,7 +38,7 @@ from mvc.repo.lookup.refs import RefKind
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
-from mvc.repo.statements.live import Deployed, Deployments, Live, LiveVersions
+from mvc.repo.statements.live import Deployed, Live
 from mvc.repo.values import metrics_from, params_from
 from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, SharedBy, create, share_new
 from mvc.times import Time, moment_of
@@ -255,22 +255,6 @@ class Repository(Unpicklable):
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
-
-    def _repr_html_(self) -> str:
-        from mvc.repo.history.log import LogOptions
-        from mvc.text import html_table
-
-        if self.closed:
-            return html_table((), (), title=repr(self))
-        head, newest = (
-            self.head(if_known=True),
-            self.log("HEAD", LogOptions(every=True), limit=5, incomplete=[]),
-        )
-        at = "no version yet" if head.commit is None else head.commit.short
-        title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
-        live = self.live()
-        tables = html_table((), (), title=title) + newest._repr_html_()
-        return tables + (live._repr_html_() if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -829,10 +813,10 @@ class Repository(Unpicklable):
         return signatures.verify(self._store, of, since=self._moment(since))
 
     @overload
-    def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
+    def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
-    def live(self, target: str | None = None, *, at: Time | None = None) -> Live | LiveVersions:
+    def live(self, target: str | None = None, *, at: Time | None = None) -> Live | tuple[Live, ...]:
         """What was live on a target at a moment, by default now: since when, and until when.
 
         Without ``target`` that of every target on which something was. ``until_ns`` is the first
@@ -845,7 +829,7 @@ class Repository(Unpicklable):
             raise WrongUsage("a target is a text", hint="the moment is at=...")
         return live.live(self._store, target, self._moment(at))
 
-    def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
         """Everything that was live on a target, or on any, in an interval, oldest first.
 
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
@@ -859,7 +843,7 @@ class Repository(Unpicklable):
         *,
         rev: Rev | None = None,
         incomplete: list[DamagedData] | None = None,
-    ) -> Deployments:
+    ) -> list[Deployed]:
         """Every deployment, retracted ones included, of one target or all, of a version or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
@@ -867,7 +851,7 @@ class Repository(Unpicklable):
         """
         if rev is not None:
             found = live.of_commit(self._store.fresh(), self.find(rev), incomplete)
-            return Deployments(each for each in found if target in {None, each.target})
+            return [each for each in found if target in {None, each.target}]
         return live.list_deployments(self._store.fresh(), target, incomplete=incomplete)
 
     def annotate(

@@ -23,7 +23,6 @@ from mvc.store.packs.records import Coding
 from mvc.store.recovery.rates import Part, Rates, calibrated, of_group, together, width_of
 from mvc.store.snapshot import INDEX, Snapshot
 from mvc.store.store import Store
-from mvc.text import html_table, size
 
 _KINDS = ("full", "delta", "metadata")
 
@@ -76,23 +75,6 @@ class Stats(Struct, frozen=True):
     price: float | None = None
     absent: int = 0
     predicted: Predictions | None = None
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("versions", f"{self.versions:,}"),
-            ("forgotten", f"{self.forgotten:,}" if self.forgotten else ""),
-            ("state not here", f"{self.absent:,}" if self.absent else ""),
-            ("weights given up", f"{self.dropped:,}" if self.dropped else ""),
-            ("stored in full", f"{self.reset_points:,}"),
-            ("stored", f"{size(self.stored_bytes)} for {size(self.raw_bytes)}"),
-            *((f"of it {kind}", size(nbytes)) for kind, nbytes in self.bytes.items()),
-            ("predicted", "" if self.predicted is None else f"{self.predicted.contents:,}"),
-            ("deltas to apply", f"at most {self.deltas_worst:,}, mean {self.deltas_mean:.1f}"),
-            ("recovery", f"at most {self.recovery_worst:.2f} s, mean {self.recovery_mean:.2f} s"),
-            ("deployments", f"{self.deployments:,} on {self.targets:,} targets"),
-            ("names", f"{self.branches:,} branches, {self.tags:,} tags"),
-        ]
-        return html_table(("", ""), [row for row in rows if row[1]])
 
 
 def stats(store: Store, config: Config) -> Stats:

@@ -25,7 +25,7 @@ from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.system import FileSystem
-from mvc.text import html_table, text_table
+from mvc.text import text_table
 from mvc.training.state.rng import same_rng
 
 _SCHEMA = "mvc.probe-summary/1"
@@ -85,10 +85,6 @@ class Probe(Struct, frozen=True):
         if len(cells) < len(self.rows):
             lines.append(f"... {len(cells):,} of {len(self.rows):,} rows")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        title = ". ".join([self.verdict, *(f"Likely cause: {cause}" for cause in self.causes)])
-        return html_table(*self._table(), title)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Columns that are not empty, and the rows to show."""

@@ -271,6 +271,6 @@ def test_names_with_control_characters_are_escaped(file: Path) -> None:
     found = mvc.probe(model, X)
     found.save(file)
     again = mvc.probe(model, X, against=file)
-    for text in (repr(found), found.verdict, found._repr_html_(), repr(again)):
+    for text in (repr(found), found.verdict, repr(again)):
         assert "\x1b" not in text
     assert "\n" not in found.verdict and "red" in found.verdict

@@ -13,7 +13,6 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.content.compare import renames
 from mvc.repo.statements.live import Deployed
 from mvc.repo.worktree.git_code import GitCode
-from mvc.text import html_table
 
 
 class PathChange(Struct, frozen=True):
@@ -67,14 +66,6 @@ class CommitResult(Struct, frozen=True):
             f"<CommitResult {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
             f"paths={len(self.paths)} raw_bytes={self.raw_bytes} stored_bytes={self.stored_bytes}>"
         )
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (p.path, p.kind, f"{p.tensors_changed:,} of {p.tensors:,}")
-            for p in self.paths
-            if p.kind != "unchanged"
-        ]
-        return html_table(("path", "kind", "tensors changed"), rows, repr(self))
 
 
 def path_changes(

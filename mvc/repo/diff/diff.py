@@ -39,7 +39,7 @@ from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
 from mvc.store.store import Store
-from mvc.text import html_table, text_table
+from mvc.text import text_table
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -78,10 +78,6 @@ class Diff(Struct, frozen=True):
         return f"<Diff {self.a} -> {self.b}: {len(rows)} of {len(self.files)} files differ>" + (
             f"\n{text_table(rows)}" if rows else ""
         )
-
-    def _repr_html_(self) -> str:
-        names = ("path", "kind", "tensors that differ")
-        return html_table(names, _rows(self.files), f"{self.a} -> {self.b}")
 
 
 def _rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:

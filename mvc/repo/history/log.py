@@ -29,7 +29,7 @@ from mvc.repo.statements.live import Deployed, check_target, of_commit, on_targe
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.text import html_table, measured, text_table
+from mvc.text import measured, text_table
 from mvc.times import Time, format_time, moment_of
 
 if TYPE_CHECKING:
@@ -142,19 +142,12 @@ class Log(Sequence[LogEntry]):
     def __len__(self) -> int:
         return len(self._entries(None))
 
-    def _rows(self) -> tuple[list[Sequence[str]], bool]:
-        """The first versions, and whether there are more."""
-        entries = self._entries(_SHOWN + 1)
-        return [_log_row(entry) for entry in entries[:_SHOWN]], len(entries) > _SHOWN
-
     def __repr__(self) -> str:
-        rows, more = self._rows()
-        return text_table(rows) + ("\n..." if more else "") if rows else "<Log: no versions>"
-
-    def _repr_html_(self) -> str:
-        rows, more = self._rows()
-        names = ("version", "refs", "deployed to", "committed", "message", "metrics", "params")
-        return html_table(names, rows) + ("<p>...</p>" if more else "")
+        """The first versions, as a table."""
+        entries = self._entries(_SHOWN + 1)
+        if not entries:
+            return "<Log: no versions>"
+        return text_table(map(_log_row, entries[:_SHOWN])) + "\n..." * (len(entries) > _SHOWN)
 
     def to_pandas(self) -> DataFrame:
         """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.

@@ -18,7 +18,7 @@ first moment that no longer belongs to it. Of deployments of one time the last h
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -40,7 +40,7 @@ from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.text import did_you_mean, html_table, measured
+from mvc.text import did_you_mean
 from mvc.times import check_moment, datetime_of, format_time, nearest
 
 _TICKS = 10**6  # ns: records of one moment of a coarse clock are less apart
@@ -89,9 +89,6 @@ class Deployed(Struct, frozen=True):
         """When it went live, in the system's time zone, to the microsecond."""
         return datetime_of(self.time_ns)
 
-    def _repr_html_(self) -> str:
-        return Deployments([self])._repr_html_()
-
     @property
     def order(self) -> tuple[int, bytes]:
         """Where it stands among the deployments of its target in the order of recording."""
@@ -101,25 +98,6 @@ class Deployed(Struct, frozen=True):
     def place(self) -> tuple[int, int, bytes]:
         """Where it stands among the deployments of its target by time."""
         return self.time_ns, *self.order
-
-
-class Deployments(list[Deployed]):
-    """Deployments; a notebook shows them as a table."""
-
-    def _repr_html_(self) -> str:
-        names = ("version", "target", "live from", "by", "why", "")
-        return html_table(names, map(_deployed_row, self))
-
-
-def _deployed_row(deployed: Deployed) -> Sequence[str]:
-    return (
-        deployed.commit.short,
-        deployed.target,
-        format_time(deployed.time_ns),
-        deployed.author,
-        deployed.reason,
-        "retracted" if deployed.retracted else "",
-    )
 
 
 def check_deployment(target: str, time_ns: int) -> None:
@@ -135,7 +113,7 @@ def check_deployment(target: str, time_ns: int) -> None:
 
 def list_deployments(
     snapshot: Snapshot, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-) -> Deployments:
+) -> list[Deployed]:
     """Every deployment, retracted ones included, by time and order of recording, oldest first.
 
     Raises UnknownTarget. Raises DamagedData if a record's predecessor is missing, or if lost
@@ -146,7 +124,7 @@ def list_deployments(
     for name in chosen_targets(snapshot, target):
         note_gaps(snapshot, name, incomplete)
         found += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
-    return Deployments(sorted(found, key=lambda deployed: deployed.place))
+    return sorted(found, key=lambda deployed: deployed.place)
 
 
 def all_on(
@@ -455,32 +433,6 @@ class Live(Struct, frozen=True):
         """The version's params and those of its annotations, in the same way."""
         return merged(self.version, self.annotations)[1]
 
-    def _repr_html_(self) -> str:
-        return LiveVersions([self])._repr_html_()
-
-
-class LiveVersions(tuple[Live, ...]):
-    """What was live; a notebook shows it as a table."""
-
-    __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        names = ("target", "version", "since", "until", "message", "metrics", "by", "why")
-        return html_table(names, map(_live_row, self))
-
-
-def _live_row(live: Live) -> Sequence[str]:
-    return (
-        live.target,
-        live.commit.short,
-        format_time(live.since_ns),
-        "" if live.until_ns is None else format_time(live.until_ns),
-        live.message.strip().partition("\n")[0],
-        measured(live.metrics),
-        live.deployment.author,
-        live.deployment.reason,
-    )
-
 
 # -- stretches ---------------------------------------------------------------------------
 
@@ -498,18 +450,18 @@ def live(store: Store, target: str, time_ns: int | None = None) -> Live:
     return _stretch(snapshot, found, _next_time(snapshot, target, found.time_ns))
 
 
-def all_live(store: Store, time_ns: int | None = None) -> LiveVersions:
+def all_live(store: Store, time_ns: int | None = None) -> tuple[Live, ...]:
     """The stretch of every target that has one at a moment, by the names of the targets."""
     found = []
     for target in store.fresh().targets():
         with suppress(NoDeployment):
             found.append(live(store, target, time_ns))
-    return LiveVersions(found)
+    return tuple(found)
 
 
 def live_between(
     snapshot: Snapshot, since: int, until: int, target: str | None = None
-) -> LiveVersions:
+) -> tuple[Live, ...]:
     """``Repository.live_between``: stretches by target, then by time.
 
     Reads the deployments of the interval, and one before and after it.
@@ -521,7 +473,7 @@ def live_between(
             hint="name the earlier moment first",
         )
     names = chosen_targets(snapshot, target)
-    return LiveVersions(each for name in names for each in _between(snapshot, name, since, until))
+    return tuple(each for name in names for each in _between(snapshot, name, since, until))
 
 
 def _between(snapshot: Snapshot, target: str, since: int, until: int) -> list[Live]:

@@ -25,7 +25,7 @@ from mvc.repo.worktree.worktree import (
     is_python_state,
 )
 from mvc.store.store import Store
-from mvc.text import html_table, text_table
+from mvc.text import text_table
 
 
 class FileChange(Struct, frozen=True):
@@ -80,11 +80,6 @@ class Status(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return text_table(self._rows()) or "<Status: as in HEAD>"
-
-    def _repr_html_(self) -> str:
-        where = f"branch {self.branch}" if self.branch is not None else "HEAD detached"
-        at = "no commits yet" if self.head is None else self.head.short
-        return html_table(("state", "path", ""), self._rows(), title=f"{where}, {at}")
 
     def _rows(self) -> list[Sequence[str]]:
         changed = [c for c in self.changes if c.kind != "unchanged" and not c.not_written]

@@ -56,7 +56,7 @@ def test_what_it_says(repo: Repository, clock: FixedClock) -> None:
     assert live.until is not None and live.until > live.since
     assert live.deployment.reason == "to a" and live.deployment.author == live.version.author
     assert repo.live("prod").until is None
-    assert repo.find(live) == made["a"] and "to a" in live._repr_html_()
+    assert repo.find(live) == made["a"]
     assert repo.live() == (repo.live("prod"),)
     assert repo.live(at=START) == ()
     repo.deploy("HEAD", "edge", at=START)
