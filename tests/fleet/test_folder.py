@@ -9,11 +9,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, StorageFull, UnknownPath, WouldOverwrite
 from mvc.io.files import SWAPPED, FileSystem
+from mvc.limits import MIB, PIECE
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
 from mvc.remote.transports.opening import open_transport
@@ -170,6 +172,18 @@ def test_contents_that_stay_are_not_read_for_their_hash(repo: Repository, tmp_pa
     assert contents(node) == wanted
     replica.close()
     transport.close()
+
+
+def test_large_and_many_contents_that_stay_are_copied(repo: Repository, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    large = np.resize(random.random(MIB // 8), (PIECE + MIB) // 8)
+    few = {f"s{i}": np.full(9, i) for i in range(300)}
+    for step in range(3):
+        state = {"a": large[:9] * step, "b": large, "c": large[::2] + step, "d": large[9:], **few}
+        repo.commit(state, path="m.safetensors", deploy="prod")
+        done = follow(repo.root, "prod", to=tmp_path / "m.safetensors", once=True)
+        assert done is not None
+        assert contents(tmp_path / "m.safetensors") == checked_out(repo, tmp_path / "wanted.st")
 
 
 def test_what_something_else_wrote_is_replaced_and_named(
