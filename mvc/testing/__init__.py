@@ -9,7 +9,6 @@ from mvc.testing.files import (
     HookedFS,
     Killed,
     KilledFS,
-    RecordingFS,
     UnsyncedFS,
     WrappedFS,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "HookedFS",
     "Killed",
     "KilledFS",
-    "RecordingFS",
     "UnsyncedFS",
     "WrappedFS",
     "fresh_process",

@@ -11,7 +11,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -268,38 +267,7 @@ class FailingFS(WrappedFS):
         raise failure(raw, path, _VERBS[op]) from raw
 
 
-# -- recording, stopping --------------------------------------------------------------------------
-
-_READING = frozenset({"open_read", "read", "stat", "list", "lock"})
-
-
-@dataclass(frozen=True)
-class RecordedCall:
-    """One mutating call. ``detail``: (offset, size) of a write, the size of a truncate, the
-    source of a replace or link, the mode of a set_mode, whether an open_write may create.
-    """
-
-    op: str
-    path: Path
-    detail: tuple[Any, ...] = ()
-
-
-class RecordingFS(WrappedFS):
-    """Passes everything on, and keeps the mutating calls that succeeded in ``calls``."""
-
-    def __init__(self, inner: FileSystem | None = None) -> None:
-        super().__init__(inner)
-        self.calls: list[RecordedCall] = []
-
-    def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
-        result = act()
-        if op not in _READING:
-            self.calls.append(RecordedCall(op, path, detail[:2] if op == "write" else detail))
-        return result
-
-    def ops(self) -> list[str]:
-        """The names of the calls, in order."""
-        return [call.op for call in self.calls]
+# -- stopping -------------------------------------------------------------------------------------
 
 
 class UnsyncedFS(WrappedFS):

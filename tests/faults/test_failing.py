@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import IoFailed, MvcError, StorageFull, SyncFailed
-from mvc.testing import FailingFS, FixedClock, RecordingFS
-from mvc.testing.files import RecordedCall
+from mvc.testing import FailingFS, FixedClock
 from tests.faults.crashfs import CrashFS
+from tests.faults.recording import RecordedCall, RecordingFS
 
 OLD, NEW = b"o" * 1000, b"n" * 3000
 

@@ -16,7 +16,8 @@ from mvc.io import files
 from mvc.limits import MAX_COMMIT, MAX_ENTRY
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
-from mvc.testing import FailingFS, RecordingFS
+from mvc.testing import FailingFS
+from tests.faults.recording import RecordingFS
 from tests.repo.working import new_context, open_handle
 
 

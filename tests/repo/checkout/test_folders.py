@@ -15,8 +15,9 @@ from mvc.errors import MvcError, StorageFull, WrongUsage
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.repo.checkout import checkout
-from mvc.testing import HookedFS, RecordingFS
+from mvc.testing import HookedFS
 from tests.faults.crashfs import CrashFS
+from tests.faults.recording import RecordingFS
 from tests.repo.working import write_model
 
 
