@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import IoFailed, MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import CommandFailed, IoFailed, MvcError, WouldOverwrite, WrongUsage
 from mvc.io.files import FileSystem, WriteFile
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
 from mvc.remote.transports.opening import open_transport
 from mvc.serving.sinks import TakenOver
+from mvc.system import HookFailed
 from mvc.testing import FailingFS, HookedFS, Killed, KilledFS
 from tests.fleet.folders import commit, contents, shards
 from tests.fleet.following import follow
@@ -283,3 +284,26 @@ def test_bad_places(repo: Repository, tmp_path: Path) -> None:
         with pytest.raises(error):
             follow(repo.root, "prod", to=node, once=True, in_place=True)
     assert [each.name for each in full.iterdir()] == ["mine"]
+
+
+@kinds
+def test_a_command_that_has_to_succeed(repo: Repository, tmp_path: Path, kind: str) -> None:
+    node = place(tmp_path, kind)
+    make(repo, tmp_path / "work", 0, kind)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    old = contents(node)
+    make(repo, tmp_path / "work", 1, kind, count=3)
+    for _ in range(2):
+        with pytest.warns(HookFailed), pytest.raises(CommandFailed, match="again"):
+            follow(
+                repo.root,
+                "prod",
+                to=node,
+                once=True,
+                in_place=True,
+                command="exit 3",
+                required=True,
+            )
+        assert contents(node) == old
+    follow(repo.root, "prod", to=node, once=True, in_place=True, command="true", required=True)
+    assert contents(node) == wanted(repo, tmp_path / "wanted", kind)
