@@ -28,7 +28,7 @@ BUDGET = {
     "cli": 3_562,
     "codecs": 1_536,
     "distributed": 1_655,
-    "frameworks": 2_598,
+    "frameworks": 2_569,
     "importing": 412,
     "io": 1_591,
     "lossy": 2_115,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import mvc
-from mvc.errors import CannotResume, UnknownRevision, WouldOverwrite, WrongUsage
+from mvc.errors import CannotResume, UnknownRevision, WrongUsage
 from tests.frameworks.need import need
 
 transformers = need("transformers", "accelerate")
@@ -29,8 +27,7 @@ from tests.frameworks.huggingface_runs import (  # noqa: E402
     tokens,
     trainer,
 )
-from tests.frameworks.trainings import PIPELINE, TRAINING  # noqa: E402
-from tests.training.runs import tensor_bits  # noqa: E402
+from tests.frameworks.trainings import PIPELINE  # noqa: E402
 
 STEPS = 10
 
@@ -173,25 +170,6 @@ def test_best_model_at_the_end_is_not_the_last_step(tmp_path: Path, repo: mvc.Re
     assert not torch.equal(run.model.lm_head.weight, repo.checkout("HEAD")["lm_head.weight"])
 
 
-def test_checkpoint_folder(tmp_path: Path, repo: mvc.Repository) -> None:
-    """The Trainer's own resuming takes it, as does from_pretrained."""
-    callback = MVCCallback(repo)
-    whole = trainer(tmp_path, [callback])
-    whole.train()
-    folder = callback.checkpoint("HEAD~3", tmp_path / "checkpoint-7")
-    disturb()
-    again = trainer(tmp_path, [])
-    again.train(resume_from_checkpoint=folder)
-    assert bits(again) == bits(whole)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    assert loaded.lm_head.weight is loaded.transformer.wte.weight
-    assert torch.equal(loaded.lm_head.weight, repo.checkout("HEAD~3")["lm_head.weight"])
-    state = json.loads((tmp_path / "checkpoint-7" / "trainer_state.json").read_text())
-    assert state["global_step"] == 7
-    with pytest.raises(WouldOverwrite):
-        callback.checkpoint("HEAD~2", folder)
-
-
 def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
     trainer(tmp_path, [MVCCallback(repo)], data_collator=mask).train()
     callback = MVCCallback(repo, every_n_steps=100)
@@ -259,18 +237,17 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         trainer(tmp_path, [MVCCallback(repo)]).train()
 
 
-def test_versions_of_a_plain_recorder_are_no_checkpoints(
-    tmp_path: Path, repo: mvc.Repository
-) -> None:
+def test_versions_of_a_plain_recorder_are_not_resumed(tmp_path: Path, repo: mvc.Repository) -> None:
     net = torch.nn.Linear(2, 2)
     with mvc.Recorder(repo, net) as recorder:
         recorder.step()
-    with pytest.raises(CannotResume, match="Trainer"):
-        MVCCallback(repo).checkpoint("HEAD", tmp_path / "ck")
     callback = MVCCallback(repo, include=["model"])
-    trainer(tmp_path, [callback], max_steps=1).train()
+    run = trainer(tmp_path, [callback], max_steps=1)
+    with pytest.raises(CannotResume, match="Trainer"):
+        callback.resume(run)
+    run.train()
     with pytest.raises(CannotResume, match="without the state of the random generators"):
-        callback.checkpoint("HEAD", tmp_path / "ck")
+        callback.resume(run)
 
 
 def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) -> None:
@@ -279,27 +256,23 @@ def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) ->
     run = trainer(tmp_path, [callback], max_steps=2)
     run.state.best_metric = np.float32(0.5)
     run.train()
-    callback.checkpoint("HEAD", tmp_path / "ck")
+    callback.resume(trainer(tmp_path, [callback], max_steps=2))
 
 
-def test_checkpoint_of_production_weights(tmp_path: Path, repo: mvc.Repository) -> None:
-    """It has the training weights, and is refused without them; tied weights stay tied."""
+def test_resumed_from_production_weights(tmp_path: Path, repo: mvc.Repository) -> None:
+    """With the training weights, and refused without them; tied weights stay tied."""
     recording = MVCCallback(repo, deploy="prod", pipeline=PIPELINE, keep_training=True)
     whole = trainer(tmp_path / "a", [recording], max_steps=3)
     whole.train()
     live = repo.checkout(target="prod")
     assert torch.equal(live["lm_head.weight"], live["transformer.wte.weight"])
-    folder = recording.checkpoint("HEAD~1", tmp_path / "checkpoint-2")
-    trained = repo.checkout("HEAD~1", path=TRAINING)["weights"]
-    assert tensor_bits(load_file(Path(folder) / "model.safetensors")) == tensor_bits(trained)
     disturb()
-    again = trainer(tmp_path / "b", [], max_steps=3)
-    again.train(resume_from_checkpoint=folder)
+    again = trainer(tmp_path / "b", [recording], max_steps=3)
+    recording.resume(again, "HEAD~1")
     assert bits(again) == bits(whole)
     trainer(tmp_path / "c", [MVCCallback(repo, pipeline=PIPELINE)], max_steps=1).train()
     with pytest.raises(CannotResume, match="production weights"):
-        recording.checkpoint("HEAD", tmp_path / "checkpoint")
-    assert not (tmp_path / "checkpoint").exists()
+        recording.resume(again, "HEAD")
 
 
 def test_stages_that_go_by_the_loss(tmp_path: Path, repo: mvc.Repository) -> None:

@@ -159,13 +159,10 @@ def test_a_step_is_a_folder_of_from_pretrained(
 def test_production_weights_in_a_folder_of_their_own(tmp_path: Path, repo: mvc.Repository) -> None:
     name, keep = f"net/{MODEL}", {"pipeline": PIPELINE, "keep_training": True}
     callback = MVCCallback(repo, name=name, **keep)
-    run = trainer(tmp_path, [callback], max_steps=2)
-    run.train()
+    trainer(tmp_path, [callback], max_steps=2).train()
     repo.checkout("HEAD", to=tmp_path / "out")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "net")
     assert equal(loaded, repo.checkout("HEAD", path=name))
-    folder = callback.checkpoint("HEAD", tmp_path / "checkpoint-2")
-    assert equal(transformers.GPT2LMHeadModel.from_pretrained(folder), run.model.state_dict())
 
 
 def test_files_are_stored_once_and_come_back(tmp_path: Path, repo: mvc.Repository) -> None:

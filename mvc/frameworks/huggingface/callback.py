@@ -21,8 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from os import PathLike
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -34,7 +33,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from transformers.dynamic_module_utils import custom_object_save
 
 from mvc.api import Repository
-from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
+from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
@@ -130,20 +129,10 @@ class MVCCallback(Records, TrainerCallback):
         FileSystem().make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
-                _write_checkpoint(self.repo, commit, Path(folder), name, full=False)
+                _write_checkpoint(self.repo, commit, Path(folder), name, kept=kept)
                 return trainer.train(resume_from_checkpoint=folder, **options)
         finally:
             self._going_on = self._epoch_rng = None
-
-    def checkpoint(self, rev: str | CommitId, folder: str | PathLike[str]) -> str:
-        """Writes a version as a checkpoint folder of the Trainer, and returns its path.
-
-        ``trainer.train(resume_from_checkpoint=...)`` takes it, as does ``from_pretrained``.
-        Raises WouldOverwrite where the folder holds one of its files already.
-        """
-        commit, name = self.repo.find(rev), self._options.name
-        _write_checkpoint(self.repo, commit, Path(folder), name, full=True)
-        return str(folder)
 
     # -- events --------------------------------------------------------------------------
 
@@ -159,7 +148,7 @@ class MVCCallback(Records, TrainerCallback):
         parts = _parts(live, self._include)
         loader = live.get("train_dataloader")
         files = _files_beside(parts.model, _processing(live, loader))
-        self._source = _TrainerSource(parts, args, state, loader, files=list(files))
+        self._source = _TrainerSource(parts, args, state, loader)
         origin = None
         if self._going_on is not None:
             origin, kept = self._going_on
@@ -258,9 +247,7 @@ class _TrainerSource:
     of the processes after the first, as they are now.
     """
 
-    def __init__(
-        self, parts: TrainingParts, args: Any, state: Any, loader: Any, *, files: list[str]
-    ) -> None:
+    def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
         self.weights, self.exact, self.model_state = parts.weights, parts.exact, parts.model_state
         self.rng = parts.rng
         self.loader = loader
@@ -270,7 +257,6 @@ class _TrainerSource:
         self._from_the_beginning = bool(args.ignore_data_skip)
         self._parts = parts
         self._state = state
-        self._files = files
         steps, sizes = int(state.max_steps), data.sizes(loader)
         self._run = {
             "processes": int(args.world_size),
@@ -290,7 +276,6 @@ class _TrainerSource:
         return {
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
-            "files": self._files,
             "epoch_rng": self.epoch_rng,
             "others": self.others,
             "order_seed": data.order_seed(self.loader),
@@ -383,56 +368,24 @@ def _text(value: Any) -> str:
 
 
 def _write_checkpoint(
-    repo: Repository, commit: CommitId, folder: Path, name: str, *, full: bool
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, kept: Mapping[str, Any]
 ) -> None:
-    """Writes the files into ``folder``, which is made if need be.
+    """Writes what the Trainer itself must find into ``folder``: weights, generators, its own state.
 
-    Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
-    Of production weights these are the training weights that were kept beside them.
-    Raises CannotResume for a version that MVCCallback did not make, or without those.
+    ``kept``: the version's training state. Of production weights these are the training weights
+    that were kept beside them.
     """
-    kept = training_state(repo, commit, name, by=_BY)
     state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
-    if full:
-        files |= _others(kept)
-    fs, weights = FileSystem(), folder / "model.safetensors"
-    beside = list(kept.get("files", ())) if full else []
-    for path in [weights, *(folder / file for file in (*files, *beside))]:
-        if fs.stat(path) is not None:
-            raise WouldOverwrite(f"{path} exists already", hint="name another folder")
-    fs.make_dirs(folder)
+    weights = folder / "model.safetensors"
     if kept["schema"] == PRODUCTION:
         files[weights.name] = save(
             dict(training_weights(repo, commit, name, kept)), {"format": "pt"}
         )
     else:
         repo.checkout(commit, path=[name], to=weights)
-    for file in beside:
-        fs.make_dirs((folder / file).parent)
-        source = str(PurePosixPath(name).parent / file)
-        files[file] = repo.open_file(commit, source, counted=False).read()
     for file, content in files.items():
-        fs.write_atomic(folder / file, content)
-
-
-def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
-    optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
-    states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
-    there = {name: state for name, state in states.items() if state is not None}
-    return {f"{name}.pt": data.saved_bytes(state) for name, state in there.items()}
-
-
-def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's state as torch numbers it: group by group."""
-    names = [name for group in kept["groups"] for name in group["names"]]
-    numbers = {name: number for number, name in enumerate(names)}
-    state = {numbers[name]: values for name, values in kept["state"].items()}
-    groups = [
-        {**group["values"], "params": [numbers[name] for name in group["names"]]}
-        for group in kept["groups"]
-    ]
-    return {"state": {**state, **kept["other"]}, "param_groups": groups}
+        FileSystem().write_atomic(folder / file, content)
 
 
 def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
