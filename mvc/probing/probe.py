@@ -79,18 +79,13 @@ class Probe(Struct, frozen=True):
 
     def __repr__(self) -> str:
         lines = [self.verdict, *(f"likely cause: {cause}" for cause in self.causes)]
-        columns, cells = self._table()
+        cells = [row.cells() for row in self.shown(_SHOWN)]
+        used = [i for i in range(len(COLUMNS)) if any(row[i] for row in cells)]
         if cells:
-            lines.append(text_table([columns, *cells]))
+            lines.append(text_table([row[i] for i in used] for row in (COLUMNS, *cells)))
         if len(cells) < len(self.rows):
             lines.append(f"... {len(cells):,} of {len(self.rows):,} rows")
         return "\n".join(lines)
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        """Columns that are not empty, and the rows to show."""
-        cells = [row.cells() for row in self.shown(_SHOWN)]
-        used = [i for i in range(len(COLUMNS)) if any(row[i] for row in cells)]
-        return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in cells]
 
 
 def probe(

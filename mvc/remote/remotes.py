@@ -103,10 +103,9 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     def disbelieves(self, statement: Statement) -> bool:
         """Whether a fetch from it passes over a statement."""
-        if isinstance(statement, Tombstone):
-            return not self.tombstones
         is_of_deployment = isinstance(statement, Signature) and statement.of_statement
-        return not self.deployments and bool(statement.target or is_of_deployment)
+        is_about_target = bool(statement.target or is_of_deployment)
+        return (Deployment.name if is_about_target else statement.name) in self.disbelieved
 
     def folder(self, store: Store) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
