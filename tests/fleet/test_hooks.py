@@ -140,6 +140,18 @@ def test_a_preparation_that_fails(command: str, message: str, node: Node, tmp_pa
     assert node.holds(second) and node.reported() == [first, second]
 
 
+@pytest.mark.parametrize("harm", ["rm", "truncate -s 9"])
+def test_a_preparation_that_changes_what_is_prepared(harm: str, node: Node) -> None:
+    first = node.deploy(1)
+    node.follow()
+    second = node.deploy(2)
+    command = f'find "$DEPLOY_PREPARED" -type f ! -name "two*" -exec {harm} {{}} +'
+    node.follow("--prepare", command, code=None)
+    assert node.holds(first)
+    node.follow("--prepare", "true")
+    assert node.holds(second) and node.reported() == [first, second]
+
+
 def test_a_failed_command_goes_back(node: Node, tmp_path: Path) -> None:
     told = tmp_path / "told"
     required = ("--exec-required", "--exec")

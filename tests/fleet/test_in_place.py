@@ -117,6 +117,27 @@ def test_the_version_before_comes_back(repo: Repository, tmp_path: Path, kind: s
         replica.go_back(again)
 
 
+def test_a_kill_on_the_way_back_where_the_clock_stands(repo: Repository, tmp_path: Path) -> None:
+    """A file system's clock may give two writes one time."""
+    node, transport, is_back = place(tmp_path, "folder"), open_transport(str(repo.root)), False
+    fs = KilledFS(lambda _, op, path: is_back and (op, path.name) == ("unlink", "redo"))
+    replica = Replica(fs, node, folder=True, in_place=True, undo=True)
+    for step in range(2):
+        commit(repo, tmp_path / "work", step)
+        update = replica.update(transport, "prod")
+    times = {each: each.stat().st_mtime_ns for each in node.rglob("*")}
+    is_back = True
+    with pytest.raises(Killed):
+        replica.go_back(update)
+    replica.close()
+    replica = Replica(FileSystem(), node, folder=True, in_place=True)
+    for each, ns in times.items():
+        os.utime(each, ns=(ns, ns))
+    found = replica.current()
+    assert found is not None and update.before is not None
+    assert found.id == update.before.id
+
+
 @kinds
 def test_prepare_fails(repo: Repository, tmp_path: Path, kind: str) -> None:
     node = place(tmp_path, kind)
@@ -284,6 +305,9 @@ def test_bad_places(repo: Repository, tmp_path: Path) -> None:
         with pytest.raises(error):
             follow(repo.root, "prod", to=node, once=True, in_place=True)
     assert [each.name for each in full.iterdir()] == ["mine"]
+    for in_place in (False, True):
+        with pytest.raises(WrongUsage, match="has no name"):
+            follow(repo.root, "prod", to=Path(), once=True, in_place=in_place)
 
 
 @kinds

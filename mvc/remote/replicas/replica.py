@@ -186,7 +186,8 @@ class Replica:
             there = self._fs.stat(file, follow=False)
             if there is None:
                 return None
-            changed_ns = 0 if self._is_folder else there.ctime_ns  # a hard link changes it
+            # A hard link changes the time of a change, and a rename does.
+            changed_ns = 0 if self._is_folder or at else there.ctime_ns
             found.append((there.inode, there.device, there.size, there.mtime_ns, changed_ns))
         return tuple(found)
 
@@ -265,6 +266,7 @@ class Replica:
         before = update.before
         if before is None:
             raise IoFailed(f"no version before {update.version.id.short} is known here")
+        self.note(replace(update.version, identities=()), before)  # as a clock may not, see _swap
         if self._look(before) != before.identities:
             self._place.go_back(before.link)
         if not isinstance(self._place, InPlace):  # else the next look compares it with its hash
@@ -369,11 +371,13 @@ class Replica:
             if old is None or now != then:
                 label = update.version.id.short
                 fresh = prepared.enter_context(self._place.next(label, entries, present, fill))
-                if old is not None and self._look(old) != old.identities:
-                    raise DamagedData(f"{self.shown} was changed meanwhile")
             version = self._seen(update.version, fresh)
             if prepare is not None:
                 prepare(replace(update, version=version, prepared=fresh or self._at))
+            if (old is not None and self._look(old) != old.identities) or (
+                fresh is not None and self._look(version, fresh) != version.identities
+            ):
+                raise DamagedData(f"{self.shown} was changed meanwhile")
             before = update.before
             if before is not None and isinstance(self._place, InPlace):
                 before = replace(before, identities=())  # a clock may not tell the writes apart
@@ -487,5 +491,7 @@ def _update(
 
 
 def _folder_beside(place: Path) -> Path:
-    """The folder of all that is remembered of a followed place."""
+    """The folder of all that is remembered of a followed place. Raises WrongUsage."""
+    if not place.name:
+        raise WrongUsage(f"{place} has no name to be kept under", hint="name a file or a folder")
     return place.with_name(f".{place.name}.mvc")

@@ -60,7 +60,8 @@ class SwappedFolder:
             kept = {self.target(force=force), *keep}
             for other in fs.list(self.parent) if tidy else ():
                 if self._ours.fullmatch(other.removesuffix(_GOING)) and other not in kept:
-                    _remove_at_once(fs, self.parent / other)
+                    if fs.read_link(self.parent / other) is None:  # a link is not mvc's
+                        _remove_at_once(fs, self.parent / other)
             yield
 
     @contextmanager

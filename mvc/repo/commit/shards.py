@@ -49,12 +49,12 @@ def divided(
     last = max(before.values(), default=None)
     first = _first_places(sizes) if last is None else {}
     places = {key: before.get(key) or last or first[key] for key in state}
-    shards = {name: dict[str, Any]() for name in (*before.values(), *places.values())}
+    names = (*before.values(), *places.values())
+    shards = {check_path(within(folder, name)): dict[str, Any]() for name in names}
     for key, name in places.items():
-        shards[name][key] = state[key]
+        shards[within(folder, name)][key] = state[key]
     files: dict[str, Mapping[str, Any] | StateFile | FileEntry] = {}
-    for name, shard in shards.items():
-        path = check_path(within(folder, name))
+    for path, shard in shards.items():
         if path in manifest.by_path and manifest.by_path[path].format not in _FORMATS:
             raise WrongUsage(
                 f"{path} is no safetensors file, which a state becomes",

@@ -225,6 +225,15 @@ def test_other_formats_and_names(repo: mvc.Repository) -> None:
         repo.commit(state, path="./")
 
 
+def test_an_index_that_spells_a_file_in_two_ways(repo: mvc.Repository) -> None:
+    index = '{"weight_map": {"a": "./x.safetensors", "b": "x.safetensors"}}'
+    (repo.root / "model.safetensors.index.json").write_text(index)
+    repo.commit(repo.root / "model.safetensors.index.json")
+    state = {"a": torch.ones(2), "b": torch.zeros(3)}
+    repo.commit(state, path="./")
+    assert same(repo.checkout(path="./"), state)
+
+
 def test_transformers_loads_what_was_trained(repo: mvc.Repository) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
