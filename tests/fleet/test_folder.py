@@ -219,6 +219,19 @@ def test_places_that_are_taken(repo: Repository, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "full") == ["file"]
 
 
+def test_a_folder_that_was_moved_away(repo: Repository, tmp_path: Path) -> None:
+    """A link that stands where a folder of an earlier swap was is left alone."""
+    node = tmp_path / "live"
+    for step in range(3):
+        commit(repo, tmp_path / "work", step)
+        follow(repo.root, "prod", to=node, once=True)
+        if step == 0:
+            node.resolve().rename(tmp_path / "away")
+            (tmp_path / os.readlink(node)).symlink_to("away")
+    assert contents(node) == checked_out(repo, tmp_path / "wanted")
+    assert contents(tmp_path / "away")
+
+
 def test_a_disk_without_room_keeps_the_old_folder(repo: Repository, tmp_path: Path) -> None:
     class Small(FileSystem):
         room, is_full = 1 << 40, False

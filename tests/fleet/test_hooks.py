@@ -44,7 +44,7 @@ class Node:
         states = {PATHS[0]: state} | ({PATHS[1]: {"same": np.ones(9)}} if self.is_folder else {})
         return self.repo.commit(states=states, message=str(seed), deploy="prod").id
 
-    def follow(self, *more: object, code: int = 0) -> Any:
+    def follow(self, *more: object, code: int | None = 0) -> Any:
         return self.mvc(*self.words, "--once", *more, code=code)
 
     def holds(self, version: CommitId) -> bool:

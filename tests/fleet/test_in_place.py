@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import CommandFailed, IoFailed, MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import CommandFailed, IoFailed, MvcError, StorageFull, WouldOverwrite, WrongUsage
 from mvc.io.files import FileSystem, WriteFile
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
@@ -293,6 +293,22 @@ def test_a_file_that_may_not_be_written(repo: Repository, tmp_path: Path, kind: 
     with pytest.raises(IoFailed, match="denied"):
         follow(repo.root, "prod", to=node, once=True, in_place=True, fs=ReadOnlyFiles())
     assert contents(node) == old
+
+
+def test_the_journal_takes_the_room_of_a_larger_file(repo: Repository, tmp_path: Path) -> None:
+    node = place(tmp_path, "file")
+    deploy(repo, 0)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    old, next_ = contents(node), node.with_name(f".{node.name}.mvc") / "next"
+
+    class Small(FileSystem):
+        def free_bytes(self, path: Path) -> int:
+            return 2_000_000 - (next_.stat().st_size if next_.exists() else 0)
+
+    deploy(repo, 1, (800, 1000))  # 1.6 MB more
+    with pytest.raises(StorageFull):
+        follow(repo.root, "prod", to=node, once=True, in_place=True, fs=Small())
+    assert contents(node) == old and not next_.exists()
 
 
 def test_bad_places(repo: Repository, tmp_path: Path) -> None:

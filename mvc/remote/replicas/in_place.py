@@ -176,7 +176,6 @@ class InPlace(OneFile):
             name = check_place(str(file.relative_to(self._place))) if self._is_folder else ""
             size, entry = None if there is None else there.size, new.get(file)
             changes.append(ChangedFile(name, size, None if entry is None else entry.size))
-        require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
         journals = [RedoJournal(fs, self._next, changes)]
         if self._keeps_old:
             back = [ChangedFile(each.name, each.size, each.before) for each in changes]
@@ -198,6 +197,8 @@ class InPlace(OneFile):
                         keep(at, old.read(at, MIB), b"")
         for journal in journals:
             journal.seal()
+        # The journals take room themselves.
+        require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
 
 
 def _alone(fs: FileSystem, file: Path) -> FileIdentity | None:

@@ -59,9 +59,9 @@ class SwappedFolder:
         with fs.lock(self.parent / f"{SWAPPED}{self._name}.lock"):
             kept = {self.target(force=force), *keep}
             for other in fs.list(self.parent) if tidy else ():
-                if self._ours.fullmatch(other.removesuffix(_GOING)) and other not in kept:
-                    if fs.read_link(self.parent / other) is None:  # a link is not mvc's
-                        _remove_at_once(fs, self.parent / other)
+                is_ours = self._ours.fullmatch(other.removesuffix(_GOING)) and other not in kept
+                if is_ours and fs.read_link(self.parent / other) is None:  # else it was moved away
+                    _remove_at_once(fs, self.parent / other)
             yield
 
     @contextmanager
