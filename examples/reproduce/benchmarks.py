@@ -37,7 +37,8 @@ PUBLISHED = {
     "bench_large-1100": "bench_large --megabytes 1100 --shards 1 --rounds 3",
     "bench_large-95": "bench_large --megabytes 95 --shards 1",
     "bench_follow": "bench_follow --megabytes 1000 --shares 3 10 1 1 1 --rounds 1",
-    "bench_follow-in-place": "bench_follow --in-place --megabytes 1000 --rounds 1 --root /dev/shm/f",
+    "bench_follow-in-place": "bench_follow --in-place --megabytes 1000 --rounds 1 "
+    "--root /dev/shm/f",
     "bench_budgets-memory": "bench_budgets --only memory",
     "bench_start": "bench_start --repeats 7",
     "bench_lc": "bench_lc 64",
