@@ -255,6 +255,28 @@ def test_what_something_else_writes_before_the_pause(
 
 
 @kinds
+def test_a_file_that_is_replaced_while_it_is_written(
+    repo: Repository, tmp_path: Path, kind: str
+) -> None:
+    node = place(tmp_path, kind)
+    make(repo, tmp_path / "work", 0, kind)
+    follow(repo.root, "prod", to=node, once=True, in_place=True)
+    file = node if kind == "file" else node / shards()[0]
+
+    def replace(_: int, op: str, path: Path) -> None:
+        if (op, path.name) == ("replace", "redo"):
+            (tmp_path / "other").write_bytes(bytes(file.stat().st_size))
+            (tmp_path / "other").replace(file)
+
+    make(repo, tmp_path / "work", 1, kind)
+    with pytest.raises(IoFailed, match="another program"):
+        follow(repo.root, "prod", to=node, once=True, in_place=True, fs=HookedFS(replace))
+    with pytest.warns(TakenOver):
+        follow(repo.root, "prod", to=node, once=True, in_place=True)
+    assert contents(node) == wanted(repo, tmp_path / "wanted", kind)
+
+
+@kinds
 def test_a_full_disk_in_the_middle(repo: Repository, tmp_path: Path, kind: str) -> None:
     node = place(tmp_path, kind)
     make(repo, tmp_path / "work", 0, kind)

@@ -113,6 +113,11 @@ class InPlace(OneFile):
             raise IoFailed(f"another program changes {printable(str(self._place))}")
         else:
             self._overwrite(fresh)
+            if any(
+                it and (now := self._fs.stat(file, follow=False)) and it.inode != now.inode
+                for file, it in self._found.items()
+            ):
+                raise IoFailed(f"another program changes {printable(str(self._place))}")
 
     def go_back(self, _link: str) -> None:
         """Writes the old values over the new ones. Raises IoFailed if they were not kept."""
