@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.serving.follower import Follower
-    from mvc.serving.sinks import FileSink, FolderSink, ModelSink, ReplicaSink
+    from mvc.serving.sinks import FileSink, ModelSink, ReplicaSink
     from mvc.training.recorder import Recorder, Report, watch
     from mvc.training.resume import Loaded, Resumed, load, resume
 
@@ -57,7 +57,6 @@ __all__ = [
     "Environment",
     "FileOptions",
     "FileSink",
-    "FolderSink",
     "Follower",
     "FsckReport",
     "Live",
@@ -104,7 +103,6 @@ _LAZY = {
     "Environment": "mvc.models.environment",
     "Follower": "mvc.serving.follower",
     "FileSink": "mvc.serving.sinks",
-    "FolderSink": "mvc.serving.sinks",
     "ModelSink": "mvc.serving.sinks",
     "ReplicaSink": "mvc.serving.sinks",
     "FsckReport": "mvc.api",

@@ -12,8 +12,6 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.io.clock import Clock
     from mvc.io.files import (
-        SWAPPED,
-        TEMPORARY,
         FileIdentity,
         FileLock,
         FileSystem,
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLICE",
-    "SWAPPED",
-    "TEMPORARY",
     "Clock",
     "FileIdentity",
     "FileLock",
@@ -73,9 +69,7 @@ _IN = {
     "Patience": "mvc.io.patience",
     "ReadFile": "mvc.io.files",
     "SLICE": "mvc.io.patience",
-    "SWAPPED": "mvc.io.files",
     "StillWaiting": "mvc.io.patience",
-    "TEMPORARY": "mvc.io.files",
     "WriteFile": "mvc.io.files",
     "cpu_count": "mvc.io.process",
     "failure": "mvc.io.os_errors",

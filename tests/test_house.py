@@ -42,7 +42,7 @@ BUDGET = {
     "repo": 6_479,
     "report": 649,
     "server": 1_201,
-    "serving": 578,
+    "serving": 494,
     "store": 5_982,
     "testing": 238,
     "training": 1_416,

@@ -35,10 +35,10 @@ _STOPPABLE = 5.0  # seconds of one wait of a caller who may want to stop
 class Follower(Unpicklable):
     """Serves the version that is live on a target by the record, and follows every change of it.
 
-    Either ``source`` is an open Repository, or the path of one, and ``sinks`` any of ModelSink,
-    FileSink and FolderSink; or it is a URL (``remote``: options of it, such as ``token_file``), and
-    the sink a ReplicaSink. ``on_change`` is called last, with a ``Followed``. If it raises an
-    error, the change is tried again; sinks of a repository have before that what they had.
+    ``source`` is an open Repository or the path of one, and ``sinks`` are ModelSinks; or the only
+    sink is a ReplicaSink, and ``source`` may be a URL, too (``remote``: options of it, such as
+    ``token_file``). ``on_change`` is called last, with a ``Followed``. If it raises an error, the
+    change is tried again; a model has before that what it had.
 
     ``stop`` ends ``run`` as ``close`` does. ``note`` is called with what is no problem: that the
     target is followed again. Raises WrongUsage, InvalidName, NotARepository, and for a file that
@@ -64,10 +64,8 @@ class Follower(Unpicklable):
         self._lock = threading.RLock()
         replicas = [each for each in sinks if isinstance(each, ReplicaSink)]
         others = [each for each in sinks if not isinstance(each, ReplicaSink)]
-        if replicas and len(sinks) > 1:
-            raise WrongUsage("a ReplicaSink is the only sink of its Follower")
-        if not all(isinstance(each, Sink) for each in others):
-            raise WrongUsage("sinks are ModelSink, FileSink and FolderSink, or a ReplicaSink")
+        if (replicas and len(sinks) > 1) or not all(isinstance(each, Sink) for each in others):
+            raise WrongUsage("sinks are ModelSinks, or one ReplicaSink")
         self._source = (
             Replicated(source, target, replicas[0], on_change=on_change, options=remote)
             if replicas
@@ -83,7 +81,7 @@ class Follower(Unpicklable):
 
     @property
     def repo(self) -> Repository:
-        """The open repository. Raises WrongUsage where what is followed is a remote."""
+        """The open repository. Raises WrongUsage with a ReplicaSink, which needs none."""
         if isinstance(self._source, AtHand):
             return self._source.repo
         raise WrongUsage("what is followed is not open here", hint="mvc.visit(URL) opens it")
@@ -112,7 +110,7 @@ class Follower(Unpicklable):
     def run(self, interval: float | None = None) -> None:
         """Goes on in this thread until it is closed; looks every ``interval`` seconds.
 
-        By default that is 0.1 in a repository; a remote tells by itself, if it can. Errors of mvc
+        By default that is 0.1 for a model; for a ReplicaSink it waits for news. Errors of mvc
         become warnings (``NotFollowing``), once until it goes on. It tries again after pauses that
         grow from a second to a minute, and at once if something else is live. What ``on_change``
         raises is raised.

@@ -1,4 +1,4 @@
-"""Where a Follower looks: in a repository that is open here, or at a remote."""
+"""Where a Follower looks: in a repository that is open here, or wherever a URL leads."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mvc.errors import (
     UnknownTarget,
 )
 from mvc.ids import CommitId
-from mvc.names import check_node
+from mvc.names import check_node, printable
 from mvc.serving.reports import Reports
-from mvc.serving.sinks import ReplicaSink, Sink, warn_of_takeover
+from mvc.serving.sinks import ReplicaSink, Sink, TakenOver
 from mvc.system import HookFailed, run_command
 from mvc.times import format_time
 from mvc.transport import (
@@ -147,22 +147,20 @@ class AtHand:
     def poll(self) -> Followed | None:
         """Serves what is live; what has changed."""
         live = self._live_now()
-        if live is None:
+        if live is None or (self.current is not None and self.current.deployed == live):
             return None
-        before, done = self.current, None
-        if before is None or before.deployed != live:
-            self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
-            done = Followed(
-                target=live.target, commit=live.commit, time_ns=live.time_ns,
-                previous=self.served, swapped_ns=self._transport.clock.now_ns(),
-                rollback=live.returns_to is not None, deployed=live,
-            )  # fmt: skip
+        self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
+        done = Followed(
+            target=live.target, commit=live.commit, time_ns=live.time_ns,
+            previous=self.served, swapped_ns=self._transport.clock.now_ns(),
+            rollback=live.returns_to is not None, deployed=live,
+        )  # fmt: skip
         with ExitStack() as served:  # if one of them fails, all are as they were
             for sink in self._sinks:
                 served.enter_context(sink.serving(self.repo, live))
-            if done is not None and self._on_change is not None:
+            if self._on_change is not None:
                 self._on_change(done)
-        self.current = done or before
+        self.current = done
         return done
 
     def leave(self) -> None:
@@ -175,7 +173,7 @@ class AtHand:
 
 
 class Replicated:
-    """A remote: a file or a folder is kept equal to what is live there, and the node says so."""
+    """A file or a folder is kept equal to what is live somewhere, and the node says so."""
 
     interval: float | None = None
 
@@ -278,7 +276,11 @@ class Replicated:
         )
         version, before = update.version, update.before
         if update.foreign:
-            warn_of_takeover(self._file.shown, version.id, self._target)
+            text = (
+                f"{self._file.shown}, which something else wrote, becomes {version.id.short}, "
+                f"which is live on {printable(self._target)}"
+            )
+            warnings.warn(text, TakenOver, stacklevel=4)
         self._served(version, clock.now_ns())
         done = Followed(
             target=self._target, commit=version.id, time_ns=version.time_ns,

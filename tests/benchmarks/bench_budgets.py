@@ -422,8 +422,10 @@ def following(folder: Path, options: argparse.Namespace) -> None:
         made = [repo.commit(step(model(1), i)).id for i in range(2)]
         for i in range(count):
             repo.deploy(made[i % 2], "prod")
-        follower = mvc.Follower(root, "prod", mvc.FileSink(file))
+        follower = mvc.Follower(root, "prod")
+        copier = mvc.Follower(root, "prod", mvc.ReplicaSink(file))
         follower.poll()
+        copier.poll()
         polls, stats, swaps, saves = [], [], [], []
         for _ in range(2000):
             stats.append(seconds(os.stat, file))
@@ -431,9 +433,10 @@ def following(folder: Path, options: argparse.Namespace) -> None:
         state = repo.checkout(made[0])
         for i in range(30):
             repo.deploy(made[i % 2], "prod")
-            swaps.append(seconds(follower.poll))
+            swaps.append(seconds(copier.poll))
             saves.append(seconds(durable_save, state, folder / f"saved{i}"))
         follower.close()
+        copier.close()
     poll, stat, swap, save = (statistics.median(t) for t in (polls, stats, swaps, saves))
     say(
         f"a poll of a Follower without news, {count:,} deployments",

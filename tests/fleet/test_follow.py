@@ -275,10 +275,12 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").touch()
     (tmp_path / "link.st").symlink_to("model.st")
     (tmp_path / "link").symlink_to("folder")
+    os.mkfifo(tmp_path / "pipe.st")
     places = {
         "folder": WouldOverwrite,
         "link": WouldOverwrite,
         "link.st": WrongUsage,
+        "pipe.st": WrongUsage,
         "no/model.st": IoFailed,
         "served/models/.mvc/model.st": WrongUsage,
     }

@@ -5,8 +5,8 @@
 
 Each goes on until it is killed, and prints a line for each thing that it has done. ``publish``
 commits, deploys, rolls back and retracts, with dated deployments, late ones and ones that become
-due. ``keep`` collects and forgets. A line of ``follow`` is a swap: the sequence of the deployment,
-and when it was served (ns since 1970).
+due. ``keep`` collects and forgets. A line of ``follow`` is a swap: the number in the file, and when
+it was served (ns since 1970).
 
 A version is tensors that all hold one number, so parts of two are seen.
 """
@@ -92,12 +92,10 @@ def keep(root: str, seed: str) -> None:
 
 
 def follow(root: str, file: str) -> None:
-    def served(done: Followed) -> None:
-        assert number_in(Path(file).read_bytes()) >= 0
-        assert done.deployed is not None
-        os.write(1, f"{done.deployed.sequence} {time.time_ns()}\n".encode())
+    def served(_: Followed) -> None:
+        os.write(1, f"{number_in(Path(file).read_bytes())} {time.time_ns()}\n".encode())
 
-    with mvc.Follower(root, TARGET, mvc.FileSink(file), on_change=served) as follower:
+    with mvc.Follower(root, TARGET, mvc.ReplicaSink(file), on_change=served) as follower:
         follower.run(0.002)
 
 

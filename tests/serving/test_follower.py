@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,10 @@ from mvc.errors import (
     NotARepository,
     StateForgotten,
     UnknownPath,
-    WouldOverwrite,
     WrongUsage,
 )
 from mvc.ids import CommitId
 from mvc.serving.follower import Follower
-from mvc.serving.sinks import Sink, TakenOver
 from mvc.serving.sources import Followed, NotFollowing
 from mvc.testing import FixedClock
 from tests.waiting import until
@@ -43,24 +41,34 @@ def repo(tmp_path: Path, clock: FixedClock) -> Iterator[mvc.Repository]:
         yield made
 
 
+class Kept:
+    """A sink that keeps the number of the version that it has."""
+
+    number: int | None = None
+
+    @contextmanager
+    def serving(self, repo: mvc.Repository, live: mvc.Deployed) -> Iterator[None]:
+        before, self.number = self.number, number_in(repo.checkout(live)["w"])
+        try:
+            yield
+        except BaseException:
+            self.number = before
+            raise
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Path:
-    return tmp_path / "served.safetensors"
+def kept() -> Kept:
+    return Kept()
 
 
 def version(repo: mvc.Repository, number: int, target: str | None = "prod") -> CommitId:
     return repo.commit({"w": np.full(99, number, np.float32)}, deploy=target).id
 
 
-def number_in(file: Path) -> int:
-    """Which version the file is, whole."""
-    numbers = np.frombuffer(file.read_bytes()[-4 * 99 :], np.float32)
-    assert (numbers == numbers[0]).all()
-    return int(numbers[0])
-
-
-def sink_of(place: Path, atomic_dir: bool) -> Sink:
-    return mvc.FolderSink(place) if atomic_dir else mvc.FileSink(place)
+def number_in(values: np.ndarray) -> int:
+    """Which version it is, whole."""
+    assert (values == values[0]).all()
+    return int(values[0])
 
 
 def polled(follower: Follower) -> CommitId | None:
@@ -73,32 +81,31 @@ def polled(follower: Follower) -> CommitId | None:
 
 
 def test_every_change_of_the_record_is_followed_once(
-    repo: mvc.Repository, served: Path, clock: FixedClock
+    repo: mvc.Repository, kept: Kept, clock: FixedClock
 ) -> None:
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
-    assert polled(follower) is None and follower.current is None and not served.exists()
+    follower = mvc.Follower(repo, "prod", kept)
+    assert polled(follower) is None and follower.current is None and kept.number is None
     first = version(repo, 1)
-    assert polled(follower) == first and number_in(served) == 1
+    assert polled(follower) == first and kept.number == 1
     second = version(repo, 2)
     version(repo, 3, "edge")
     assert polled(follower) == second
     third = version(repo, 3)
-    assert polled(follower) == third and number_in(served) == 3
+    assert polled(follower) == third and kept.number == 3
     repo.rollback("prod")
-    assert polled(follower) == second and number_in(served) == 2
+    assert polled(follower) == second and kept.number == 2
     repo.retract(None, "prod")  # the rollback
-    assert polled(follower) == third and number_in(served) == 3
+    assert polled(follower) == third and kept.number == 3
     repo.deploy(first, "prod", at=clock.time_ns - 3600 * SECOND)  # late: live stays what it is
-    assert polled(follower) is None and number_in(served) == 3
-    before = served.stat().st_ino
+    assert polled(follower) is None and kept.number == 3
     repo.deploy(third, "prod")  # once more: another deployment, the same version
-    assert polled(follower) == third and served.stat().st_ino == before
+    assert polled(follower) == third and kept.number == 3
 
 
 def test_gc_repack_and_a_new_index_change_nothing(
-    repo: mvc.Repository, served: Path, clock: FixedClock
+    repo: mvc.Repository, kept: Kept, clock: FixedClock
 ) -> None:
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+    follower = mvc.Follower(repo.root, "prod", kept)
     live = [version(repo, i) for i in range(5)][-1]
     assert polled(follower) == live
     version(repo, 7, None)
@@ -111,7 +118,7 @@ def test_gc_repack_and_a_new_index_change_nothing(
     assert polled(follower) is None
     assert polled(mvc.Follower(repo, "prod")) == live
     repo.rollback("prod")
-    assert polled(follower) == repo.live("prod").commit and number_in(served) == 3
+    assert polled(follower) == repo.live("prod").commit and kept.number == 3
 
 
 def test_a_dated_deployment_is_served_when_its_time_comes(
@@ -142,25 +149,25 @@ def test_a_first_deployment_that_is_dated(repo: mvc.Repository, clock: FixedCloc
 
 
 def test_when_nothing_is_live_any_more_the_last_version_stays(
-    repo: mvc.Repository, served: Path
+    repo: mvc.Repository, kept: Kept
 ) -> None:
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
+    follower = mvc.Follower(repo, "prod", kept)
     made = version(repo, 1)
     assert polled(follower) == made
     repo.retract(made, "prod")
     for _ in range(2):
         with pytest.raises(NoDeployment, match="every deployment was retracted"):
             follower.poll()
-    assert follower.current is not None and number_in(served) == 1
+    assert follower.current is not None and kept.number == 1
     assert mvc.Follower(repo, "prod").poll() is None  # it serves nothing
     second = version(repo, 2)
     assert polled(follower) == second
 
 
-def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -> None:
+def test_a_forgotten_version_is_not_served(repo: mvc.Repository, kept: Kept) -> None:
     first, second = version(repo, 1), version(repo, 2)
     changes: list[Followed] = []
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), on_change=changes.append)
+    follower = mvc.Follower(repo, "prod", kept, on_change=changes.append)
     bare = mvc.Follower(repo, "prod", on_change=changes.append)
     assert polled(follower) == second == polled(bare)
     third = version(repo, 3, "prod")
@@ -171,7 +178,7 @@ def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -
         with pytest.raises(StateForgotten):
             each.poll()
         assert each.current is not None and each.current.commit == second
-    assert number_in(served) == 2 and [d.commit for d in changes] == [second, second]
+    assert kept.number == 2 and [d.commit for d in changes] == [second, second]
     repo.deploy(second, "prod")
     assert polled(follower) == second
 
@@ -179,8 +186,8 @@ def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -
 # -- the repository goes away, or becomes another one --------------------------------------------
 
 
-def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, kept: Kept) -> None:
+    follower = mvc.Follower(repo.root, "prod", kept)
     first = version(repo, 1)
     assert polled(follower) == first
     away = repo.root.with_name("away")
@@ -189,19 +196,19 @@ def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served
         with pytest.raises(NotARepository, match="models is away") as caught:
             follower.poll()
         assert "what is served stays" in str(caught.value.hint)
-    assert number_in(served) == 1 and follower.current is not None
+    assert kept.number == 1 and follower.current is not None
     with mvc.Repository.open(away) as moved:
         second = version(moved, 2)
     away.rename(repo.root)
-    assert polled(follower) == second and number_in(served) == 2
+    assert polled(follower) == second and kept.number == 2
 
 
 @pytest.mark.parametrize("gone", [None, "format", "journal"])
 def test_a_repository_whose_folder_stays(
-    repo: mvc.Repository, served: Path, tmp_path: Path, gone: str | None
+    repo: mvc.Repository, kept: Kept, tmp_path: Path, gone: str | None
 ) -> None:
     folder = repo.root / ".mvc"
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+    follower = mvc.Follower(repo.root, "prod", kept)
     first = version(repo, 1)
     assert polled(follower) == first
     shutil.copytree(folder, tmp_path / "copy")
@@ -212,37 +219,37 @@ def test_a_repository_whose_folder_stays(
         with pytest.raises(NotARepository, match=f"is away: its folder has no {gone or 'format'}"):
             call()
     assert sorted(folder.iterdir()) == left
-    assert number_in(served) == 1 and follower.current is not None
+    assert kept.number == 1 and follower.current is not None
     shutil.copytree(tmp_path / "copy", folder, dirs_exist_ok=True)
     with mvc.Repository.open(repo.root) as again:
         second = version(again, 2)
-    assert polled(follower) == second and number_in(served) == 2
+    assert polled(follower) == second and kept.number == 2
 
 
-def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
+def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, kept: Kept) -> None:
+    follower = mvc.Follower(repo, "prod", kept)
     first = version(repo, 1)
     assert polled(follower) == first
     shutil.rmtree(repo.root / ".mvc")
     with mvc.Repository.init(repo.root) as other:
         with pytest.raises(MvcError, match="nothing was ever deployed on prod"):
             follower.poll()
-        assert number_in(served) == 1
+        assert kept.number == 1
         second = version(other, 5)
-        assert polled(follower) == second and number_in(served) == 5
+        assert polled(follower) == second and kept.number == 5
     assert not repo.closed  # it is the caller's
     follower.close()
     assert follower.repo.closed
 
 
-def test_a_repository_that_the_caller_closes(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
+def test_a_repository_that_the_caller_closes(repo: mvc.Repository, kept: Kept) -> None:
+    follower = mvc.Follower(repo, "prod", kept)
     first = version(repo, 1)
     assert polled(follower) == first
     repo.close()
     assert follower.poll() is None
     second = version(follower.repo, 2)
-    assert polled(follower) == second and number_in(served) == 2
+    assert polled(follower) == second and kept.number == 2
     follower.close()
     assert follower.repo.closed
     with pytest.raises(WrongUsage, match="this follower is closed"):
@@ -250,20 +257,20 @@ def test_a_repository_that_the_caller_closes(repo: mvc.Repository, served: Path)
 
 
 def test_a_backup_put_in_its_place_is_followed(
-    repo: mvc.Repository, served: Path, tmp_path: Path
+    repo: mvc.Repository, kept: Kept, tmp_path: Path
 ) -> None:
     first = version(repo, 1)
     shutil.copytree(repo.root, tmp_path / "backup")
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+    follower = mvc.Follower(repo.root, "prod", kept)
     version(repo, 2)
-    assert polled(follower) != first and number_in(served) == 2
+    assert polled(follower) != first and kept.number == 2
     shutil.rmtree(repo.root / ".mvc")
     shutil.copytree(tmp_path / "backup/.mvc", repo.root / ".mvc")
-    assert polled(follower) == first and number_in(served) == 1
+    assert polled(follower) == first and kept.number == 1
 
 
-def test_damage_is_said_and_what_is_served_stays(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+def test_damage_is_said_and_what_is_served_stays(repo: mvc.Repository, kept: Kept) -> None:
+    follower = mvc.Follower(repo.root, "prod", kept)
     version(repo, 1)
     assert polled(follower) is not None
     journal = repo.root / ".mvc" / "journal"
@@ -273,181 +280,47 @@ def test_damage_is_said_and_what_is_served_stays(repo: mvc.Repository, served: P
     journal.write_bytes(sound[:100] + bytes(len(longer) - 100))
     with pytest.raises(MvcError):
         follower.poll()
-    assert number_in(served) == 1
+    assert kept.number == 1
     journal.write_bytes(longer)
-    assert polled(follower) is not None and number_in(served) == 2
+    assert polled(follower) is not None and kept.number == 2
 
 
 # -- where it goes -------------------------------------------------------------------------------
 
 
-def test_a_file_of_something_else_is_taken_over_with_a_line(
-    repo: mvc.Repository, served: Path
-) -> None:
-    served.write_bytes(b"not a model")
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served))
-    made = version(repo, 1)
-    text = f"{served}, which something else wrote, becomes {made.short}, which is live on prod"
-    with pytest.warns(TakenOver, match=text):
-        assert follower.poll() is not None
-    assert number_in(served) == 1 and follower.poll() is None
-    served.write_bytes(b"again")
-    with pytest.warns(TakenOver, match=text):
-        assert follower.poll() is None  # no other deployment is live
-    assert number_in(served) == 1
-    served.unlink()
-    with warnings.catch_warnings(action="error"):
-        assert follower.poll() is None and number_in(served) == 1
-        version(repo, 2)
-        assert (
-            mvc.Follower(repo, "prod", mvc.FileSink(served)).poll() is not None
-        )  # it holds a version
-        assert number_in(served) == 2
-        before = served.stat()
-        assert follower.poll() is not None  # the other Follower has written it
-        assert served.stat() == before
-
-
-@pytest.mark.parametrize("atomic_dir", [False, True])
-def test_two_followers_of_a_target_keep_one_place(
-    repo: mvc.Repository, tmp_path: Path, atomic_dir: bool
-) -> None:
-    place = tmp_path / ("live" if atomic_dir else "served.safetensors")
-    file = place / "model.safetensors" if atomic_dir else place
-    pair = [mvc.Follower(repo, "prod", sink_of(place, atomic_dir)) for _ in range(2)]
-    with warnings.catch_warnings(action="error"):
-        for i in range(6):
-            version(repo, i)
-            pair.reverse()
-            assert pair[0].poll() is not None and number_in(file) == i
-            written = place.lstat().st_ino
-            assert pair[1].poll() is not None
-            assert [follower.poll() for follower in pair * 2] == [None] * 4
-            assert place.lstat().st_ino == written
-        fresh = mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
-        assert fresh.poll() is not None and place.lstat().st_ino == written
-        version(repo, 6)
-        assert pair[0].poll() is not None
-        version(repo, 7)  # at once, before the other one has seen 6 there
-        assert pair[1].poll() is not None and number_in(file) == 7
-    file.write_bytes(file.read_bytes()[:-4] + bytes(4))  # of the same size
-    if not atomic_dir:
-        with pytest.warns(TakenOver):
-            pair[0].poll()
-        assert number_in(file) == 7
-
-
-def test_followers_of_two_targets_at_one_file_are_told(repo: mvc.Repository, served: Path) -> None:
-    prod, edge = (mvc.Follower(repo, target, mvc.FileSink(served)) for target in ("prod", "edge"))
-    version(repo, 1, "prod")
-    version(repo, 2, "edge")
-    assert prod.poll() is not None and edge.poll() is not None
-    for follower, number in ((prod, 1), (edge, 2)):
-        with pytest.warns(TakenOver):
-            follower.poll()
-        assert number_in(served) == number
-
-
-def test_a_damaged_folder_is_written_anew_at_the_start(
-    repo: mvc.Repository, tmp_path: Path
-) -> None:
-    version(repo, 1)
-    mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "live")).poll()
-    file = tmp_path / "live" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-4] + bytes(4))
-    mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "live")).poll()
-    assert number_in(file) == 1
-
-
-@pytest.mark.parametrize("atomic_dir", [False, True])
-def test_a_pipe_is_refused_without_a_warning(
-    repo: mvc.Repository, tmp_path: Path, atomic_dir: bool
-) -> None:
-    place = tmp_path / ("live" if atomic_dir else "served.safetensors")
-    follower = mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
-    version(repo, 1)
-    os.mkfifo(place)
-    with warnings.catch_warnings(action="error"):
-        for _ in range(2):
-            with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
-                follower.poll()
-        with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
-            mvc.Follower(repo, "prod", sink_of(place, atomic_dir))
-    caught: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda text, *_: caught.append(str(text))
-        thread = threading.Thread(target=follower.run, args=(0.001,))
-        thread.start()
-        time.sleep(2.5)  # it is tried again every second
-        follower.close()
-        thread.join(60)
-    assert len(caught) == 1 and "is a pipe" in caught[0], caught
-
-
-def test_what_cannot_be_replaced_is_not_said_to_be(repo: mvc.Repository, served: Path) -> None:
-    served.write_bytes(b"not a model")
-    first = version(repo, 1)
-    version(repo, 2, None)
-    repo.storage.forget(first)
-    with warnings.catch_warnings(action="error"), pytest.raises(StateForgotten):
-        mvc.Follower(repo, "prod", mvc.FileSink(served)).poll()
-    assert served.read_bytes() == b"not a model"
-
-
-def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path) -> None:
-    live = tmp_path / "live"
-    follower = mvc.Follower(repo, "prod", mvc.FolderSink(live))
-    for i in range(3):
-        state = {"w": np.full(99, i, np.float32)}
-        repo.commit(states={"a.safetensors": state, "b.safetensors": state}, deploy="prod")
-        assert polled(follower) is not None
-        assert [number_in(live / f"{name}.safetensors") for name in "ab"] == [i, i]
-    live.unlink()
-    live.symlink_to(tmp_path)
-    with pytest.warns(TakenOver):
-        follower.poll()
-    assert number_in(live / "a.safetensors") == 2
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(WrongUsage, match="taken is a folder"):
-        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "taken"))
-    (tmp_path / "file").touch()
-    refused = pytest.raises(WouldOverwrite, match="cannot be swapped in one step")
-    with refused, warnings.catch_warnings(action="error"):
-        mvc.Follower(repo, "prod", mvc.FolderSink(tmp_path / "file")).poll()
-
-
-def test_one_file_of_several(repo: mvc.Repository, served: Path) -> None:
+def test_one_file_of_several(repo: mvc.Repository, tmp_path: Path) -> None:
     states = {name: {"w": np.full(99, i, np.float32)} for i, name in enumerate("abc")}
     repo.commit(states=states, deploy="prod")
-    with pytest.raises(UnknownPath, match="several states: a, b, c"):
-        mvc.Follower(repo, "prod", mvc.FileSink(served)).poll()
+    served = tmp_path / "served.st"
+    several = pytest.raises(UnknownPath, match="several states: a, b, c")
+    with several, mvc.Follower(repo, "prod", mvc.ReplicaSink(served)) as follower:
+        follower.poll()
     assert not served.exists()
-    assert (
-        polled(mvc.Follower(repo, "prod", mvc.FileSink(served, path="b")))
-        and number_in(served) == 1
-    )
+    with mvc.Follower(repo, "prod", mvc.ReplicaSink(served, path="b")) as follower:
+        assert follower.poll() is not None and follower.poll() is None
+    assert number_in(np.frombuffer(served.read_bytes()[-4 * 99 :], np.float32)) == 1
 
 
+@pytest.mark.parametrize("source", ["repository", "path"])
 def test_the_model_of_a_recorder_without_its_training_state(
-    repo: mvc.Repository, served: Path
+    repo: mvc.Repository, tmp_path: Path, source: str
 ) -> None:
-    model = torch.nn.Linear(9, 11)
+    given = repo if source == "repository" else repo.root
+    model, network = torch.nn.Linear(9, 11), torch.nn.Linear(9, 11)
     with mvc.Recorder(repo, model, name="net.safetensors", deploy="prod") as recorder:
         recorder.step()
-    network = torch.nn.Linear(9, 11)
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), mvc.ModelSink(network))
-    assert polled(follower) is not None
+    assert mvc.Follower(given, "prod", mvc.ModelSink(network)).poll() is not None
     assert torch.equal(network.weight, model.weight)
-    assert served.read_bytes() == (
-        repo.checkout("HEAD", path="net.safetensors", to=served.with_name("x.bin"))
-        and served.with_name("x.bin").read_bytes()
-    )
+    served, wanted = tmp_path / "served.bin", tmp_path / "wanted.bin"
+    with mvc.Follower(given, "prod", mvc.ReplicaSink(served)) as follower:
+        assert follower.poll() is not None
+    repo.checkout("HEAD", path="net.safetensors", to=wanted)
+    assert served.read_bytes() == wanted.read_bytes()
 
 
-def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: Path) -> None:
+def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository) -> None:
     network, other = torch.nn.Linear(3, 4), torch.nn.Linear(4, 3)
-    follower = mvc.Follower(repo, "prod", mvc.FileSink(served), mvc.ModelSink(network))
+    follower = mvc.Follower(repo, "prod", mvc.ModelSink(network))
     first = repo.commit(network.state_dict(), deploy="prod").id
     network.weight.data.zero_()
     assert polled(follower) == first and network.weight.any()
@@ -457,11 +330,8 @@ def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: 
         follower.poll()
     assert torch.equal(network.weight, weight)
     assert follower.current is not None and follower.current.commit == first
-    repo.rollback("prod")  # the file follows it, although the model never left this version
-    assert polled(follower) == first
-    wanted = served.with_name("wanted.bin")
-    repo.checkout(first, to=wanted)
-    assert served.read_bytes() == wanted.read_bytes()
+    repo.rollback("prod")  # the model never left this version
+    assert polled(follower) == first and torch.equal(network.weight, weight)
 
 
 def test_an_error_of_on_change_is_raised_and_the_change_tried_again(repo: mvc.Repository) -> None:
@@ -490,20 +360,20 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="repo is of type int"):
         mvc.Follower(3, "prod")  # type: ignore[arg-type]
     with pytest.raises(WrongUsage, match="lies in the store"):
-        mvc.Follower(repo, "prod", mvc.FileSink(repo.root / ".mvc" / "journal"))
+        mvc.Follower(repo, "prod", mvc.ReplicaSink(repo.root / ".mvc" / "journal.st"))
     with pytest.raises(IoFailed, match="there is no folder for"):
-        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "absent" / "file"))
-    with pytest.raises(WrongUsage, match="sinks are ModelSink"):
-        mvc.Follower(repo, "prod", torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(WrongUsage, match="a ReplicaSink is the only sink"):
-        mvc.Follower(repo, "prod", mvc.FileSink(tmp_path / "a"), mvc.ReplicaSink(tmp_path / "b"))
+        mvc.Follower(repo, "prod", mvc.ReplicaSink(tmp_path / "absent" / "file.st"))
+    pair = mvc.ReplicaSink(tmp_path / "a.st"), mvc.ReplicaSink(tmp_path / "b.st")
+    for sinks in ([torch.nn.Linear(1, 1)], [mvc.FileSink(tmp_path / "a")], pair, [Kept(), pair[0]]):
+        with pytest.raises(WrongUsage, match="sinks are ModelSinks, or one ReplicaSink"):
+            mvc.Follower(repo, "prod", *sinks)  # type: ignore[arg-type]
 
 
 # -- run -----------------------------------------------------------------------------------------
 
 
-def test_run_follows_until_it_is_closed(repo: mvc.Repository, served: Path) -> None:
-    follower = mvc.Follower(repo.root, "prod", mvc.FileSink(served))
+def test_run_follows_until_it_is_closed(repo: mvc.Repository, kept: Kept) -> None:
+    follower = mvc.Follower(repo.root, "prod", kept)
     caught: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -516,27 +386,27 @@ def test_run_follows_until_it_is_closed(repo: mvc.Repository, served: Path) -> N
             away = repo.root.with_name("away")
             repo.root.rename(away)
             until(lambda: caught)
-            assert number_in(served) == 1
+            assert kept.number == 1
             away.rename(repo.root)
             second = version(repo, 2)
             until(lambda: follower.current is not None and follower.current.commit == second)
         finally:
             follower.close()
             thread.join(60)
-    assert not thread.is_alive() and number_in(served) == 2 and follower.repo.closed
+    assert not thread.is_alive() and kept.number == 2 and follower.repo.closed
     assert len(caught) == 1, caught
     assert caught[0].startswith(f"prod is not followed, {first.short} is served: the repository")
     assert issubclass(NotFollowing, RuntimeWarning)
 
 
 def test_a_poll_without_news_asks_the_system_for_little(
-    repo: mvc.Repository, served: Path, monkeypatch: pytest.MonkeyPatch
+    repo: mvc.Repository, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few looks at names, whatever the history; nothing is opened, read or listed."""
     made = [version(repo, i) for i in range(3)]
     for i in range(300):
         repo.deploy(made[i % 3], "prod")
-    with mvc.Follower(repo.root, "prod", mvc.FileSink(served)) as follower:
+    with mvc.Follower(repo.root, "prod", kept) as follower:
         assert follower.poll() is not None
         calls: list[str] = []
         for name in ("stat", "open", "listdir", "pread", "read", "fsync", "write"):

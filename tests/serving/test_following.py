@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import mvc
+from mvc.ids import CommitId
 from tests.counters import count
 from tests.seeds import draw
 from tests.serving.following import TARGET, number_in, state
@@ -51,15 +52,15 @@ def history(record: Sequence[mvc.Deployed]) -> list[Span]:
     ]
     found: list[Span] = []
     for span in spans:
-        if found and _sequence(found[-1]) == _sequence(span):
+        if found and _commit(found[-1]) == _commit(span):
             found[-1] = found[-1]._replace(end=span.end)
         else:
             found.append(span)
     return found
 
 
-def _sequence(span: Span) -> int | None:
-    return span.live and span.live.sequence
+def _commit(span: Span) -> CommitId | None:
+    return None if span.live is None else span.live.commit
 
 
 def live_at(record: Sequence[mvc.Deployed], now: int) -> mvc.Deployed | None:
@@ -107,7 +108,7 @@ class Process:
 
     @property
     def lives(self) -> list[list[tuple[int, int]]]:
-        """Of a Follower: its swaps, as the sequence of the deployment and the moment (ns)."""
+        """Of a Follower: its swaps, as the number of the version and the moment (ns)."""
         texts = [file.read_text() for file in self._files]
         whole = [text[: text.rfind("\n") + 1].splitlines() for text in texts]
         return [[(int(s), int(t)) for s, t in map(str.split, lines)] for lines in whole]
@@ -189,9 +190,13 @@ def followed(folder: Path, rng: random.Random, swaps: int, limit: float) -> None
         numbers = {d.commit: int(repo.version(d.commit).message) for d in record}
         assert repo.storage.fsck().problems == ()
     spans = history(record)
-    _check_order([swap for life in follower.lives for swap in life], spans, _sequence)
-    _check_order(watcher.seen, spans, lambda span: span.live and numbers[span.live.commit])
-    late = sorted(_late(follower.lives, spans))
+
+    def number(span: Span) -> int | None:
+        return None if span.live is None else numbers[span.live.commit]
+
+    _check_order([swap for life in follower.lives for swap in life], spans, number)
+    _check_order(watcher.seen, spans, number)
+    late = sorted(_late(follower.lives, spans, number))
     count(
         f"{swaps} swaps of a Follower beside deployments, rollbacks, retractions, gc, kill -9",
         swaps=follower.swaps,
@@ -232,12 +237,16 @@ def _check_order(
         assert spans[at].start <= moment, f"{what} was served before it was live"
 
 
-def _late(lives: Sequence[Sequence[tuple[int, int]]], spans: Sequence[Span]) -> list[int]:
+def _late(
+    lives: Sequence[Sequence[tuple[int, int]]],
+    spans: Sequence[Span],
+    key: Callable[[Span], int | None],
+) -> list[int]:
     """For each swap of a Follower that lived on: how long (ns) its version was live no more."""
     found = []
     for life in lives:
-        for (sequence, moment), (_, after) in pairwise(life):
-            ends = [s.end for s in spans if _sequence(s) == sequence and s.start <= moment]
+        for (number, moment), (_, after) in pairwise(life):
+            ends = [s.end for s in spans if key(s) == number and s.start <= moment]
             found.append(max(0, after - ends[-1]))
     return found
 

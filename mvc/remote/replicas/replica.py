@@ -119,16 +119,6 @@ class Replica:
     check = staticmethod(check_file)
 
     @staticmethod
-    def holds(fs: FileSystem, file: Path, entry: FileEntry) -> bool:
-        """Whether a file has all bytes of an entry, by its hash; not if it cannot be read."""
-        present = fs.stat(file, follow=False)
-        if present is None or not present.is_file or present.size != entry.size:
-            return False
-        with suppress(MvcError), open_file(fs, file, entry.path) as there:
-            return there.entry.content_id == entry.content_id
-        return False
-
-    @staticmethod
     def noted(fs: FileSystem, file: Path) -> list[FollowedVersion]:
         """What the note beside a file says that it holds; while it is replaced the new version and
         the one before. Empty where there is no note, or none that can be read.
@@ -160,12 +150,21 @@ class Replica:
             known = version.identities or (None,) * len(there)
             files = self._files(version.entries)
             if all(
-                one == other or self.holds(self._fs, file, files[file])
+                one == other or self._holds(file, files[file])
                 for file, one, other in zip(files, there, known, strict=True)
             ):
                 before = self._known[1:] if at == 0 else []
                 return self.note(replace(version, identities=there), *before)
         return None
+
+    def _holds(self, file: Path, entry: FileEntry) -> bool:
+        """Whether a file has all bytes of an entry, by its hash; not if it cannot be read."""
+        present = self._fs.stat(file, follow=False)
+        if present is None or not present.is_file or present.size != entry.size:
+            return False
+        with suppress(MvcError), open_file(self._fs, file, entry.path) as there:
+            return there.entry.content_id == entry.content_id
+        return False
 
     def _files(self, entries: Sequence[FileEntry]) -> dict[Path, FileEntry]:
         """Files of a version, by where they are visible."""
