@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 791,
     "recipes": 1_540,
-    "remote": 6_050,
+    "remote": 6_057,
     "repo": 6_479,
     "report": 649,
     "server": 1_201,

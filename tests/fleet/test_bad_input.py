@@ -133,7 +133,10 @@ def test_a_disk_too_small_for_a_second_file(
     deploy(remote, 1)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
-        assert "no room for a second" in said(mvc, words(remote))
+        assert f"no room for {FILE}: " in (error := said(mvc, words(remote)))
+        assert "kB more are needed" in error and "the version before stays" in error
+        (mvc.folder / FILE).unlink()
+        assert "stays" not in said(mvc, words(remote))
     mvc(*words(remote))
 
 
@@ -168,7 +171,7 @@ def test_a_folder_that_cannot_be_kept(
     deploy(remote, 1)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "free_bytes", lambda *_: 50_000)
-        refused(["live"], "no room for a second live")
+        refused(["live"], "no room for live: ")
     with monkeypatch.context() as patch:
         for name in ("pwrite", "pwritev"):
             patch.setattr(os, name, _full)

@@ -353,7 +353,7 @@ def test_a_disk_without_room_is_named_before(
         right = file.read_bytes()
         commit(repo, 2)
         fs.room = 100_000
-        with pytest.raises(StorageFull, match="no room for a second"):
+        with pytest.raises(StorageFull, match="there is no room for "):
             follower.poll()
         assert file.read_bytes() == right == checked_out(repo, first)
         fs.room = 1 << 40

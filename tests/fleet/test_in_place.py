@@ -328,9 +328,10 @@ def test_the_journal_takes_the_room_of_a_larger_file(repo: Repository, tmp_path:
             return 2_000_000 - (next_.stat().st_size if next_.exists() else 0)
 
     deploy(repo, 1, (800, 1000))  # 1.6 MB more
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageFull, match=r"no room for .*: [0-9.]+ MB more are needed") as found:
         follow(repo.root, "prod", to=node, once=True, in_place=True, fs=Small())
     assert contents(node) == old and not next_.exists()
+    assert "the version before stays" in str(found.value.hint)
 
 
 def test_bad_places(repo: Repository, tmp_path: Path) -> None:
@@ -346,6 +347,21 @@ def test_bad_places(repo: Repository, tmp_path: Path) -> None:
     for in_place in (False, True):
         with pytest.raises(WrongUsage, match="has no name"):
             follow(repo.root, "prod", to=Path(), once=True, in_place=in_place)
+
+
+def test_a_folder_that_was_kept_the_other_way(repo: Repository, tmp_path: Path) -> None:
+    commit(repo, tmp_path / "work", 0)
+    linked, real = tmp_path / "linked", tmp_path / "real"
+    for node, in_place in ((linked, False), (real, True)):
+        follow(repo.root, "prod", to=node, once=True, in_place=in_place)
+        words = "is kept with" if in_place else "was kept without"
+        for _ in range(2):
+            with pytest.raises(WouldOverwrite, match=f"{node.name} {words} --in-place"):
+                follow(repo.root, "prod", to=node, once=True, in_place=not in_place)
+        follow(repo.root, "prod", to=node, once=True, in_place=in_place)
+        node.rename(tmp_path / f"{node.name}.away")
+        follow(repo.root, "prod", to=node, once=True, in_place=not in_place)
+    assert contents(linked) == contents(real) and real.is_symlink() and not linked.is_symlink()
 
 
 @kinds

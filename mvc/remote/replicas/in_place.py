@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from mvc.errors import DamagedData, IoFailed, MvcError, WouldOverwrite
-from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.io.files import SWAPPED, FileIdentity, FileSystem, ReadFile, WriteFile
 from mvc.io.redo import ChangedFile, RedoJournal, carry_out, discard
 from mvc.io.replacement import replacing
 from mvc.limits import MIB
@@ -49,6 +49,11 @@ class InPlace(OneFile):
         self._next, self._redo, self._undo = (beside / each for each in ("next", "redo", "undo"))
         self._found: dict[Path, FileIdentity | None] | None = None
         self._noted = set[str]()
+        if (fs.read_link(place) or "").startswith(f"{SWAPPED}{place.name}."):
+            raise WouldOverwrite(
+                f"{printable(str(place))} was kept without --in-place",
+                hint="leave that out; or delete the link and its folder, and it comes anew",
+            )
         refuse_link(fs, place, "the file or folder itself")
         if not folder:
             check_file(fs, place, with_suffix=True)
@@ -56,7 +61,7 @@ class InPlace(OneFile):
         check_parent(fs, place)
         if self.is_taken() and fs.stat(beside) is None:
             raise WouldOverwrite(
-                f"{printable(str(place))} holds files that mvc did not write",
+                f"{printable(str(place))} holds files, and no 'mvc follow --in-place' keeps it",
                 hint="move them away, or name another folder",
             )
 

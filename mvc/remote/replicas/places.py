@@ -16,6 +16,7 @@ from mvc.remote.replicas.versions import FollowedVersion
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.swapped import SwappedFolder
+from mvc.text import size as in_units
 
 Fill = Callable[[FileEntry, WriteFile], None]
 """Writes all of a file."""
@@ -216,8 +217,9 @@ def remove(fs: FileSystem, place: Path) -> None:
 def require_room(fs: FileSystem, place: Path, size: int) -> None:
     """Raises StorageFull where ``size`` bytes more have no room beside a place."""
     if (free := fs.free_bytes(place.parent)) < size:
+        stays = "; the version before stays until then" if fs.stat(place) else ""
         raise StorageFull(
-            f"there is no room for a second {printable(str(place))}: it takes {size} bytes, and "
-            f"{free} are free",
-            hint="the old one stays; what is live is taken once there is room",
+            f"there is no room for {printable(str(place))}: "
+            f"{in_units(size - free)} more are needed",
+            hint="make room there, and run it again" + stays,
         )

@@ -27,6 +27,7 @@ from mvc.errors import (
     NoDeployment,
     RemoteUnreachable,
     UnsupportedFormat,
+    WouldOverwrite,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -93,6 +94,12 @@ class Replica:
         self.shown = printable(str(place))
         self.folder = _folder_beside(place)
         self._place: InPlace | LinkedFolder | OneFile
+        was_in_place = any(not version.link for version in self.noted(fs, place))
+        if folder and not in_place and was_in_place and fs.stat(place, follow=False):
+            raise WouldOverwrite(
+                f"{self.shown} is kept with --in-place",
+                hint="add that; or move the folder away, and it comes anew",
+            )
         if in_place:
             self._place = InPlace(fs, place, self.folder, folder=folder, undo=undo)
         else:

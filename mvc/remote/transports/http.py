@@ -396,7 +396,10 @@ def _login(remote: Remote) -> str:
     ask = "ask who runs it for one ('mvc serve token add')"
     if remote.is_on_this_machine and not remote.name:
         return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
-    return f"{ask}, and set {variable_of(remote)}, or '-o token_file=FILE'"
+    return (
+        f"{ask}, and set {variable_of(remote)}, or the remote's option token_file=FILE: "
+        "-o in 'mvc clone' and 'mvc remote add -f', -O in 'mvc follow'"
+    )
 
 
 def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectionPool:
@@ -538,7 +541,8 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     return RemoteUnreachable(
         f"the certificate of {url} is not accepted: {why}",
         hint="is it the right name, and the clock of this machine right? its owner renews one that "
-        "has expired; '-o ca_file=FILE' of clone or 'remote add -f' names a private authority's",
+        "has expired; ca_file=FILE names a private authority's: -o in 'mvc clone' and "
+        "'mvc remote add -f', -O in 'mvc follow'",
     )
 
 
