@@ -88,7 +88,7 @@ class Holders:
         if not held:
             raise Denied(403, RemoteRefused(
                 f"the token {token.name} has no scope for this repository",
-                hint="ask who runs the remote for a token that has one",
+                hint="check the name in the URL, or ask who runs the remote for another token",
             ))  # fmt: skip
         return Caller(token.name, held, f"token {token.name}")
 

@@ -29,6 +29,7 @@ from mvc.names import check_node, printable
 from mvc.serving.reports import Reports
 from mvc.serving.sinks import ReplicaSink, Sink, TakenOver
 from mvc.system import HookFailed, run_command
+from mvc.text import count
 from mvc.times import format_time
 from mvc.transport import (
     FollowedVersion,
@@ -44,7 +45,7 @@ from mvc.types import PathName
 
 MIRROR = "mirror"
 """The folder of a bucket's mirror, in that beside the file."""
-_AGAIN = "it is tried again; at once, if something else is live"
+_AGAIN = "once the command succeeds, run it again"
 
 
 class NotFollowing(MvcWarning):
@@ -248,7 +249,7 @@ class Replicated:
 
     def report(self) -> None:
         """Sends the reports that wait; that they cannot be sent is said once."""
-        if self._reports is None or not self._reports.waiting:
+        if self._reports is None or not (waiting := self._reports.waiting):
             return
         try:
             self._reports.send(self._at_transport())
@@ -256,7 +257,10 @@ class Replicated:
         except MvcError as error:
             if error.message != self._told_of_reports:
                 self._told_of_reports = error.message
-                text = f"reports on {self._target} wait: {error.message}"
+                text = (
+                    f"not sent: {count(waiting, 'report')} of node {self._reports.name} on "
+                    f"{self._target}: {error.message}"
+                )
                 warnings.warn(text, NotFollowing, stacklevel=5)
 
     def _swap(self) -> Followed | None:
@@ -277,8 +281,8 @@ class Replicated:
         version, before = update.version, update.before
         if update.foreign:
             text = (
-                f"{self._file.shown}, which something else wrote, becomes {version.id.short}, "
-                f"which is live on {printable(self._target)}"
+                f"{update.foreign}, which something else wrote, becomes that of "
+                f"{version.id.short}, which is live on {printable(self._target)}"
             )
             warnings.warn(text, TakenOver, stacklevel=4)
         self._served(version, clock.now_ns())
@@ -295,7 +299,9 @@ class Replicated:
         problem = self._run(sink.command, update)
         if problem is not None and sink.required:
             self._go_back(update, problem)
-        self._warn(version, problem)
+        if problem is not None:
+            text = f"{self._file.shown} is {version.id.short}, but its command {problem}"
+            warnings.warn(text, HookFailed, stacklevel=4)
         if self._on_change is not None:
             self._on_change(done)
         self._file.note(replace(version, told=True))
@@ -321,9 +327,14 @@ class Replicated:
             raise CommandFailed(f"{failed}, and there is no version before it", hint=_AGAIN)
         self._file.go_back(update)
         self._served(before, self._sink.clock.now_ns())
-        back = Update(before, 0, foreign=False, before=update.version, is_rollback=True)
-        self._warn(before, self._run(self._sink.command, back))
+        back = Update(before, 0, before=update.version, is_rollback=True)
+        also = self._run(self._sink.command, back)
         self.report()
+        if also is not None:
+            failed += (
+                f", and then the one for {before.id.short} {also}: "
+                "the engine may serve something else"
+            )
         raise CommandFailed(f"{self._file.shown} is {before.id.short} again: {failed}", hint=_AGAIN)
 
     def _run(self, command: str, update: Update) -> str | None:
@@ -345,9 +356,3 @@ class Replicated:
             "time": format_time(update.version.time_ns),
         }
         return run_command(command, self._sink.timeout, facts, folder=str(self._sink.fs.cwd()))
-
-    def _warn(self, version: FollowedVersion, problem: str | None) -> None:
-        """Says that the command failed of a version that is served all the same."""
-        if problem is not None:
-            text = f"{self._file.shown} is {version.id.short}, but its command {problem}"
-            warnings.warn(text, HookFailed, stacklevel=6)

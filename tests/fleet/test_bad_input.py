@@ -122,6 +122,10 @@ def test_a_file_that_something_else_wrote(mvc: Mvc, remote: Repository) -> None:
     assert content(mvc.folder) == right
     (line,) = done.err.splitlines()
     assert line.startswith(f"mvc: warning: {FILE}, which something else wrote, becomes ")
+    mvc(*words(remote)[:4], "live", "--once")
+    (mvc.folder / "live" / "m.safetensors").write_bytes(b"somebody else's")
+    done = mvc(*words(remote)[:4], "live", "--once")
+    assert "live/m.safetensors, which something else wrote, becomes " in done.err
     (mvc.folder / FILE).unlink()
     assert mvc(*words(remote)).err == "" and content(mvc.folder) == right
 
@@ -242,7 +246,7 @@ def test_a_node_without_the_right_to_report(
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/8/*"))
         done = mvc(*words(there.url, "--as", "7"))
         (line,) = done.err.splitlines()
-        assert "reports on prod wait" in line and "deploy:nodes/7/prod" in line
+        assert "not sent: 1 report of node 7 on prod: " in line and "deploy:nodes/7/prod" in line
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/7/*"))
         mvc(*words(there.url, "--as", "7"))
         (node,) = there.own(lambda repo: nodes(repo))

@@ -199,7 +199,7 @@ def test_what_something_else_wrote_is_replaced_and_named(
     flipped = bytearray(right)
     flipped[-7] ^= 1
     file.write_bytes(flipped)
-    with pytest.warns(TakenOver, match=f"becomes {first.short}"):
+    with pytest.warns(TakenOver, match=f"becomes that of {first.short}"):
         follow(url, "prod", to=file, once=True)
     assert file.read_bytes() == right
     file.unlink()

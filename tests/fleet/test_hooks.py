@@ -177,16 +177,17 @@ def test_a_failed_command_goes_back(node: Node, tmp_path: Path) -> None:
     assert node.holds(first) and node.reported()[-3:] == [first, second, first]
 
 
-def test_a_failed_command_for_both_is_one_warning_more(node: Node) -> None:
+def test_a_failed_command_for_both_is_one_sentence(node: Node) -> None:
     first = node.deploy(1)
     node.follow()
-    node.deploy(2)
+    second = node.deploy(2)
     done = node.follow("--exec-required", "--exec", "exit 4", code=3)
-    warning, error, _ = done.err.splitlines()
-    assert warning.startswith(
-        f"mvc: warning: {node.place} is {first.short}, but its command failed"
-    )
-    assert error.startswith(f"mvc: {node.place} is {first.short} again: ")
+    failed = "failed with exit status 4"
+    assert done.err.splitlines() == [
+        f"mvc: {node.place} is {first.short} again: the command for {second.short} {failed}, and "
+        f"then the one for {first.short} {failed}: the engine may serve something else",
+        "hint: once the command succeeds, run it again",
+    ]
     assert node.holds(first)
 
 

@@ -263,8 +263,9 @@ class TestTokens:
             served.transport("read", name="old", days=-1).head()
 
     def test_one_for_another_repository(self, served: Shared) -> None:
-        with pytest.raises(RemoteRefused, match="no scope for this repository"):
+        with pytest.raises(RemoteRefused, match="no scope for this repository") as caught:
             served.transport("team/*:read", name="team").head()
+        assert "check the name in the URL" in str(caught.value.hint)
 
     def test_who_may_read_cannot_push(self, served: Shared, source: Repository) -> None:
         opened = served.transport("read", name="reader")

@@ -119,6 +119,7 @@ class Replica:
             fs.write_atomic(self.folder / _IGNORED, b"*\n")
         self._known = self.noted(fs, place)
         self._changed: list[Path] = []
+        self._foreign = ""  # what something else wrote
         if not in_place:
             remove(fs, self.folder / "redo")  # it is older than what comes now
         self._place.tidy(self._known)
@@ -150,16 +151,21 @@ class Replica:
         for version in self._known:
             if self._look(version) == version.identities:
                 return version
+        self._foreign = self.shown
         for at, version in enumerate(self._known):
             there = self._look(version)
             if there is None:
                 continue
             known = version.identities or (None,) * len(there)
             files = self._files(version.entries)
-            if all(
-                one == other or self._holds(file, files[file])
-                for file, one, other in zip(files, there, known, strict=True)
-            ):
+            found = zip(files, there, known, strict=True)
+            foreign = (
+                printable(str(file))
+                for file, one, other in found
+                if one != other and not self._holds(file, files[file])
+            )
+            self._foreign = next(foreign, "")
+            if not self._foreign:
                 before = self._known[1:] if at == 0 else []
                 return self.note(replace(version, identities=there), *before)
         return None
@@ -351,8 +357,8 @@ class Replica:
                 before=self._leading(kept, graph.reached({*objects}), size),
                 asked=wanted.paths, named=named,
             )  # fmt: skip
-            is_foreign = before is None and self._place.is_taken()
-            update = _update(version, given, made, before, foreign=is_foreign)
+            foreign = self._foreign if before is None and self._place.is_taken() else ""
+            update = _update(version, given, made, before, foreign=foreign)
             fill = partial(self._place.write, recovery, copied=copied)
             update = self._swap(update, entries, old, present, fill=fill, prepare=prepare)
         if not version.before:
@@ -488,7 +494,7 @@ def _update(
     made: Deployment,
     before: FollowedVersion | None = None,
     *,
-    foreign: bool = False,
+    foreign: str = "",
 ) -> Update:
     """What becomes of a place that held ``before``."""
     is_older = before is not None and version.made_ns < before.made_ns

@@ -83,14 +83,14 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
 class Update(Struct, frozen=True):
     """The place holds ``version``, for which ``received`` bytes of records came.
 
-    ``foreign``: something else had written there. ``before``: what it held until then.
+    ``foreign``: what something else had written. ``before``: what it held until then.
     ``is_rollback``: the deployment returns to another, or the version is older than that one.
     ``prepared``: where the files lie before the swap.
     """
 
     version: FollowedVersion
     received: int
-    foreign: bool
+    foreign: str = ""
     before: FollowedVersion | None = None
     is_rollback: bool = False
     prepared: Path | None = None

@@ -75,6 +75,11 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
             if path in committed:
                 identity = fs.stat(store.root / path)
                 if other in committed or identity is None or not identity.is_file:
+                    if other == inside and inside not in committed:
+                        raise WrongUsage(
+                            f"{file} is a folder in this version, with {inside}",
+                            hint=f"for all of a sharded state path='{file}/', with / at its end",
+                        )
                     raise WrongUsage(
                         f"{file} cannot be a file and the folder of {inside} in one version",
                         hint=f"name another path, or take the tracked one out: 'mvc commit {other}'"

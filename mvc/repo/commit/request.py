@@ -208,6 +208,8 @@ def with_files(
     a mapping may be a folder, and then ends in ``/``. Raises InvalidName, WrongUsage.
     """
     first: Mapping[str, Any] = {}
+    if request.path in {"", "."}:
+        request = replace(request, path="./")
     if isinstance(state, Mapping):
         by_path = any(isinstance(each, StateFile | FileEntry) for each in state.values())
         first = state if by_path else {request.path: state}

@@ -107,6 +107,14 @@ def test_any_folder(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
             assert repo.manifest().by_path["policy/config.json"] == before["policy/config.json"]
 
 
+@pytest.mark.parametrize("path", ["", ".", "./"])
+def test_the_folder_of_a_version_has_all_its_names(repo: mvc.Repository, path: str) -> None:
+    state = {"a": torch.ones(3)}
+    repo.commit(state, path=path)
+    assert list(repo.manifest().by_path) == ["model.safetensors"]
+    assert same(repo.checkout(path=path), state)
+
+
 def test_the_same_state_changes_nothing_but_the_format(repo: mvc.Repository) -> None:
     files = {shard(1, 2): {"a": torch.ones(3)}, shard(2, 2): {"b": torch.zeros(2, 2)}}
     write(repo.root / "policy", files)
