@@ -214,7 +214,7 @@ class Manifest:
         where = "the version" if path is None else path
         raise UnknownPath(
             f"{where} has several states: {names}",
-            hint="name one of them, or the folder of a sharded model",
+            hint="name one of them, or the folder of a sharded model (mvc follow: -o DIR/)",
         )
 
     def under(self, paths: Sequence[str]) -> list[FileEntry]:

@@ -113,8 +113,9 @@ class LinkedFolder:
 
     def tidy(self, known: Sequence[FollowedVersion]) -> None:
         """As ``OneFile.tidy``."""
-        with self._swapped.alone([*(version.link for version in known), self._before]):
-            pass
+        if known or self._before:
+            with self._swapped.alone([*(version.link for version in known), self._before]):
+                pass
 
     def files(self, paths: Sequence[str], at: Path | None = None) -> list[Path]:
         """As ``OneFile.files``."""
@@ -192,10 +193,16 @@ def check_file(fs: FileSystem, place: Path, *, with_suffix: bool = False) -> Non
 
 
 def check_parent(fs: FileSystem, place: Path) -> None:
-    """Raises IoFailed where the folder of a place does not exist."""
+    """Raises IoFailed where the folder of a place does not exist, WrongUsage for a mount."""
     folder = fs.stat(place.parent)
     if folder is None or not folder.is_dir:
         raise IoFailed(f"there is no folder for {printable(str(place))}", hint="make it first")
+    there = fs.stat(place, follow=False)
+    if there is not None and there.is_dir and there.device != folder.device:
+        raise WrongUsage(
+            f"{printable(str(place))} is the root of a file system, which cannot be replaced",
+            hint="name a folder in it",
+        )
 
 
 def refuse_link(fs: FileSystem, place: Path, what: str) -> None:
@@ -217,9 +224,9 @@ def remove(fs: FileSystem, place: Path) -> None:
 def require_room(fs: FileSystem, place: Path, size: int) -> None:
     """Raises StorageFull where ``size`` bytes more have no room beside a place."""
     if (free := fs.free_bytes(place.parent)) < size:
-        stays = "; the version before stays until then" if fs.stat(place) else ""
         raise StorageFull(
             f"there is no room for {printable(str(place))}: "
             f"{in_units(size - free)} more are needed",
-            hint="make room there, and run it again" + stays,
+            hint="make room there, and run it again"
+            + ("; the version before stays until then" if fs.stat(place) else ""),
         )

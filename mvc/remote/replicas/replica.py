@@ -94,8 +94,12 @@ class Replica:
         self.shown = printable(str(place))
         self.folder = _folder_beside(place)
         self._place: InPlace | LinkedFolder | OneFile
-        was_in_place = any(not version.link for version in self.noted(fs, place))
-        if folder and not in_place and was_in_place and fs.stat(place, follow=False):
+        if (
+            folder
+            and not in_place
+            and fs.stat(place, follow=False)
+            and any(not version.link for version in self.noted(fs, place))
+        ):
             raise WouldOverwrite(
                 f"{self.shown} is kept with --in-place",
                 hint="add that; or move the folder away, and it comes anew",
@@ -139,7 +143,9 @@ class Replica:
 
     def close(self) -> None:
         """Lets another process keep the place."""
-        self._lock.release()
+        with self._lock, suppress(MvcError):
+            if not self._known and self._fs.stat(self.folder / _NOTE) is None:  # all in vain
+                remove(self._fs, self.folder)
 
     # -- what is there ---------------------------------------------------------------------
 
@@ -158,13 +164,14 @@ class Replica:
                 continue
             known = version.identities or (None,) * len(there)
             files = self._files(version.entries)
-            found = zip(files, there, known, strict=True)
-            foreign = (
-                printable(str(file))
-                for file, one, other in found
-                if one != other and not self._holds(file, files[file])
+            self._foreign = next(
+                (
+                    printable(str(file))
+                    for file, one, other in zip(files, there, known, strict=True)
+                    if one != other and not self._holds(file, files[file])
+                ),
+                "",
             )
-            self._foreign = next(foreign, "")
             if not self._foreign:
                 before = self._known[1:] if at == 0 else []
                 return self.note(replace(version, identities=there), *before)
