@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 791,
     "recipes": 1_540,
-    "remote": 6_064,
+    "remote": 6_072,
     "repo": 6_483,
     "report": 649,
     "server": 1_201,

@@ -90,7 +90,9 @@ class Closure:
     it has.
     ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
     which is compared with its hash: so deltas may lead there backwards. ``manifest`` is one of
-    them, against which the new one is coded if it has to be coded anew.
+    them, against which the new one is coded if it has to be coded anew. ``near``: what it
+    may have of the tensor that an object is, which is coded against that if only a full record
+    leads to it.
     """
 
     def __init__(
@@ -103,9 +105,10 @@ class Closure:
         *,
         file: Collection[bytes] | None = None,
         manifest: ManifestId | None = None,
+        near: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self._store, self._config = store, config
-        self.file = file
+        self.file, self.near = file, near or {}
         self._against = manifest
         self._snapshot = store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
@@ -327,6 +330,9 @@ class _Choice:
                     origin = path.origin
         except DamagedData:
             steps = []
+        near = self._closure.near.get(id_)
+        if origin is None and near and near in self._closure and self._know(near, ()):
+            origin, steps = near, []
         drags = id_ in self._needed and not all(map(self._is_free, steps))
         if steps and (self._drags_along or not drags) and all(map(self._may_go, steps)):
             if drags:

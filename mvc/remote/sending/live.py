@@ -91,7 +91,10 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
         entries = entries_of(manifests.load(store, commit.manifest), wanted)
         availability.check_available(store, commit.id, entries)
         held, known = _in_files(store, wanted, commit.time_ns)
-        closure = Closure(store, config, lambda _: False, buried.hold, file=held, manifest=known)
+        near = _near(entries, entries_of(manifests.load(store, known), wanted)) if known else {}
+        closure = Closure(
+            store, config, lambda _: False, buried.hold, file=held, manifest=known, near=near
+        )
         needed = Needed(frozenset({commit.manifest}), objects_of(entries))
         records = closure.choose(recorded, needed)
     found = snapshot.statement(live.id)
@@ -124,6 +127,17 @@ def _in_files(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], M
             known.append((abs(commit.time_ns - time_ns), commit.manifest))
     found.difference_update(wanted.objects)
     return found, min(known)[1] if known else None
+
+
+def _near(entries: Iterable[FileEntry], old: Iterable[FileEntry]) -> dict[bytes, bytes]:
+    """By each content, the one with the same tensor in files of another version, if it fits."""
+    there = {(each.path, t.key): each.contents[t.content] for each in old for t in each.tensors}
+    pairs = (
+        (each.contents[t.content], there.get((each.path, t.key)))
+        for each in entries
+        for t in each.tensors
+    )
+    return {new.id: base.id for new, base in pairs if base and base.spec == new.spec}
 
 
 def entries_of(manifest: Manifest, wanted: Wanted) -> list[FileEntry]:
