@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import MsgspecError, Struct, msgpack
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, InvalidName
 from mvc.io.files import FileSystem, ReadFile
@@ -38,7 +39,7 @@ _Block = tuple[int, int, int]
 """The number of its file, and where in the journal it begins, and its length there."""
 
 _HEAD = struct.Struct("<II")
-_WORD = np.dtype("<u2")
+_WORD, _FOUR = np.dtype("<u2"), np.dtype("<u8")
 _BY_OTHERS = 0o077
 
 
@@ -72,38 +73,38 @@ class RedoJournal:
     """A journal that is being written at ``path``. Raises StorageFull, and IoFailed."""
 
     def __init__(self, fs: FileSystem, path: Path, files: Sequence[ChangedFile]) -> None:
-        self._fs, self._path = fs, path
-        self._check = 0
+        self._fs, self._path, self._check = fs, path, 0
+        self.files, self.blocks = files, list[_Block]()
         discard(fs, path)
         self._file = fs.open_write(path, create=True, exclusive=True, mode=0o600)
-        self._write([msgpack.encode(files)])
+        self._write(msgpack.encode(files))
 
     def append(self, number: int, offset: int, old: Bytes, new: Bytes) -> None:
         """Keeps how ``new`` differs from ``old``, which the file of this number has there.
 
         ``old`` is shorter where the file ends. The numbers of the files do not fall.
         """
-        before, after, blocks = memoryview(old), memoryview(new), list[bytes]()
+        before, after = memoryview(old), memoryview(new)
         for start in range(0, len(after), BLOCK):
             block = after[start : start + BLOCK]
             positions, values = _difference(before[start : start + len(block)], block)
             if len(values):
-                blocks.append(msgpack.encode((number, offset + start, positions, values)))
-        self._write(blocks)
+                part = msgpack.encode((number, offset + start, positions, values))
+                self.blocks.append((number, self._write(part), len(part)))
 
     def seal(self) -> None:
         """Closes the journal, which is complete, and durable on return."""
-        self._write([b""])
+        self._write(b"")
         self._file.sync()
+        self.identity = self._file.identity()
         self._file.close()
         self._fs.sync_dir(self._path.parent)
 
-    def _write(self, parts: Sequence[bytes]) -> None:
-        out = list[bytes]()
-        for part in parts:
-            self._check = zlib.crc32(part, self._check)
-            out += _HEAD.pack(self._check, len(part)), part
-        self._file.write(out)
+    def _write(self, part: bytes) -> int:
+        """Returns where it begins."""
+        self._check = zlib.crc32(part, self._check)
+        self._file.write([_HEAD.pack(self._check, len(part)), part])
+        return self._file.position - len(part)
 
 
 def discard(fs: FileSystem, path: Path) -> None:
@@ -113,9 +114,10 @@ def discard(fs: FileSystem, path: Path) -> None:
         fs.sync_dir(path.parent)
 
 
-def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
+def carry_out(fs: FileSystem, path: Path, folder: Path, sealed: RedoJournal | None = None) -> bool:
     """Writes what a journal has for the files below ``folder``; durable on return. It stays.
 
+    One that this process ``sealed`` is checked first only if something else wrote to it since.
     False: nothing was written, because there is no journal, it is not sealed, damaged or not this
     user's, or the files have other sizes than it says.
     """
@@ -126,7 +128,7 @@ def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
         return False
     with fs.open_read(path, follow=False) as journal:
         try:
-            files, blocks = _checked(fs, journal, folder)
+            files, blocks = _checked(fs, journal, folder, sealed)
         except (DamagedData, InvalidName, LookupError, MsgspecError, ValueError, struct.error):
             return False
         for each in files:
@@ -140,11 +142,13 @@ def carry_out(fs: FileSystem, path: Path, folder: Path) -> bool:
 
 def _difference(old: memoryview, new: memoryview) -> tuple[Bytes, Bytes]:
     """Positions and values of the words that differ; without positions all bytes, or none."""
-    if len(old) == len(new) and len(new) % _WORD.itemsize == 0:
-        before, after = np.frombuffer(old, _WORD), np.frombuffer(new, _WORD)
-        positions = np.flatnonzero(before != after)
-        if 2 * positions.size < after.size:
-            return positions.astype(_WORD).tobytes(), after[positions].tobytes()
+    if len(old) == len(new) and len(new) % _FOUR.itemsize == 0:
+        before, after = np.frombuffer(old, _FOUR), np.frombuffer(new, _FOUR)
+        fours = (before != after).nonzero()[0]
+        words = (before.take(fours).view(_WORD) != after.take(fours).view(_WORD)).nonzero()[0]
+        if 2 * words.size < 4 * after.size:
+            positions = fours.take(words >> 2) << 2 | words & 3
+            return positions.astype(_WORD).tobytes(), after.view(_WORD).take(positions).tobytes()
     return b"", new
 
 
@@ -167,13 +171,8 @@ def _parts(journal: ReadFile) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
-def _checked(
-    fs: FileSystem, journal: ReadFile, folder: Path
-) -> tuple[list[ChangedFile], list[_Block]]:
-    """The files and blocks, once everything is checked.
-
-    Of a journal that was carried out in part a file has any size between those two.
-    """
+def _read(journal: ReadFile) -> tuple[list[ChangedFile], list[_Block]]:
+    """The files and blocks, once all bytes are checked."""
     parts, blocks = _parts(journal), list[_Block]()
     files = msgpack.decode(next(parts, (0, b""))[1], type=list[ChangedFile])
     for at, part in parts:
@@ -181,11 +180,27 @@ def _checked(
         if block.offset + block.size > (files[block.number].size or 0):
             raise DamagedData("the journal leads beyond a file")
         blocks.append((block.number, at, len(part)))
+    return files, blocks
+
+
+def _checked(
+    fs: FileSystem, journal: ReadFile, folder: Path, sealed: RedoJournal | None
+) -> tuple[Sequence[ChangedFile], Sequence[_Block]]:
+    """The files and blocks, once everything is checked.
+
+    Of a journal that was carried out in part a file has any size between those two.
+    """
+    there = journal.identity()
+    # A journal that was renamed has another time of its last change of state.
+    if sealed is not None and replace(sealed.identity, ctime_ns=there.ctime_ns) == there:
+        files, blocks = sealed.files, sealed.blocks
+    else:
+        files, blocks = _read(journal)
     for each in files:
         place = folder / check_path(each.name) if each.name else folder
-        there = fs.stat(place, follow=False)
+        found = fs.stat(place, follow=False)
         least, most = sorted((each.before or 0, each.size or 0))
-        if not least <= (0 if there is None else there.size) <= most:
+        if not least <= (0 if found is None else found.size) <= most:
             raise DamagedData("the journal is about another file")
     return files, blocks
 

@@ -126,8 +126,10 @@ def test_few_changes_take_four_bytes_each(tmp_path: Path) -> None:
 
 
 def whole(fs: FileSystem, path: Path, folder: Path, new: Contents = NEW) -> None:
-    seal(fs, path, OLD, new)
-    started(fs, path, folder)
+    journal = prepare(fs, path, OLD, new)
+    journal.seal()
+    assert carry_out(fs, path, folder, journal)
+    discard(fs, path)
 
 
 def test_a_kill_at_every_call(tmp_path: Path) -> None:
@@ -218,6 +220,22 @@ def test_a_journal_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
         assert not carry_out(FileSystem(), path, tmp_path / "f")
         assert (tmp_path / "f/a").read_bytes() == bytes(600)
     assert count > 400
+
+
+def test_a_journal_that_was_changed_since_it_was_sealed_is_refused(tmp_path: Path) -> None:
+    fs, folder, path = FileSystem(), laid(tmp_path / "f", OLD), tmp_path / "renamed"
+    journal = prepare(fs, tmp_path / "j", OLD, NEW)
+    journal.seal()
+    (tmp_path / "j").rename(path)
+    sealed = path.read_bytes()
+    for changed in (sealed[:-9] + b"!" + sealed[-8:], sealed[:-9], b""):
+        path.write_bytes(changed)
+        os.utime(path, ns=(0, journal.identity.mtime_ns + 1))
+        assert not carry_out(fs, path, folder, journal)
+        assert there(folder, OLD) == OLD
+    path.write_bytes(sealed)
+    assert carry_out(fs, path, folder, journal)
+    assert there(folder, NEW) == NEW
 
 
 @pytest.mark.parametrize(

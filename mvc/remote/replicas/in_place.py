@@ -48,7 +48,7 @@ class InPlace(OneFile):
         self._fs, self._place, self._is_folder, self._keeps_old = fs, place, folder, undo
         self._next, self._redo, self._undo = (beside / each for each in ("next", "redo", "undo"))
         self._found: dict[Path, FileIdentity | None] | None = None
-        self._noted = set[str]()
+        self._noted, self._sealed = set[str](), dict[Path, RedoJournal]()
         if (fs.read_link(place) or "").startswith(f"{SWAPPED}{place.name}."):
             raise WouldOverwrite(
                 f"{printable(str(place))} was kept without --in-place",
@@ -136,7 +136,7 @@ class InPlace(OneFile):
         fs = self._fs
         fs.replace(journal, self._redo)
         fs.sync_dir(self._redo.parent)
-        if not carry_out(fs, self._redo, self._place):
+        if not carry_out(fs, self._redo, self._place, self._sealed.pop(journal, None)):
             raise DamagedData(f"another program changes {printable(str(self._place))}")
         discard(fs, self._redo)
 
@@ -207,6 +207,7 @@ class InPlace(OneFile):
                         keep(at, old.read(at, MIB), b"")
         for journal in journals:
             journal.seal()
+        self._sealed = dict(zip((self._next, self._undo), journals, strict=False))
         # The journals take room themselves.
         require_room(fs, self._place, sum((c.size or 0) - (c.before or 0) for c in changes))
 
