@@ -38,7 +38,7 @@ BUDGET = {
     "pipelines": 453,
     "probing": 791,
     "recipes": 1_540,
-    "remote": 6_387,
+    "remote": 6_073,
     "repo": 6_483,
     "report": 649,
     "server": 1_201,
