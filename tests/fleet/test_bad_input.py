@@ -220,6 +220,7 @@ def test_two_followers_of_one_file(mvc: Mvc, remote: Repository) -> None:
 
 
 def test_what_a_server_refuses(mvc: Mvc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _token(monkeypatch, "")  # what is set from now on is undone
     with place("http", tmp_path) as there:
         there.own(lambda repo: deploy(repo, 0))
         token = there.narrow_token("push:*")
@@ -234,6 +235,10 @@ def test_what_a_server_refuses(mvc: Mvc, tmp_path: Path, monkeypatch: pytest.Mon
             if "other" in url:
                 _token(monkeypatch, there.token)
             assert message in said(mvc, words(url))
+        monkeypatch.delenv("MVC_TOKEN_ORIGIN")
+        error = said(mvc, words(there.url, "-O", "token_file=tok"))
+        assert "tok for the token\nhint: check the option token_file" in error
+        _token(monkeypatch, there.token)
         mvc(*words(there.url))
     assert "does not answer" in said(mvc, words(there.url))
 
@@ -246,6 +251,7 @@ def test_a_node_without_the_right_to_report(
     mvc: Mvc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is followed; that the report waits is said."""
+    _token(monkeypatch, "")  # what is set from now on is undone
     with place("http", tmp_path) as there:
         there.own(lambda repo: deploy(repo, 0))
         _token(monkeypatch, there.narrow_token("read", "deploy:nodes/8/*"))

@@ -58,7 +58,9 @@ def read_token(fs: FileSystem, remote: Remote) -> str | None:
         where = printable(str(path))
         facts = fs.stat(path)
         if facts is None:
-            raise InvalidConfig(f"there is no file {where} for the token")
+            raise InvalidConfig(
+                f"there is no file {where} for the token", hint="check the option token_file"
+            )
         if facts.permissions & _BY_OTHERS or facts.owner not in trusted_owners():
             raise InvalidConfig(
                 f"{where} holds a token, and others can read or change it",
