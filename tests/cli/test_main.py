@@ -351,6 +351,7 @@ def test_an_empty_string_is_no_path(mvc, line: list[str]) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "/", ".."])
-def test_follow_keeps_no_folder(mvc, place: str) -> None:
+def test_follow_keeps_no_place_without_a_name(mvc, place: str) -> None:
     mvc.commit(1)
-    assert f"mvc: {place} is a folder\n" in mvc("follow", ".", "prod", "-o", place, code=2).err
+    said = mvc("follow", ".", "prod", "-o", place, code=2).err
+    assert f"mvc: {place} has no name of its own\n" in said

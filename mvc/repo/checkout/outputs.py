@@ -34,8 +34,8 @@ def refuse_store(fs: FileSystem, output: Path) -> None:
 
 
 def refuse_nameless(output: Path) -> None:
-    """Raises WrongUsage for ``.`` and ``/``, beside which nothing can be written."""
-    if not output.name:
+    """Raises WrongUsage for ``.``, ``..`` and ``/``, beside which nothing can be written."""
+    if output.name in {"", ".."}:
         raise WrongUsage(f"{output} has no name of its own", hint="name a place in it")
 
 
