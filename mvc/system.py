@@ -12,6 +12,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.io.clock import Clock
     from mvc.io.files import (
+        TEMPORARY,
         FileIdentity,
         FileLock,
         FileSystem,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLICE",
+    "TEMPORARY",
     "Clock",
     "FileIdentity",
     "FileLock",
@@ -70,6 +72,7 @@ _IN = {
     "ReadFile": "mvc.io.files",
     "SLICE": "mvc.io.patience",
     "StillWaiting": "mvc.io.patience",
+    "TEMPORARY": "mvc.io.files",
     "WriteFile": "mvc.io.files",
     "cpu_count": "mvc.io.process",
     "failure": "mvc.io.os_errors",
