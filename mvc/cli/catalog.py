@@ -138,7 +138,6 @@ GONE_OPTIONS: dict[str, str] = {
     },
     **{f"{command} --unfold": "-v lists them" for command in ("diff", "report", "show")},
     "report --layer-seconds": "use --layers SECONDS",
-    "follow --exec-timeout": "CMD has 600 seconds; have it start longer work in the background",
     "follow --target": "it is the second argument: 'mvc follow SOURCE TARGET -o FILE'",
     "fetch --exit-code": "--json says what was new",
     "live --follow": "use 'mvc follow . TARGET -o FILE'",
