@@ -33,7 +33,7 @@ BUDGET = {
     ".": 1_032,
     "adapters": 2_074,
     "api": 863,
-    "cli": 3_558,
+    "cli": 3_562,
     "codecs": 1_536,
     "distributed": 1_655,
     "frameworks": 2_569,

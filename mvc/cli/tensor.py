@@ -7,6 +7,7 @@ which holds each of them exactly.
 from __future__ import annotations
 
 import io
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mvc.cli.session import Session
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.state import as_numpy
-from mvc.text import did_you_mean, number, printable, shape, size
+from mvc.text import number, printable, shape, size
 
 Array = np.ndarray[Any, Any]
 
@@ -70,9 +71,11 @@ def _named(session: Session, manifest: Manifest, name: str) -> tuple[FileEntry, 
             f"several files have a tensor {printable(name)}: {paths}", hint="name it PATH:TENSOR"
         )
     keys = sorted({tensor.key for _, tensor in tensors})
+    close = get_close_matches(name, keys, n=3)
+    close = close or [key for key in keys if name.lower() in key.lower()][:3]
+    hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
     raise UnknownPath(
-        f"the version has no tensor {printable(name)}",
-        hint=did_you_mean(name, keys, "'mvc ls' lists its tensors"),
+        f"the version has no tensor {printable(name)}", hint=hint or "'mvc ls' lists its tensors"
     )
 
 
