@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,7 @@ from mvc.serving.sinks import TakenOver
 from tests.fleet.folders import commit, contents, shards
 from tests.fleet.following import follow, following
 from tests.remote.kit import ssh
-from tests.remote.kit.serving import serving, token
 from tests.seeds import draw
-
-
-@pytest.fixture(params=["folder", "http"])
-def url(
-    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    if request.param == "folder":
-        yield str(folder / "models")
-        return
-    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read"))
-    with serving(folder) as server:
-        yield f"{server.url}/models"
 
 
 def checked_out(repo: Repository, to: Path, *paths: str) -> dict[str, bytes]:

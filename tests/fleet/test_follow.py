@@ -37,18 +37,6 @@ from mvc.serving.sinks import TakenOver
 from mvc.serving.sources import Followed, NotFollowing
 from tests.fleet.following import follow, following
 from tests.remote.kit import ssh
-from tests.remote.kit.serving import serving, token
-
-
-@pytest.fixture(params=["folder", "http"])
-def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    if request.param == "folder":
-        yield str(folder / "models")
-        return
-    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read"))
-    with serving(folder) as server:
-        yield f"{server.url}/models"
-
 
 BASE = np.random.default_rng(0).standard_normal(40_000, np.float32)
 

@@ -25,12 +25,12 @@ from mvc.model.hashing import hash_threads, verify_pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.names import printable
 from mvc.repo.checkout.checkout import Further
+from mvc.repo.checkout.states import SAFETENSORS
 from mvc.store.recovery.recover import Recovery, mismatch, piece_reader
 
 Changes: TypeAlias = dict[str, tuple[Content, Content]]
 """Tensors by name: as the new version has them, and as the base has them."""
 
-_FORMATS = ("safetensors", "state")
 _SHARD, _INDEX = ".safetensors", "model.safetensors.index.json"
 _MARK = "delta_encoding"  # the key of the index that tells a delta from a whole model
 _NUMBERED = "weight_v"  # the folders that SGLang and slime read
@@ -72,7 +72,7 @@ def compared(
             "versions have, with one dtype and shape",
             hint="check the version out whole, without --delta-from",
         )
-    by_file = [[each.key for each in entry.tensors] for entry in new if entry.format in _FORMATS]
+    by_file = [[each.key for each in entry.tensors] for entry in new if entry.format in SAFETENSORS]
     shards = [
         {name: (tensors[name], base[name]) for name in names if tensors[name].id != base[name].id}
         for names in by_file
@@ -82,7 +82,7 @@ def compared(
 
 def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, FileEntry]]:
     """The tensors of a model by name, and the other files of its folder by their names there."""
-    weights = [entry for entry in entries if entry.format in _FORMATS]
+    weights = [entry for entry in entries if entry.format in SAFETENSORS]
     tensors = {each.key: e.contents[each.content] for e in weights for each in e.tensors}
     folders = {e.path.rpartition("/")[0] for e in weights}
     if len(folders) != 1 or len(tensors) < sum(len(entry.tensors) for entry in weights):
@@ -91,7 +91,7 @@ def _model(entries: Sequence[FileEntry]) -> tuple[dict[str, Content], dict[str, 
             hint="name the folder or the file of the model after the revision",
         )
     inside = f"{folders.pop()}/".removeprefix("/")
-    others = [e for e in entries if e.format not in _FORMATS and e.path.startswith(inside)]
+    others = [e for e in entries if e.format not in SAFETENSORS and e.path.startswith(inside)]
     files = {e.path.removeprefix(inside): e for e in others}
     return tensors, {name: e for name, e in files.items() if name != _INDEX}
 

@@ -21,6 +21,8 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
+SAFETENSORS = frozenset({"safetensors", "state"})
+"""The formats of safetensors files: any, and one that a state became."""
 _INDEX = ".index.json"
 DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 

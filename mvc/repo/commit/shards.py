@@ -12,12 +12,11 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.names import DEFAULT_STATE, check_path, printable
-from mvc.repo.checkout.states import DEFAULT_INDEX, index_of, read_index, within
+from mvc.repo.checkout.states import DEFAULT_INDEX, SAFETENSORS, index_of, read_index, within
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
 
-_FORMATS = "safetensors", "state"
 NEW_SHARD = 5 * 10**9
 """Bytes of tensors in a file of a new folder, at most; as huggingface_hub has it."""
 
@@ -55,7 +54,7 @@ def divided(
         shards[within(folder, name)][key] = state[key]
     files: dict[str, Mapping[str, Any] | StateFile | FileEntry] = {}
     for path, shard in shards.items():
-        if path in manifest.by_path and manifest.by_path[path].format not in _FORMATS:
+        if path in manifest.by_path and manifest.by_path[path].format not in SAFETENSORS:
             raise WrongUsage(
                 f"{path} is no safetensors file, which a state becomes",
                 hint="name another folder, or commit the files themselves",
