@@ -14,6 +14,7 @@ import mvc.store.writing.full_or_delta
 from mvc.api.repository import Repository
 from mvc.maintenance.repack.super_steps import join
 from mvc.pipelines.pipeline import Pipeline
+from tests.adapters.gguf_files import gguf
 from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,
@@ -281,7 +282,19 @@ def _npz_files(folder: Path) -> list[Files]:
     return [*versions, {"m.npz": (folder / "z.npz").read_bytes()}]
 
 
-@pytest.mark.parametrize("make", [_torch_files, _safetensors_files, _npz_files])
+def _gguf_files(folder: Path) -> list[Files]:
+    del folder
+    rows = rng().standard_normal((50, 64)).astype(np.float32)
+    versions = []
+    for step in range(3):
+        rows = rows + np.float32(1e-5)
+        blocks = rng(step // 2).bytes(50 * 36)
+        tensors = [("w", "F32", rows.shape, rows.tobytes()), ("q", "Q4_0", rows.shape, blocks)]
+        versions.append({"m.gguf": gguf(tensors)})
+    return versions
+
+
+@pytest.mark.parametrize("make", [_torch_files, _safetensors_files, _npz_files, _gguf_files])
 def test_model_files(tmp_path: Path, make: Callable[[Path], list[Files]]):
     versions = make(tmp_path)
     root = tmp_path / "repo"

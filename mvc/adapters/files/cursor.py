@@ -34,7 +34,7 @@ class FileCursor:
         start, self._left = self.at, self._left - 1
         self.skip(length)
         if length > _WINDOW or not self._left:
-            raise LookupError
+            raise LookupError("it is longer to read than mvc does")
         if not self._start <= start <= self.at <= self._start + len(self._window):
             self._window, self._start = self.source.read(start, _WINDOW), start
         return self._window[start - self._start : self.at - self._start]

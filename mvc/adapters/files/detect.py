@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mvc.adapters.files.gguf import GGUF, parse_gguf
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
 from mvc.adapters.files.safetensors import parse_safetensors
 from mvc.adapters.files.zip_layout import read_members
@@ -20,6 +21,7 @@ HOW_TO_SAVE = {
     ".npz": "save it with numpy.savez, which does not compress",
     ".npy": "save a plain array of numbers in C order",
     ".safetensors": "save it with safetensors",
+    ".gguf": "write it in version 3, little-endian, as llama.cpp does",
 }  # fmt: skip
 """By suffix of a model file how to save it so that its tensors are known."""
 # Errors by which a parser rejects a file. Failures of the operating system and files that change
@@ -70,6 +72,8 @@ def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
         return _parse_zip
     if head.startswith(MAGIC):
         return parse_npy
+    if head.startswith(GGUF):
+        return parse_gguf
     return parse_safetensors if head[8:] == b"{" else None
 
 

@@ -10,13 +10,14 @@ import math
 import re
 
 from mvc.adapters.files.cursor import FileCursor
+from mvc.adapters.files.gguf import read_gguf
 from mvc.adapters.files.numpy_files import MAGIC
 from mvc.adapters.files.pickle_nodes import read_pickles
 from mvc.adapters.files.safetensors import naturals, parse_header
 from mvc.adapters.files.torch_zip import find_tensors
 from mvc.adapters.files.zip_layout import read_directory
 from mvc.errors import BadModelFile
-from mvc.limits import MAX_DIMENSIONS, MAX_PICKLE, MAX_SAFETENSORS_HEADER, MIB
+from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER, MIB
 
 LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """A file of ``torch.save`` before version 1.6 begins with a pickle of this number."""
@@ -24,15 +25,6 @@ LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
 _SHAPE = re.compile(rb"'shape': \(([\d, ]*)\)")
-_GGUF_VALUES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-# Numbers in a block, and bytes of one, by the type of a GGUF tensor (ggml_type).
-_BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
-    9: (32, 36), 10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
-    15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18),
-    21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8),
-    28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
-}  # fmt: skip
 # By the first byte of a msgpack value: bytes of its count, and what one of the count stands for, in
 # bytes and in further values. Without a count, it is one.
 _MSGPACK = {
@@ -127,36 +119,9 @@ def check_hdf5(file: FileCursor) -> None:
 
 
 def check_gguf(file: FileCursor) -> None:
-    """Settings by name, then the places of the tensors, then their numbers."""
-    file.skip(4)
-    if file.number(4) >> 16:  # a file of the other byte order
-        file.order = "big"
-    tensors, pairs = file.number(8), file.number(8)
-    alignment, size = 32, 0
-    for _ in range(pairs):
-        name, kind = file.take(file.number(8)), file.number(4)
-        if name == b"general.alignment":
-            alignment = file.number(4) or 1
-        else:
-            _skip_value(file, kind)
-    for _ in range(tensors):
-        file.skip(file.number(8))
-        shape = [file.number(8) for _ in range(min(file.number(4), MAX_DIMENSIONS))]
-        numbers, width = _BLOCKS[file.number(4)]
-        size = max(size, file.number(8) + math.prod(shape) // numbers * width)
-    file.skip(-file.at % alignment)
-    file.skip(size)
-
-
-def _skip_value(file: FileCursor, kind: int) -> None:
-    count = 1
-    if kind == 9:
-        kind, count = file.number(4), file.number(8)
-    if kind == 8:
-        for _ in range(count):
-            file.skip(file.number(8))
-    else:
-        file.skip(count * _GGUF_VALUES[kind])
+    """The header says where each tensor ends, in either byte order."""
+    tensors = read_gguf(file).tensors
+    file.skip(max((each.offset + each.spec.nbytes for each in tensors), default=0))
 
 
 def check_tar(file: FileCursor) -> None:
