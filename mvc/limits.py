@@ -23,6 +23,7 @@ MAX_MESSAGE = MIB
 MAX_METRICS = 1000
 MAX_ATTACHED = 1000  # files that a version carries beside its own
 MAX_ATTACHED_BYTES = 64 * MIB  # of one of these, unless it is a state
+MAX_PARENTS = 500  # of one version: those that it averages or merges
 MAX_NEEDS = 1024  # versions beside its parents that a version needs
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 MAX_REASON = 64 << 10  # why an operation was done

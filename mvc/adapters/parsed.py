@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -113,6 +114,8 @@ class ParsedFile(ABC):
     tensors: tuple[ParsedTensor, ...]
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed before and nobody has written to them since."""
+    stored: Mapping[int, BlobId] = MappingProxyType({})
+    """Ids of the contents that are stored already, and need not be read."""
     steps: Mapping[int, StepFrom] | None = None
     """How the contents were made that are stored values plus approximate steps."""
 
@@ -143,6 +146,8 @@ class ParsedFile(ABC):
 
     def content_id(self, content: int, buffer: memoryview) -> BlobId:
         """The id of one content; ``buffer`` holds a piece of it, or the whole if that is less."""
+        if content in self.stored:
+            return self.stored[content]
         spec = self.contents[content].spec
         if (borrowed := self.borrow(content)) is not None:
             return blob_id(spec, borrowed, parallel=True)

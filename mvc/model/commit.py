@@ -23,13 +23,13 @@ from mvc.limits import (
     MAX_NAME_BYTES,
     MAX_NEEDS,
     MAX_PARAMS,
+    MAX_PARENTS,
     MAX_PIPELINE_TEXT,
 )
 from mvc.model.hashing import digest
 from mvc.names import encode_text
 
 _TAG = b"mvc.commit.1"
-_MAX_PARENTS = 64
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
 _OTHER_FORM = "it is not in canonical form"
@@ -94,7 +94,7 @@ class Commit(Struct, frozen=True, dict=True):
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
         reader.version()
         manifest, root = ManifestId(reader.raw(32)), Root(reader.raw(32))
-        parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
+        parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
         time_ns, zone = reader.sint(), reader.sint()
         message = reader.text(MAX_MESSAGE)

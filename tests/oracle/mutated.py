@@ -192,7 +192,7 @@ def _second_commit(m: Any) -> Any:
     reader.need(m.dirty < 2 and -_DAY < m.zone < _DAY, "its form")
     _within(1024, m.run)
     reader.need(
-        len(m.parents) <= 64 and len(m.pipeline.encode("utf-8", "replace")) <= 400, "limits"
+        len(m.parents) <= 500 and len(m.pipeline.encode("utf-8", "replace")) <= 400, "limits"
     )
     return (
         m.manifest, m.root, list(m.parents), m.author, m.time, m.zone, m.message,

@@ -126,6 +126,8 @@ def entry_of(
 ) -> Entry:
     """What publishes the version at the moment ``now``; valid only under the journal's lock."""
     request, at = written.inputs.request, proposal.at
+    for parent in request.options.parents:
+        commits.get(store.snapshot, parent)
     for needed in request.options.needs:
         commits.get(store.snapshot, needed)
         availability.check_kept(store, needed)
@@ -168,7 +170,7 @@ def _commit(config: Config, inputs: Inputs, proposal: Proposal, now: int) -> Com
     return Commit(
         manifest=proposal.manifest.id,
         root=proposal.manifest.root,
-        parents=(head,) if head else (),
+        parents=tuple(dict.fromkeys((*((head,) if head else ()), *request.options.parents))),
         author=request.options.author or config.author,
         time_ns=time_ns,
         zone_minutes=local_zone_minutes(time_ns),

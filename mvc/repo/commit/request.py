@@ -16,7 +16,7 @@ from mvc.adapters.state_file import StateFile
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
-from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NEEDS
+from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NEEDS, MAX_PARENTS
 from mvc.model.manifest import FileEntry
 from mvc.names import (
     DEFAULT_STATE,
@@ -66,7 +66,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     For lossy pipelines: tensors that ``exact`` names are not changed. ``produced_by`` says that the
     state has been through this pipeline already.
 
-    ``needs`` are the versions beside the parent without which this one cannot be made again. With
+    ``parents`` are further versions that this one continues, as those that it averages or merges;
+    the tip stays the first parent, and each counts once.
+    ``needs`` are the versions beside the parents without which this one cannot be made again. With
     ``tag`` this tag gets the version, in place of a branch: its parent is the one that the tag
     names, and its files are those that are committed, no others.
 
@@ -94,6 +96,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     patch: bool | None = None
     sign: bool | None = None
     needs: Collection[CommitId] = ()
+    parents: Sequence[CommitId] = ()
     tag: str | None = None
     recording: RecordingNotice | None = None
     detached: bool = False
@@ -266,6 +269,8 @@ def check_request(request: CommitRequest) -> None:
     check_values(request.metrics, request.params)
     if len(set(options.needs)) > MAX_NEEDS:
         raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
+    if len(set(options.parents)) >= MAX_PARENTS:
+        raise WrongUsage(f"a version has at most {MAX_PARENTS} parents, the tip among them")
     if len(request.attachments) > MAX_ATTACHED:
         raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")
     for name, given in request.attachments.items():

@@ -284,6 +284,8 @@ class ContentWriter:
 
     def _content(self, storing: Storing, i: int) -> BlobId:
         file, last, origin = storing.file, storing.last, storing.origins[i]
+        if i in file.stored and not self.objects.wants(file.stored[i]):
+            return file.stored[i]
         spec, borrowed = file.contents[i].spec, file.borrow(i)
         if borrowed is None and last is None and file.is_hole(i, 0, spec.nbytes):
             return self._hole(spec)

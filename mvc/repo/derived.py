@@ -1,0 +1,84 @@
+"""A file of which some contents are computed from stored versions, piece by piece.
+
+``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores it,
+``write`` writes it to disk. In memory are only the pieces that are being computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from mvc.adapters.files.assemble import assemble
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.model.hashing import pieces
+from mvc.model.manifest import FileEntry
+from mvc.repo.content.contents import skeleton_of
+from mvc.store.store import Store
+from mvc.types import Bytes
+
+Compute: TypeAlias = Callable[[int, int, memoryview], None]
+"""``compute(content, start, out)`` fills ``out`` with the piece of a content that begins there.
+
+It is called for whole pieces (``mvc.model.hashing.pieces``), perhaps more than once, and must give
+the same bytes each time.
+"""
+
+
+class DerivedFile(ParsedFile):
+    """The file of ``entry``, with the contents at the positions ``computed`` made by ``compute``.
+
+    Names, layout, skeleton and checks are those of ``entry``. Each other content is the stored one
+    whose id the entry names, of whatever version: ``msgspec.structs.replace`` exchanges it. A
+    commit does not read it. Call ``check_available`` first: it may be forgotten or dropped.
+    """
+
+    def __init__(
+        self, store: Store, entry: FileEntry, computed: Collection[int], compute: Compute
+    ) -> None:
+        self.entry = entry
+        self.path = entry.path
+        self.format = entry.format
+        self.size = entry.size
+        self.checks = entry.checks
+        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
+        self.stored = {i: c.id for i, c in enumerate(entry.contents) if i not in computed}
+        self._store = store
+        self._compute = compute
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        """As of ``ParsedFile``; a part of a piece costs the whole piece."""
+        make = partial(self._compute, content)
+        if content in self.stored:
+            make = partial(self._store.recovery.piece, self.stored[content])
+        for begin, length in pieces(self.contents[content].spec):
+            first, end = max(start, begin), min(start + len(out), begin + length)
+            part = out[first - start : max(first, end) - start]
+            if len(part) == length:
+                make(begin, part)
+            elif len(part):
+                room = np.empty(length, np.uint8).data
+                make(begin, room)
+                part[:] = room[first - begin : end - begin]
+
+    def skeleton(self) -> bytes:
+        """That of ``entry``."""
+        return skeleton_of(self._store.recovery, self.entry)
+
+    def write(self, write_at: Callable[[int, Bytes], None]) -> None:
+        """Writes every byte of the file, checksums of zips included."""
+
+        def content(i: int, left: int) -> Iterator[memoryview]:
+            while left > 0:
+                for start, length in pieces(self.contents[i].spec):
+                    room = np.empty(length, np.uint8).data
+                    self.read(i, start, room)
+                    left -= length
+                    yield room
+                i += 1
+
+        assemble(self.entry, self.skeleton(), content, write_at)
