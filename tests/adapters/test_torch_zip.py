@@ -192,9 +192,7 @@ def test_pickle_protocols(protocol):
     assert_holds(entry, {"a": torch.ones(3)})
 
 
-def test_legacy_and_script_files():
-    entry = round_trip(saved({"a": torch.ones(3)}, _use_new_zipfile_serialization=False))
-    assert entry.format == "opaque"
+def test_script_files():
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
     entry = round_trip(buffer.getvalue())

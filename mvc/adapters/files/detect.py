@@ -16,8 +16,7 @@ _HEAD = 9
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
 _PICKLE = b"\x80"
 HOW_TO_SAVE = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, without "
-                    "_use_new_zipfile_serialization=False, or as .safetensors"),
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
     ".npz": "save it with numpy.savez, which does not compress",
     ".npy": "save a plain array of numbers in C order",
     ".safetensors": "save it with safetensors",
@@ -48,8 +47,6 @@ def _known(source: Source, name: str) -> SourceFile | None:
 def why_opaque(source: Source, name: str) -> tuple[str, str]:
     """Why the tensors of an opaque file are not known, and how to save it so that they are."""
     why = "it is of no format that mvc reads"
-    if source.read(0, 1) == _PICKLE:
-        why = "it is a pickle, as torch saved before version 1.6"
     try:
         _known(source, name)
     except InvalidName as error:
@@ -74,11 +71,19 @@ def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
         return parse_npy
     if head.startswith(GGUF):
         return parse_gguf
-    return parse_safetensors if head[8:] == b"{" else None
+    if head[8:] == b"{":
+        return parse_safetensors
+    return _parse_pickle if head.startswith(_PICKLE) else None
+
+
+def _parse_pickle(source: Source, name: str) -> FileParts:
+    from mvc.adapters.files.torch_files import parse_torch_old  # by torch's users only
+
+    return parse_torch_old(source, name)
 
 
 def _parse_zip(source: Source, name: str) -> FileParts:
-    from mvc.adapters.files.torch_zip import archive_name, parse_torch_zip  # by torch's users only
+    from mvc.adapters.files.torch_files import archive_name, parse_torch_zip
 
     members = read_members(source, name)
     parse = parse_npz if archive_name(members) is None else parse_torch_zip

@@ -12,15 +12,11 @@ import re
 from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.gguf import read_gguf
 from mvc.adapters.files.numpy_files import MAGIC
-from mvc.adapters.files.pickle_nodes import read_pickles
 from mvc.adapters.files.safetensors import naturals, parse_header
-from mvc.adapters.files.torch_zip import find_tensors
+from mvc.adapters.files.torch_files import read_old
 from mvc.adapters.files.zip_layout import read_directory
 from mvc.errors import BadModelFile
-from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER, MIB
-
-LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""A file of ``torch.save`` before version 1.6 begins with a pickle of this number."""
+from mvc.limits import MAX_PICKLE, MAX_SAFETENSORS_HEADER
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _FIELD = re.compile(rb"'[<>|=]([a-zA-Z])(\d{1,9})(?:\[\w{1,9}\])?'(?:, \(([\d, ]+)\))?[,)\]]")
@@ -92,17 +88,13 @@ def check_pickle(file: FileCursor) -> None:
 
 def check_legacy_torch(file: FileCursor) -> None:
     """Five pickles, of which the fourth names the storages, and then the storages."""
-    for most in (MIB, 16 * MIB, MAX_PICKLE):
-        try:
-            (*_, root, keys), end = read_pickles(file.source.read(0, most), 5)
-            break
-        except BadModelFile:
-            if most >= file.end:
-                raise BadModelFile("it is cut off within its pickles") from None
-    else:
-        raise LookupError
-    sizes = {tensor.storage: tensor.storage_bytes for tensor in find_tensors(root)}
-    file.skip(end + sum(8 + sizes.get(key, 0) for key in keys if isinstance(key, str)))
+    try:
+        _, sizes, end = read_old(file.source)
+    except BadModelFile:
+        if file.end > MAX_PICKLE:
+            raise LookupError from None
+        raise BadModelFile("it is cut off within its pickles") from None
+    file.skip(end + sum(8 + size for _, size in sizes.values()))
 
 
 def check_hdf5(file: FileCursor) -> None:

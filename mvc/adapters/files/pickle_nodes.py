@@ -58,8 +58,13 @@ def read_pickle(data: bytes) -> Any:
     return read_pickles(data, 1)[0][0]
 
 
-def read_pickles(data: bytes, count: int) -> tuple[list[Any], int]:
-    """The values of the first pickles in ``data``, and where the last of them ends."""
+def read_pickles(
+    data: bytes, count: int, references: list[Persistent] | None = None
+) -> tuple[list[Any], int]:
+    """The values of the first pickles in ``data``, and where the last of them ends.
+
+    ``references``: is given all references out of them, in order.
+    """
     if len(data) > MAX_PICKLE:
         raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
     found, end = [], 0
@@ -68,6 +73,8 @@ def read_pickles(data: bytes, count: int) -> tuple[list[Any], int]:
             machine = _Machine(data, end)
             found.append(machine.run())
             end = machine.at
+            if references is not None:
+                references += machine.references
         return found, end
     except (IndexError, KeyError, ValueError, OverflowError, struct.error) as error:
         raise BadModelFile("a pickle is malformed") from error
@@ -82,6 +89,7 @@ class _Machine:
         self.stack: list[Any] = []
         self._below: list[list[Any]] = []  # what lies below each mark
         self.memo: dict[int, Any] = {}
+        self.references: list[Persistent] = []
 
     def run(self) -> Any:
         data = self._data
@@ -154,6 +162,10 @@ class _Machine:
 
     def last(self, count: int) -> tuple[Any, ...]:
         return tuple(reversed([self.stack.pop() for _ in range(count)]))
+
+    def refer(self, id_: Any) -> Persistent:
+        self.references.append(Persistent(id_))
+        return self.references[-1]
 
     def keep(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
@@ -240,8 +252,8 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     0x82: lambda m: Global("copyreg", f"extension {m.number(1)}"),
     0x83: lambda m: Global("copyreg", f"extension {m.number(2)}"),
     0x84: lambda m: Global("copyreg", f"extension {m.number(4)}"),
-    ord("P"): lambda m: Persistent(m.name()),
-    ord("Q"): lambda m: Persistent(m.stack.pop()),
+    ord("P"): lambda m: m.refer(m.name()),
+    ord("Q"): lambda m: m.refer(m.stack.pop()),
     ord("i"): lambda m: PickleCall(Global(m.name(), m.name()), tuple(m.to_mark())),
     ord("R"): lambda m: PickleCall(*m.last(2)),
     0x81: lambda m: PickleCall(*m.last(2)),

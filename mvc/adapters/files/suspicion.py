@@ -12,6 +12,7 @@ import struct
 from mvc.adapters.files import lengths
 from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.onnx import external_data
+from mvc.adapters.files.torch_files import OLD_HEAD
 from mvc.adapters.parsed import Source
 from mvc.errors import BadModelFile
 
@@ -19,7 +20,7 @@ _HEAD = 8192
 _ZIP, _NPY, _TAR = rb"PK(?:\x03\x04|\x05\x06)", rb"\x93NUMPY", rb".{257}ustar"
 _GGUF, _TFLITE = rb"GGUF", rb".{4}TFL3"
 _HDF5 = rb"(?:.{512}|.{1024}|.{2048}|.{4096})?\x89HDF\r\n\x1a\n"
-_LEGACY_TORCH, _PICKLE = rb"\x80.{1,16}" + re.escape(lengths.LEGACY), rb"\x80"
+_LEGACY_TORCH, _PICKLE = OLD_HEAD, rb"\x80"
 _SAFETENSORS, _ONNX, _MSGPACK = rb".{4}\0{4}\{", rb"(?#onnx)", rb"(?#msgpack)"
 _CHECKS = {
     _ZIP: lengths.check_zip,

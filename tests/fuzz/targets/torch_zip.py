@@ -1,4 +1,4 @@
-"""torch's zip files."""
+"""torch's zip files, and those of its old format."""
 
 from tests.adapters import test_fuzz
 from tests.fuzz.targets.files import taken_apart
@@ -9,4 +9,4 @@ def run(data: bytes) -> None:
 
 
 def seeds() -> list[bytes]:
-    return [test_fuzz.SEEDS["torch"], test_fuzz.SEEDS["views"]]
+    return [test_fuzz.SEEDS["torch"], test_fuzz.SEEDS["views"], test_fuzz.SEEDS["old"]]

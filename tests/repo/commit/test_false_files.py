@@ -78,7 +78,7 @@ WHOLE: dict[str, Callable[[], bytes]] = {
 }
 
 
-READ = {"m.gguf": "gguf"}
+READ = {"old.pt": "torch", "old4.pt": "torch", "m.gguf": "gguf"}
 """Formats of those of which the tensors are known."""
 
 
