@@ -51,6 +51,10 @@ class MvcWarning(RuntimeWarning):
     """What goes on all the same, in one line for people; the command line prints it as such."""
 
 
+class AmbiguousName(MvcWarning):
+    """A revision is the name of a target, and of a branch, a tag or an id, too, which is used."""
+
+
 class WrongUsage(MvcError):
     """Arguments that contradict each other or lie outside their range."""
 

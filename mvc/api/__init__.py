@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.availability import Availability, Dropped, Gone, Stored
     from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
-    from mvc.repo.lookup.revisions import Rev
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.revisions import Rev
     from mvc.repo.scratch import Scratch
     from mvc.repo.statements.annotations import Annotation
     from mvc.repo.statements.live import Deployed, Live
@@ -198,7 +198,7 @@ _IN = {
     "Repaired": "mvc.maintenance.report",
     "Repository": "mvc.api.repository",
     "Restored": "mvc.repo.checkout.checkout",
-    "Rev": "mvc.repo.lookup.revisions",
+    "Rev": "mvc.repo.revisions",
     "Scratch": "mvc.repo.scratch",
     "Statement": "mvc.model.statement",
     "Stats": "mvc.maintenance.stats",

@@ -26,16 +26,16 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.names import DEFAULT_STATE, check_ref, printable
-from mvc.repo import queries, recording, refs
+from mvc.repo import queries, recording, refs, revisions
 from mvc.repo.config import Config, load_config
 from mvc.repo.handle import Configure, Handle, Tuning, check_absent, open_handle
 from mvc.repo.hook import announcing
 from mvc.repo.killed import Interrupted
-from mvc.repo.lookup import availability, commits, manifests, revisions
+from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.availability import Gone
 from mvc.repo.lookup.refs import RefKind
-from mvc.repo.lookup.revisions import Rev
+from mvc.repo.revisions import Rev
 from mvc.repo.statements import live
 from mvc.repo.statements.annotations import Annotation, Annotations, annotate
 from mvc.repo.statements.live import Deployed, Live
@@ -711,8 +711,9 @@ class Repository(Unpicklable):
 
         announce, moment = announcing(self._store, target), self._moment(at)
         done = with_states(self._store, self._config, lambda: record.deploy(
-            self._store, self._config, rev, target, time_ns=moment, reason=reason, sign=sign,
-            anyway=anyway, against=against(self._store, target), send=self._sending(push),
+            self._store, self._config, self.find(rev), target, time_ns=moment, reason=reason,
+            sign=sign, anyway=anyway, against=against(self._store, target),
+            send=self._sending(push),
         ))  # fmt: skip
         return announce("deploy", done)
 
@@ -755,8 +756,9 @@ class Repository(Unpicklable):
             there = apart_from(self._store, self.remotes.find(remote), target)
         else:
             there = against(self._store, target)
+        chosen = None if to is None else self.find(to)
         done = with_states(self._store, self._config, lambda: rollback(
-            self._store, self._config, target, steps=steps, to=to, reason=reason, sign=sign,
+            self._store, self._config, target, steps=steps, to=chosen, reason=reason, sign=sign,
             anyway=anyway, against=there, send=self._sending(push if remote is None else remote),
         ))  # fmt: skip
         announce("rollback", done)
@@ -783,8 +785,9 @@ class Repository(Unpicklable):
         from mvc.repo.statements import record
 
         announce, moment = announcing(self._store, target), self._moment(at)
+        chosen = None if rev is None else self.find(rev)
         done = record.retract(
-            self._store, self._config, rev, target, time_ns=moment, reason=reason, sign=sign,
+            self._store, self._config, chosen, target, time_ns=moment, reason=reason, sign=sign,
             anyway=anyway, against=against(self._store, target), send=self._sending(push),
         )  # fmt: skip
         return announce("retract", done)
@@ -867,9 +870,8 @@ class Repository(Unpicklable):
         ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
         Raises UnknownRevision, InvalidName, WrongUsage.
         """
-        return annotate(
-            self._store, self._config, rev, metrics=metrics or {}, params=params or {}, note=note
-        )
+        given = {"metrics": metrics or {}, "params": params or {}}
+        return annotate(self._store, self._config, self.find(rev), **given, note=note)
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
         """What was found out about a version later, in order, without what was undone."""

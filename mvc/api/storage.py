@@ -15,7 +15,7 @@ from mvc.model.statement import ReplayProof
 from mvc.repo import queries
 from mvc.repo.handle import Handle
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.revisions import Rev, resolve
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:

@@ -71,7 +71,8 @@ def _refs(session: Session) -> list[str]:
 
 
 def _revisions(session: Session) -> list[str]:
-    return ["HEAD", *_refs(session), *_names(session.repo.refs("remote"))]
+    repo = session.repo
+    return ["HEAD", *_refs(session), *_names(repo.refs("remote")), *repo.targets()]
 
 
 def _metrics(session: Session) -> set[str]:

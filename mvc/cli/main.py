@@ -22,7 +22,7 @@ from mvc.cli.catalog import instead_of
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
-from mvc.errors import MvcError, MvcWarning
+from mvc.errors import AmbiguousName, MvcError, MvcWarning
 from mvc.system import StillWaiting, failure
 
 _USAGE = 2
@@ -95,6 +95,7 @@ def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
                 others(message, category, *where)
 
         warnings.simplefilter("always", MvcWarning)
+        warnings.simplefilter("default", AmbiguousName)  # once, of each name
         warnings.showwarning = show  # type: ignore[assignment]
         yield
 

@@ -26,10 +26,15 @@ TOPICS = {
             "main, v1.2": "a branch or a tag",
             "origin/main": "where that branch, or tag, of the remote `origin` was at the last "
             "fetch or push",
+            "prod": "the version that is live on the target `prod`. Branches, tags and ids go first; "
+            "a warning says so",
+            "target:prod": "the same, of the target alone; `heads/prod` and `tags/prod` are a branch "
+            "and a tag",
             "HEAD": "the version from which the working files come",
             "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
             "HEAD^2": "the second parent; `HEAD^` is the first",
             "main@{TIME}": "what the branch pointed to at TIME",
+            "prod@{TIME}": "what was live on the target at TIME",
             "main@{1 hour ago}~2": "any combination",
             "main..exp": "for `log` only: the versions of `exp` without those of `main`. An end "
             "left out is `HEAD`",
@@ -54,6 +59,7 @@ TOPICS = {
             "mvc deploy --list TARGET": "what was live there, and when",
             "mvc rollback TARGET": "the version before the live one is deployed again",
             "mvc checkout --at TIME --target TARGET": "the version that was live there at TIME",
+            "mvc diff TARGET HEAD": "a target is a REV, too: the version that is live there",
         },
         (
             "Live now is the deployment without `--at` that was recorded last, even if the clock "

@@ -30,8 +30,8 @@ from mvc.repo.config import Config
 from mvc.repo.history.log import in_range
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import all_in_use, needed_by
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop_rows
+from mvc.repo.revisions import Rev, resolve
 from mvc.repo.statements.live import live_now
 from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, StateMark

@@ -16,8 +16,8 @@ from mvc.remote.transfer import Change, RefUpdate
 from mvc.remote.transport import Move, RemoteHead
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, head, tags
-from mvc.repo.lookup.revisions import resolve
 from mvc.repo.recording import refuse_recorded
+from mvc.repo.revisions import resolve
 from mvc.store.journal.entries import RefChange, RefValue
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store

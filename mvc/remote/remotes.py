@@ -32,7 +32,7 @@ from mvc.remote.kinds import FORMS, KINDS, RemoteKind, scheme_of
 from mvc.remote.transport import States
 from mvc.repo.config import changing, read_yaml, write_yaml
 from mvc.repo.lookup.refs import remote_refs
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.store import Store
 

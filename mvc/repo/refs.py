@@ -23,8 +23,8 @@ from mvc.repo.lookup.refs import (
     tags,
     tip,
 )
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
+from mvc.repo.revisions import Rev, resolve
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot

@@ -92,7 +92,7 @@ class RecorderOptions(Struct, frozen=True):
     @property
     def tip(self) -> str:
         """The revision that training continues from if none is named."""
-        return self.branch or "HEAD"
+        return f"heads/{self.branch}" if self.branch else "HEAD"
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
         """The metrics of one version: those of every version, those of the step, and its loss."""

@@ -87,7 +87,7 @@ class Pusher(threading.Thread):
         if (known := repo.remotes.tracking(self._branch, self._remote)) is not None:
             self.committed(known.ahead)
         else:
-            self.committed(sum(1 for _ in repo.log(self._branch)))
+            self.committed(sum(1 for _ in repo.log(f"heads/{self._branch}")))
 
     def finish(self) -> None:
         """Pushes what is left, once, and warns of what is left then.

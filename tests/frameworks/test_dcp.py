@@ -318,7 +318,7 @@ def test_what_a_version_lacks(repo):
     ]:
         assert said in refused(repo, lambda s=state, p=path: load(repo, s, p))
     said = refused(repo, lambda: load(repo, {"w": torch.zeros(2)}, rev="none"))
-    assert "no version, branch or tag none" in said
+    assert "no version, branch, tag or target none" in said
 
 
 def test_ranks_that_read_different_versions(repo):

@@ -35,6 +35,7 @@ from mvc.remote.statements import about, admit, told
 from mvc.repo.handle import Handle
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
+from mvc.repo.revisions import resolve
 from mvc.repo.statements.annotations import Annotations, annotate
 from mvc.repo.statements.live import (
     Deployed,
@@ -315,14 +316,15 @@ def test_a_deployment_that_cannot_be_is_refused(
 ) -> None:
     context = repository(tmp_path / "r")
     made = sent(context, **{field: value})
-    number = deploy(context.store, context.config, "main", "prod").sequence
+    number = deploy(context.store, context.config, resolve(context.store, "main"), "prod").sequence
     with pytest.raises(kind):
         taken(context, made)
     (there,) = list_deployments(context.store.fresh())
     assert (there.sequence, live_at(context.store, None, "prod").sequence) == (number, number)
-    assert deploy(context.store, context.config, "main", "prod").hybrid_ns == START + 1, (
-        "no clock has moved"
-    )
+    assert (
+        deploy(context.store, context.config, resolve(context.store, "main"), "prod").hybrid_ns
+        == START + 1
+    ), "no clock has moved"
 
 
 def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path) -> None:
@@ -332,7 +334,7 @@ def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path)
         taken(context, ahead)
     late = sent(context, recorded_ns=START + MAX_AHEAD_NS, hybrid_ns=START + MAX_AHEAD_NS)
     assert taken(context, late).of(Deployment)
-    here = deploy(context.store, context.config, "main", "prod")
+    here = deploy(context.store, context.config, resolve(context.store, "main"), "prod")
     assert (here.hybrid_ns, here.recorded_ns) == (START + MAX_AHEAD_NS + 1, START)
     assert here.clock_back, "what came from there was recorded later"
     assert live_at(context.store, None, "prod").id == here.id

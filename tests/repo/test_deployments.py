@@ -19,6 +19,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.statement import Deployment
 from mvc.repo.handle import Handle
+from mvc.repo.revisions import resolve
 from mvc.repo.statements.live import RECENT, list_deployments, live_at, of_commit
 from mvc.repo.statements.record import deploy, retract
 from mvc.store.journal.entries import Entry
@@ -31,7 +32,7 @@ from tests.repo.publishing import SECOND, START, advance, commit, repository
 def test_what_is_recorded(context: Handle) -> None:
     id_ = commit(context)
     advance(context, 5)
-    made = deploy(context.store, context.config, "HEAD", "prod", START + 1)
+    made = deploy(context.store, context.config, resolve(context.store, "HEAD"), "prod", START + 1)
     assert (made.target, made.commit, made.time_ns) == ("prod", id_, START + 1)
     assert made.recorded_ns == START + 5 * SECOND and made.sequence == 2
     assert not made.retracted and made.retracted_ns is None and not made.clock_back
@@ -132,7 +133,7 @@ def test_a_clock_set_back_is_told_and_does_no_harm(context: Handle) -> None:
     commit(context, deploy="prod")
     advance(context, -3600)
     newer = commit(context)
-    made = deploy(context.store, context.config, "HEAD", "prod")
+    made = deploy(context.store, context.config, resolve(context.store, "HEAD"), "prod")
     assert made.clock_back and made.time_ns < START
     assert live_at(context.store).commit == newer
     dated = commit(context, deploy="prod", deploy_time=made.time_ns - 1)
@@ -140,7 +141,9 @@ def test_a_clock_set_back_is_told_and_does_no_harm(context: Handle) -> None:
     advance(context, 7200)
     assert live_at(context.store).commit == newer
     assert live_at(context.store, START + SECOND).commit not in (newer, dated)
-    assert not deploy(context.store, context.config, "HEAD", "prod").clock_back
+    assert not deploy(
+        context.store, context.config, resolve(context.store, "HEAD"), "prod"
+    ).clock_back
 
 
 def test_targets_are_apart(context: Handle) -> None:
@@ -195,7 +198,9 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Handle) -> Non
     assert done.time_ns == START + 20
     assert live_at(context.store).commit == live_at(context.store, START + 25).commit == first
     assert [d.retracted for d in list_deployments(context.store.fresh())] == [False, True, True]
-    again = deploy(context.store, context.config, "HEAD", "prod", START + 20)
+    again = deploy(
+        context.store, context.config, resolve(context.store, "HEAD"), "prod", START + 20
+    )
     assert live_at(context.store, START + 20) == again
     retract(context.store, context.config, None, "prod")
     retract(context.store, context.config, first, "prod")
@@ -212,7 +217,7 @@ def test_which_deployment_is_retracted(context: Handle) -> None:
     for moment, id_ in ((10, first), (20, second), (30, first), (40, second)):
         deploy(context.store, context.config, id_, "prod", moment)
     deploy(context.store, context.config, first, "test", 35)
-    assert retract(context.store, context.config, first.hex(), "prod").time_ns == 30
+    assert retract(context.store, context.config, first, "prod").time_ns == 30
     assert retract(context.store, context.config, second, "prod", 20).time_ns == 20
     assert retract(context.store, context.config, None, "prod", 10).commit == first
     with pytest.raises(NoDeployment, match=second.short):
@@ -231,17 +236,17 @@ def test_what_is_refused(context: Handle) -> None:
     commit(context)
     for name in ("", "a b", "-x", "HEAD", "x\n"):
         with pytest.raises(InvalidName):
-            deploy(context.store, context.config, "HEAD", name)
+            deploy(context.store, context.config, resolve(context.store, "HEAD"), name)
     for moment in (1 << 63, -(1 << 63) - 1):
         with pytest.raises(InvalidTime):
-            deploy(context.store, context.config, "HEAD", "prod", moment)
+            deploy(context.store, context.config, resolve(context.store, "HEAD"), "prod", moment)
     with pytest.raises(UnknownRevision):
-        deploy(context.store, context.config, "nothing", "prod")
+        deploy(context.store, context.config, resolve(context.store, "nothing"), "prod")
     with pytest.raises(UnknownRevision):
         deploy(context.store, context.config, CommitId(bytes(32)), "prod")
     assert context.store.fresh().targets() == []
-    deploy(context.store, context.config, "HEAD", "prod", -(1 << 63))
-    deploy(context.store, context.config, "HEAD", "prod", (1 << 63) - 1)
+    deploy(context.store, context.config, resolve(context.store, "HEAD"), "prod", -(1 << 63))
+    deploy(context.store, context.config, resolve(context.store, "HEAD"), "prod", (1 << 63) - 1)
     assert (
         live_at(context.store, -(1 << 63)).sequence < live_at(context.store, (1 << 63) - 1).sequence
     )
@@ -290,7 +295,7 @@ def test_like_a_plain_list(
             made = deploy(
                 context.store,
                 context.config,
-                "HEAD",
+                resolve(context.store, "HEAD"),
                 target,
                 START + moment if kind == "deploy" else None,
             )

@@ -5,8 +5,8 @@ import pytest
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.repo import refs
 from mvc.repo.handle import Handle
-from mvc.repo.lookup.revisions import resolve
 from mvc.repo.refs import Head, Ref
+from mvc.repo.revisions import resolve
 from tests.repo.publishing import commit, set_ref
 
 

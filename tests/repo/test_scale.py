@@ -21,7 +21,7 @@ from mvc.repo.history.log import LogEntry, LogOptions
 from mvc.repo.history.log import log as logged
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.revisions import resolve
 from mvc.repo.statements.live import list_deployments, live_at, live_between
 from mvc.repo.statements.record import deploy, retract
 from mvc.repo.statements.rollback import rollback
@@ -214,7 +214,7 @@ from tests.repo.publishing import commit
 from tests.repo.working import open_handle
 from mvc.repo import refs
 from mvc.repo.checkout.versions import iter_versions
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.revisions import resolve
 context = open_handle(Path(sys.argv[1]))
 seen = resolve(context.store, "HEAD")
 new = commit(context, deploy="prod")

@@ -103,7 +103,7 @@ class Service:
             if any_run or self._repo.version(live).params.get("run") == self._run:
                 return live
         with suppress(UnknownRevision):  # of a branch without versions
-            for version in self._repo.log(self._branch or "HEAD"):
+            for version in self._repo.log(f"heads/{self._branch}" if self._branch else "HEAD"):
                 if version.params.get("run") == self._run and "subrounds" in version.metrics:
                     self._recordings[self._target].go_on_after(version.id)
                     return version.id

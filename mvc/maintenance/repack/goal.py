@@ -15,8 +15,8 @@ from mvc.maintenance.weights import Alternative
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import queries
+from mvc.repo.revisions import Rev, resolve
 from mvc.store.store import Store
 from mvc.store.writing.layout import Layout
 

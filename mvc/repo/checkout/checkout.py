@@ -40,9 +40,9 @@ from mvc.repo.killed import PLANS
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, Head, branches, head, remote_refs
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance, branch_change, move_head
+from mvc.repo.revisions import Rev, resolve
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import check_worktree, entry_of
 from mvc.store.journal.entries import RefValue

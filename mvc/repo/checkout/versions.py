@@ -22,7 +22,7 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.history.log import in_range
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.lookup.revisions import Rev
+from mvc.repo.revisions import Rev
 from mvc.repo.statements.live import Deployed, check_target, on_target
 from mvc.store.recovery.recover import Request
 from mvc.store.store import Store

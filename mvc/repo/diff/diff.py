@@ -35,7 +35,7 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.revisions import Rev, id_or_text, resolve
 from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
 from mvc.store.store import Store

@@ -23,7 +23,7 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.damage import noting
 from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
-from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.revisions import Rev, id_or_text, resolve
 from mvc.repo.statements.annotations import Annotation, Annotations, merged
 from mvc.repo.statements.live import Deployed, check_target, of_commit, on_target
 from mvc.repo.version_stats import VersionStats

@@ -20,7 +20,6 @@ from mvc.names import encode_text
 from mvc.repo.config import Config
 from mvc.repo.damage import noting
 from mvc.repo.lookup import commits
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.values import check_values, metrics_from, params_from
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -42,14 +41,13 @@ class Annotation(Struct, frozen=True):
 def annotate(
     store: Store,
     config: Config,
-    rev: Rev,
+    commit: CommitId,
     *,
     metrics: Mapping[str, object],
     params: Mapping[str, object],
     note: str,
 ) -> Annotation:
     """``Repository.annotate``; durable on return."""
-    commit = resolve(store, rev)
     if not (metrics or params or note):
         raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
     if len(encode_text(note)) > MAX_MESSAGE:

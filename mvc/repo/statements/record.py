@@ -14,7 +14,6 @@ from mvc.model.statement import Deployment, Retraction
 from mvc.names import is_report
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.statements.live import (
     IN_STEP,
     Against,
@@ -90,7 +89,7 @@ class _Overtaken(Exception):
 def deploy(
     store: Store,
     config: Config,
-    rev: Rev,
+    commit: CommitId,
     target: str,
     time_ns: int | None = None,
     *,
@@ -109,7 +108,7 @@ def deploy(
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
-    commit, how = resolve(store, rev), signing(store, sign, deployment=True)
+    how = signing(store, sign, deployment=True)
     if not anyway:
         from mvc.repo.whole import refuse_incomplete  # which loads what reads files
 
@@ -137,7 +136,7 @@ def deploy(
 def retract(
     store: Store,
     config: Config,
-    rev: Rev | None,
+    commit: CommitId | None,
     target: str,
     time_ns: int | None = None,
     *,
@@ -149,14 +148,13 @@ def retract(
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
-    It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
+    It is the newest on the target, of ``commit`` if that is not None, and at ``time_ns`` (ns since
     1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
     UnknownRevision, NoDeployment, CannotSign, and TargetProtected unless ``anyway``.
     """
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
     check_target(snapshot, target)
-    commit = None if rev is None else resolve(store, rev)
     how = signing(store, sign, deployment=True)
 
     def make(now: int) -> Entry:

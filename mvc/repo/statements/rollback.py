@@ -20,7 +20,6 @@ from mvc.model.statement import Deployment
 from mvc.names import printable
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability
-from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.statements.live import (
     IN_STEP,
     Against,
@@ -53,7 +52,7 @@ def rollback(
     target: str,
     *,
     steps: int = 1,
-    to: Rev | None = None,
+    to: CommitId | None = None,
     reason: str = "",
     sign: bool | None = None,
     anyway: bool = False,
@@ -67,7 +66,6 @@ def rollback(
         raise WrongUsage("name a version or a number of steps, not both")
     refuse_protected(config, target, anyway=anyway)
     snapshot = store.fresh()
-    wanted = None if to is None else resolve(store, to)
     how = signing(store, sign, deployment=True)
     left: list[CommitId] = []
 
@@ -75,7 +73,7 @@ def rollback(
         live = live_at(store, None, target)
         live = live_among(snapshot, target, now, against=against) or live
         past = _Past(snapshot, target, now, against)
-        back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
+        back = past.steps_back(live, steps) if to is None else past.newest(live, to)
         past.check_kept(store, back, live)
         left[:] = [live.commit]
         author = config.author

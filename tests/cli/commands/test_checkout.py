@@ -167,7 +167,7 @@ def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
     said = elsewhere("checkout", "--remote", "../nowhere", "main", "-o", "x", code=3).err
     assert "there is no folder" in said
     said = elsewhere("checkout", "--remote", "../work", "nope", "-o", "x", code=3).err
-    assert "there is no version, branch or tag nope" in said
+    assert "there is no version, branch, tag or target nope" in said
     said = elsewhere("checkout", "--remote", "../work", "main", "gone", "-o", "x", code=3).err
     assert "gone" in said
     elsewhere("checkout", "--remote", "../work", "main", "-o", "x.safetensors")

@@ -50,7 +50,8 @@ def test_completes_commands_revisions_and_targets(mvc) -> None:
     assert words(mvc, "mvc rev") == []  # an alias for scripts
     assert words(mvc, "mvc help rev") == ["revisions"]
     assert words(mvc, "mvc help undo") == ["undo"]
-    assert words(mvc, "mvc show ") == ["HEAD", "main", "v1"]
+    assert words(mvc, "mvc show ") == ["HEAD", "main", "prod", "v1"]
+    assert words(mvc, "mvc log pro") == ["prod"]
     assert words(mvc, "mvc log --target p") == ["prod"]
 
 

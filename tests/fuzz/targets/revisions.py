@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from mvc.repo.handle import Handle
-from mvc.repo.lookup.revisions import resolve_ref
+from mvc.repo.revisions import resolve_ref
 from tests.repo.publishing import commit, repository, set_ref
 
 

@@ -1,19 +1,22 @@
-"""Resolves revisions to commits: ids, branches, tags, HEAD, ``~n``, ``^n``, ``@{TIME}``.
+"""Resolves revisions to commits: ids, branches, tags, targets, HEAD, ``~n``, ``^n``, ``@{TIME}``.
 
 A name is looked up as a branch, then as a tag, then as ``REMOTE/NAME``, a remote's branch or tag
-at the last fetch, then as the prefix of an id. ``heads/NAME``, ``tags/NAME`` and
-``remotes/REMOTE/NAME`` name one kind only.
+at the last fetch, then as the prefix of an id, then as a target, which means the version that is
+live there. ``heads/NAME``, ``tags/NAME``, ``remotes/REMOTE/NAME`` and ``target:NAME`` name one
+kind only.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
+from mvc.errors import AmbiguousName, AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.names import REMOTE, printable
 from mvc.repo.lookup import commits, refs
+from mvc.repo.statements.live import live_at
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.text import did_you_mean
@@ -41,14 +44,17 @@ _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", 
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
 _TOO_FEW = re.compile(r"[0-9a-fA-F]{1,3}", re.ASCII)
-_FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11-20T10:00}"
+_FORMS = "a revision is an id, a branch, tag, target or HEAD, then ~2, ^1 or @{2026-11-20T10:00}"
 _SHOWN = 10
+_TARGET = "target:"
+_KINDS = {"heads": "a branch", "tags": "a tag", "remotes": "a remote's branch or tag"}
 
 
 def resolve(store: Store, rev: Rev) -> CommitId:
     """The commit that ``rev`` names.
 
-    Raises UnknownRevision, AmbiguousRevision, InvalidTime, and WrongUsage for other types.
+    Raises UnknownRevision, AmbiguousRevision, InvalidTime, WrongUsage for other types, and for
+    targets UnknownTarget and NoDeployment. Warns with AmbiguousName.
     """
     return resolve_ref(store, rev)[0]
 
@@ -81,7 +87,7 @@ def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     if moment is not None:
         id_, branch = _at(store, base, moment), None
     else:
-        id_, branch = _named(snapshot, base)
+        id_, branch = _named(store, base)
     for kind, count in _STEP.findall(steps):
         branch = None
         step = _back if kind == "~" else _up
@@ -89,7 +95,8 @@ def resolve_ref(store: Store, rev: Rev) -> tuple[CommitId, str | None]:
     return id_, branch
 
 
-def _named(snapshot: Snapshot, name: str) -> tuple[CommitId, str | None]:
+def _named(store: Store, name: str) -> tuple[CommitId, str | None]:
+    snapshot = store.snapshot
     if name == refs.HEAD:
         at = refs.head(snapshot)
         if at.commit is None:
@@ -101,10 +108,35 @@ def _named(snapshot: Snapshot, name: str) -> tuple[CommitId, str | None]:
     for full in _candidates(name):
         value = snapshot.ref(full)
         if isinstance(value, CommitId):
+            _warn_of_target(snapshot, name, full)
             return value, full.removeprefix(refs.BRANCH) if full.startswith(refs.BRANCH) else None
-    if _DIGITS.fullmatch(name):
-        return _by_digits(snapshot, name), None
-    raise _unknown(snapshot, name)
+    if _DIGITS.fullmatch(name) and (id_ := _by_digits(snapshot, name)) is not None:
+        _warn_of_target(snapshot, name, id_.short)
+        return id_, None
+    return _live(store, name), None
+
+
+def _live(store: Store, name: str, time_ns: int | None = None) -> CommitId:
+    """What is live, or was at a moment, on the target ``NAME`` or ``target:NAME``."""
+    target = name.removeprefix(_TARGET)
+    if target == name and not _is_target(store.snapshot, name):
+        raise _unknown(store.snapshot, name)
+    return live_at(store, time_ns, target).commit
+
+
+def _is_target(snapshot: Snapshot, name: str) -> bool:
+    return snapshot.newest_hybrid(name) is not None
+
+
+def _warn_of_target(snapshot: Snapshot, name: str, used: str) -> None:
+    """Warns if ``name``, which means ``used``, is the name of a target, too."""
+    if _is_target(snapshot, name):
+        kind = _KINDS.get(used.partition("/")[0], "a version's id")
+        warnings.warn(
+            f"{name} is {kind} and a target: {used} is used; {_TARGET}{name} is what is live there",
+            AmbiguousName,
+            stacklevel=1,
+        )
 
 
 def _candidates(name: str) -> list[str]:
@@ -114,12 +146,10 @@ def _candidates(name: str) -> list[str]:
     return [refs.BRANCH + name, refs.TAG + name, *remote, *full]
 
 
-def _by_digits(snapshot: Snapshot, digits: str) -> CommitId:
+def _by_digits(snapshot: Snapshot, digits: str) -> CommitId | None:
     found = commits.starting_with(snapshot, digits)
-    if len(found) == 1:
-        return found[0].id
-    if not found:
-        raise _unknown(snapshot, digits)
+    if len(found) <= 1:
+        return found[0].id if found else None
     shown = [
         f"{c.id.short} {format_time(c.time_ns, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
@@ -134,30 +164,26 @@ def _by_digits(snapshot: Snapshot, digits: str) -> CommitId:
 
 def _unknown(snapshot: Snapshot, name: str) -> UnknownRevision:
     snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
-    if name in snapshot.targets():
-        return UnknownRevision(
-            f"there is no version, branch or tag {printable(name)}, but a target",
-            hint=f"'mvc live {printable(name)}' says what is live there; as a version it is "
-            f"--target {printable(name)}, or in Python repo.live({name!r})",
-        )
     named = [*refs.branches(snapshot), *refs.tags(snapshot), *refs.remote_refs(snapshot)]
+    names = [refs.HEAD, *(ref.name for ref in named), *snapshot.targets()]
     hint = "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
     if _TOO_FEW.fullmatch(name):
         hint = "name an id by four of its digits or more"
     return UnknownRevision(
-        f"there is no version, branch or tag {printable(name[:100])}",
-        hint=did_you_mean(name, [refs.HEAD, *(ref.name for ref in named)], hint),
+        f"there is no version, branch, tag or target {printable(name[:100])}",
+        hint=did_you_mean(name, names, hint),
     )
 
 
 def _at(store: Store, name: str, moment: str) -> CommitId:
-    """The commit a ref pointed to at a moment; for HEAD on a branch, that branch's commit then."""
+    """The commit of a ref or target at a moment; for HEAD on a branch, that branch's."""
     snapshot = store.snapshot
     time_ns = parse_time(moment, now_ns=store.clock.now_ns())
     logged = [refs.HEAD] if name == refs.HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
-        raise _unknown(snapshot, name)
+        return _live(store, name, time_ns)
+    _warn_of_target(snapshot, name, full)
     value = snapshot.ref_at(full, time_ns)
     if isinstance(value, str):
         full = refs.BRANCH + value

@@ -18,13 +18,17 @@ from mvc.api import Availability
 from mvc.api.repository import Repository
 from mvc.api.storage import Storage
 from mvc.errors import (
+    AmbiguousName,
     AmbiguousRevision,
     CannotResume,
     InvalidTime,
     MvcError,
+    NoDeployment,
+    StateForgotten,
     Unattainable,
     UnknownPath,
     UnknownRevision,
+    UnknownTarget,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -33,7 +37,8 @@ from mvc.recipes.verbs import retrain, retraining
 from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.handle import Handle
-from mvc.repo.lookup.revisions import resolve, resolve_ref
+from mvc.repo.revisions import resolve, resolve_ref
+from mvc.repo.statements.record import deploy, retract
 from mvc.state import StateFile
 from mvc.times import format_time
 from mvc.training.resume import load, resume
@@ -172,6 +177,79 @@ def test_a_name_comes_before_an_id(context: Handle, line: list[CommitId]) -> Non
     refs.create_branch(context.store, digits, "main~2")
     assert resolve(context.store, digits) == line[2]
     assert resolve(context.store, line[0].hex()[:7]) == line[0]
+
+
+def test_a_target_means_what_is_live_there(context: Handle, line: list[CommitId]) -> None:
+    for target, id_ in (("prod", line[1]), ("edge/berlin", line[2]), ("2026", line[3])):
+        deploy(context.store, context.config, id_, target)
+        for name in (target, f"target:{target}", f"{target}@{{now}}", f"target:{target}@{{now}}"):
+            assert resolve_ref(context.store, name) == (id_, None)
+            assert resolve(context.store, f"{name}~1") == line[line.index(id_) - 1]
+    advance(context, 60)
+    deploy(context.store, context.config, line[3], "prod")
+    assert resolve(context.store, "prod") == line[3]
+    assert resolve(context.store, "prod@{60 seconds ago}") == line[1]
+    assert resolve(context.store, "target:prod@{1 second ago}~") == line[0]
+    deploy(context.store, context.config, resolve(context.store, "prod~2"), "nodes-of/a")
+    assert resolve(context.store, "nodes-of/a") == line[1]
+
+
+def test_a_target_on_which_nothing_is_live(context: Handle, line: list[CommitId]) -> None:
+    deploy(context.store, context.config, line[1], "prod")
+    with pytest.raises(NoDeployment, match="nothing was live on prod at"):
+        resolve(context.store, "prod@{1 hour ago}")
+    retract(context.store, context.config, None, "prod")
+    for name in ("prod", "target:prod", "target:prod@{now}~1"):
+        with pytest.raises(NoDeployment, match="nothing is live on prod: every deployment was"):
+            resolve(context.store, name)
+    with pytest.raises(UnknownTarget, match="nothing was ever deployed on main"):
+        resolve(context.store, "target:main")
+    with pytest.raises(UnknownRevision, match="no version, branch, tag or target prd") as caught:
+        resolve(context.store, "prd")
+    assert caught.value.hint == "did you mean prod?"
+
+
+def test_what_is_live_was_forgotten(context: Handle, line: list[CommitId]) -> None:
+    deploy(context.store, context.config, line[1], "prod")
+    repo = Repository(context)
+    repo.storage.forget(line[1], reason="row 17")
+    assert repo.find("prod") == line[1] and repo.version("prod").id == line[1]
+    assert repo.find("prod~1") == line[0]
+    with pytest.raises(StateForgotten):
+        repo.manifest("prod")
+
+
+def test_a_branch_a_tag_and_an_id_come_before_a_target(
+    context: Handle, line: list[CommitId]
+) -> None:
+    digits = line[0].hex()[:8]
+    refs.create_branch(context.store, "prod", "main~1")
+    refs.create_tag(context.store, "v1", "main~2")
+    set_ref(context, "remotes/origin/prod", line[2])
+    used = {
+        "prod": (line[3], "a branch", "heads/prod"),
+        "v1": (line[2], "a tag", "tags/v1"),
+        "origin/prod": (line[2], "a remote's branch or tag", "remotes/origin/prod"),
+        digits: (line[0], "a version's id", line[0].short),
+    }
+    for name, (id_, kind, full) in used.items():
+        deploy(context.store, context.config, line[4], name)
+        said = (
+            f"^{name} is {kind} and a target: {full} is used; target:{name} is what is live there"
+        )
+        with pytest.warns(AmbiguousName, match=said):
+            assert resolve(context.store, name) == id_
+        assert resolve(context.store, f"target:{name}") == line[4]
+        assert resolve(context.store, full) == id_
+    with pytest.warns(AmbiguousName):
+        assert resolve(context.store, "prod@{now}") == line[3]
+    with pytest.warns(AmbiguousName):
+        assert resolve_ref(context.store, "prod") == (line[3], "prod")
+    advance(context, 60)
+    refs.delete_branch(context.store, "prod", force=True)
+    with pytest.warns(AmbiguousName):  # the branch has a past
+        assert resolve(context.store, "prod@{1 second ago}") == line[3]
+    assert resolve(context.store, "prod") == line[4]
 
 
 @pytest.mark.parametrize(
