@@ -26,10 +26,10 @@ TOPICS = {
             "main, v1.2": "a branch or a tag",
             "origin/main": "where that branch, or tag, of the remote `origin` was at the last "
             "fetch or push",
-            "prod": "the version that is live on the target `prod`. Branches, tags and ids go first; "
-            "a warning says so",
-            "target:prod": "the same, of the target alone; `heads/prod` and `tags/prod` are a branch "
-            "and a tag",
+            "prod": "the version that is live on the target `prod`. Branches, tags and ids go "
+            "first; a warning says so",
+            "target:prod": "the same, of the target alone; `heads/prod` and `tags/prod` are a "
+            "branch and a tag",
             "HEAD": "the version from which the working files come",
             "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
             "HEAD^2": "the second parent; `HEAD^` is the first",

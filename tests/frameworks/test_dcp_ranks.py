@@ -130,7 +130,8 @@ def test_ranks_hear_what_is_wrong(tmp_path):
         assert [kind for kind, _ in outcome] == ["failed", "failed"]
         assert all("there is no branch v1" in said for _, said in outcome)
         outcome = ranks.run(ranks.load, 2, tmp_path / "none", (str(repo.root), "v9", CK), 1)
-        assert all(kind == "failed" and "no version, branch, tag or target v9" in t for kind, t in outcome)
+        said = "there is no version, branch, tag or target v9"
+        assert all(kind == "failed" and said in text for kind, text in outcome)
 
 
 @pytest.mark.parametrize("world", [1, 2])
