@@ -15,14 +15,14 @@ from pathlib import Path
 from msgspec import Struct, ValidationError, json
 
 from mvc.adapters.files.cursor import FileCursor
-from mvc.adapters.files.onnx import external_data
+from mvc.adapters.files.onnx import tensors
 from mvc.adapters.files.suspicion import suspicion
 from mvc.adapters.parsed import MemorySource, Source
 from mvc.errors import BadModelFile, DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.names import printable
-from mvc.repo.content.contents import StoredBytes
+from mvc.repo.content.contents import StoredBytes, without_contents
 from mvc.repo.lookup import manifests
 from mvc.store.store import Store
 
@@ -55,10 +55,8 @@ def refuse_incomplete(
             if (place := files.get(path)) is not None:
                 return store.fs.open_read(place)
             entry = entries[path]  # a state of Python is no index, whatever its name
-            stored = entry.format == "opaque"
-            return nullcontext(
-                StoredBytes(store.recovery, entry) if stored else MemorySource(b"{}")
-            )
+            read = {"opaque": StoredBytes, "onnx": without_contents}.get(entry.format)
+            return nullcontext(read(store.recovery, entry) if read else MemorySource(b"{}"))
 
         _check({p for p in {*entries, *files} if files.get(p, Path()) is not None}, source)
         for path, entry in entries.items():
@@ -107,7 +105,7 @@ def _named(path: str, source: _Open) -> set[str]:
             raise _incomplete(f"{path} is cut off or no JSON") from None
     elif path.lower().endswith(".onnx"):
         with suppress(BadModelFile, LookupError), source(path) as file:
-            names = external_data(FileCursor(file))
+            names = {each.location for each in tensors(FileCursor(file)) if each.location}
     return {posixpath.normpath(posixpath.join(path, "..", name)) for name in names}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mvc.adapters.files.gguf import GGUF, parse_gguf
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
+from mvc.adapters.files.onnx import ONNX, parse_onnx
 from mvc.adapters.files.safetensors import parse_safetensors
 from mvc.adapters.files.zip_layout import read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedFile, Source, SourceFile
@@ -65,15 +66,9 @@ def opaque(source: Source, name: str = "the file") -> SourceFile:
 
 
 def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
-    if head.startswith(_ZIP):
-        return _parse_zip
-    if head.startswith(MAGIC):
-        return parse_npy
-    if head.startswith(GGUF):
-        return parse_gguf
-    if head[8:] == b"{":
+    if head[4:] == b"\0\0\0\0{":  # a header of less than 4 GiB
         return parse_safetensors
-    return _parse_pickle if head.startswith(_PICKLE) else None
+    return next((parse for start, parse in _PARSERS.items() if head.startswith(start)), None)
 
 
 def _parse_pickle(source: Source, name: str) -> FileParts:
@@ -91,3 +86,13 @@ def _parse_zip(source: Source, name: str) -> FileParts:
     if members and not parts.tensors and parts.format == "npz":
         raise BadModelFile(f"{name}: a zip file without arrays")
     return parts
+
+
+_PARSERS = {
+    _ZIP: _parse_zip,
+    MAGIC: parse_npy,
+    GGUF: parse_gguf,
+    ONNX: parse_onnx,
+    _PICKLE: _parse_pickle,
+}
+"""By what a file begins with, unless it is of safetensors, whose first bytes are a number."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import struct
 
-from mvc.adapters.files import lengths
+from mvc.adapters.files import lengths, onnx
 from mvc.adapters.files.cursor import FileCursor
-from mvc.adapters.files.onnx import external_data
 from mvc.adapters.files.torch_files import OLD_HEAD
 from mvc.adapters.parsed import Source
 from mvc.errors import BadModelFile
@@ -32,7 +31,7 @@ _CHECKS = {
     _LEGACY_TORCH: lengths.check_legacy_torch,
     _PICKLE: lengths.check_pickle,
     _SAFETENSORS: lengths.check_safetensors,
-    _ONNX: external_data,
+    _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
 }
 """By the pattern of the first bytes: what checks that the file is whole."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mvc.adapters.files.assemble import assemble, joined
-from mvc.adapters.parsed import Source
+from mvc.adapters.parsed import MemorySource, Source, gaps
 from mvc.adapters.python.state import to_state
 from mvc.io.handles import PAGE, aligned
 from mvc.io.process import cpu_count
@@ -77,6 +77,19 @@ class StoredBytes(Source):
                 self._last = start, piece
             out += self._last[1][max(offset - start, 0) : end - start]
         return bytes(out)
+
+
+def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
+    """The file with zeros in the places of its contents, of which none is decoded.
+
+    Of a file of more than 2 GiB, which no graph has, it is empty.
+    """
+    data = np.zeros(entry.size if entry.size < 1 << 31 else 0, np.uint8).data
+    rest = memoryview(skeleton_of(recovery, entry) if data else b"")
+    for start, length in gaps([(c.offset, c.spec.nbytes) for c in entry.contents], len(data)):
+        data[start : start + length] = rest[:length]
+        rest = rest[length:]
+    return MemorySource(data)
 
 
 class Rooms:
