@@ -17,7 +17,7 @@ from safetensors.torch import save as save_safetensors
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import MvcError
-from tests.adapters.gguf_files import small
+from tests.adapters import gguf_files, onnx_files
 from tests.adapters.helpers import MemorySource, rebuild, to_entry
 
 ROUNDS = 250
@@ -51,7 +51,8 @@ def seeds() -> dict[str, bytes]:
         "state": rebuild(*to_entry(from_state({"a": x, "n": [x.t(), (1, {2: np.ones(2)})]}))),
         "npz": archive(np.savez, a=np.ones(3), b=np.zeros((2, 2), np.int16)),
         "npy": buffer.getvalue(),
-        "gguf": small(),
+        "gguf": gguf_files.small(),
+        "onnx": onnx_files.small(),
     }
 
 

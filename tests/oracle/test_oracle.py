@@ -15,6 +15,7 @@ from mvc.api.repository import Repository
 from mvc.maintenance.repack.super_steps import join
 from mvc.pipelines.pipeline import Pipeline
 from tests.adapters.gguf_files import gguf
+from tests.adapters.onnx_files import model, outside, tensor
 from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,
@@ -294,7 +295,25 @@ def _gguf_files(folder: Path) -> list[Files]:
     return versions
 
 
-@pytest.mark.parametrize("make", [_torch_files, _safetensors_files, _npz_files, _gguf_files])
+def _onnx_files(folder: Path) -> list[Files]:
+    del folder
+    rows = rng().standard_normal((50, 64)).astype(np.float32)
+    far = outside("far", rows, location="w.data", offset=64, length=rows.nbytes)
+    return [
+        {
+            "m.onnx": model(
+                tensor("w", rows * np.float32(1 + step * 1e-6)), tensor("e", rows), far
+            ),
+            "w.data": bytes(64) + (rows + np.float32(step)).tobytes(),
+        }
+        for step in range(3)
+    ]
+
+
+_MAKERS = [_torch_files, _safetensors_files, _npz_files, _gguf_files, _onnx_files]
+
+
+@pytest.mark.parametrize("make", _MAKERS)
 def test_model_files(tmp_path: Path, make: Callable[[Path], list[Files]]):
     versions = make(tmp_path)
     root = tmp_path / "repo"

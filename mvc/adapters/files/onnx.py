@@ -24,6 +24,7 @@ ONNX = b"\x08"
 """The field ``ir_version``, which begins every file."""
 
 _DEEPEST = 500
+_SIZES = {0: 0, 1: 8, 5: 4}
 # By the kind of a message: its fields that are needed, by number, which is negative for a varint.
 _FIELDS = {
     "model": {7: "graph", 25: "function"},
@@ -67,7 +68,7 @@ def parse_onnx(source: Source, name: str) -> FileParts:
     try:
         found = tensors(FileCursor(source))
     except LookupError as error:
-        raise BadModelFile(f"{name}: its graph has too many fields") from error
+        raise BadModelFile(f"{name}: {error}") from error
     if not found:
         raise BadModelFile(f"{name}: its graph has no tensors")
     return laid_out((each for each in found if not each.location), source.size())
@@ -107,7 +108,7 @@ def tensors(file: FileCursor) -> list[GraphTensor]:
             continue
         number, wire = divmod(_varint(file), 8)
         value = _varint(file) if wire in {0, 2} else 0
-        size = {0: 0, 1: 8, 2: value, 5: 4}.get(wire)
+        size = value if wire == 2 else _SIZES.get(wire)
         start = file.at
         file.skip(size or 0)
         if size is None or file.at > end or len(above) > _DEEPEST:

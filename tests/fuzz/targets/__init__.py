@@ -6,5 +6,5 @@
 NAMES = (
     "record_header", "journal", "entry", "manifest", "commit", "config", "times", "revisions",
     "payload", "patch", "group", "safetensors", "torch_zip", "npz", "pickle", "index", "structure",
-    "gguf",
+    "gguf", "onnx",
 )  # fmt: skip

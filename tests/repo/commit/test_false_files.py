@@ -19,6 +19,7 @@ from mvc.adapters.files.detect import why_opaque
 from mvc.adapters.parsed import MemorySource
 from mvc.errors import BadModelFile
 from tests.adapters.gguf_files import gguf
+from tests.adapters.onnx_files import model, tensor
 
 WEIGHTS = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
 
@@ -57,12 +58,6 @@ def _tar() -> bytes:
     return out.getvalue()
 
 
-def _onnx() -> bytes:
-    raw = b"\x4a" + bytes([0x80 | WEIGHTS.nbytes & 127, WEIGHTS.nbytes >> 7]) + WEIGHTS.tobytes()
-    tensor = b"\x2a" + bytes([0x80 | len(raw) & 127, len(raw) >> 7]) + raw
-    return b"\x08\x0a\x3a" + bytes([0x80 | len(tensor) & 127, len(tensor) >> 7]) + tensor
-
-
 WHOLE: dict[str, Callable[[], bytes]] = {
     "big-endian.npy": lambda: _npy(WEIGHTS.astype(">f4")),
     "objects.npy": lambda: _npy(np.array([None, "a"], object)),
@@ -74,11 +69,11 @@ WHOLE: dict[str, Callable[[], bytes]] = {
     "m.h5": _hdf5,
     "m.pth.tar": _tar,
     "m.msgpack": lambda: msgspec.msgpack.encode({"w": WEIGHTS.tobytes(), "n": [1, -5, 0.5, None]}),
-    "m.onnx": _onnx,
+    "m.onnx": lambda: model(tensor("w", WEIGHTS)),
 }
 
 
-READ = {"old.pt": "torch", "old4.pt": "torch", "m.gguf": "gguf"}
+READ = {"old.pt": "torch", "old4.pt": "torch", "m.gguf": "gguf", "m.onnx": "onnx"}
 """Formats of those of which the tensors are known."""
 
 

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 import mvc
 from mvc.errors import BadModelFile, TargetProtected
+from tests.adapters.onnx_files import model, outside, tensor
 from tests.repo.test_protection import protect
 
 FIRST, SECOND = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
@@ -31,15 +32,10 @@ def npy() -> bytes:
     return out.getvalue()
 
 
-def field(number: int, data: bytes) -> bytes:
-    assert len(data) < 128
-    return bytes([number << 3 | 2, len(data)]) + data
-
-
 def onnx(*locations: str) -> bytes:
-    """A graph whose tensors lie in the files ``locations``."""
-    places = [field(1, b"location") + field(2, name.encode()) for name in locations]
-    return b"\x08\x0a" + field(7, b"".join(field(5, field(13, place)) for place in places))
+    """A graph whose tensors lie in the files ``locations``, but for one, which lies inside."""
+    inside = np.ones(4, np.float32)
+    return model(tensor("a", inside), *(outside(n, inside, location=n) for n in locations))
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
