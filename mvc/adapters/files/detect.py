@@ -88,7 +88,7 @@ def _parse_zip(source: Source, name: str) -> FileParts:
     return parts
 
 
-_PARSERS = {
+_PARSERS: dict[bytes | tuple[bytes, ...], Callable[[Source, str], FileParts]] = {
     _ZIP: _parse_zip,
     MAGIC: parse_npy,
     GGUF: parse_gguf,
