@@ -6,6 +6,8 @@ from collections.abc import Callable
 from os import PathLike
 from typing import NoReturn, TypeAlias
 
+from msgspec import Struct
+
 from mvc.errors import WrongUsage
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -21,6 +23,19 @@ FIRST_RELEASE = ""
 
 Reason: TypeAlias = str
 """Why an operation is done, in a person's words."""
+
+
+class Counted(Struct):
+    """Adds up what is done, and reports it; without a ``progress`` it only adds up."""
+
+    progress: Progress | None
+    total: int
+    done: int = 0
+
+    def add(self, count: int, what: str) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, max(self.done, self.total), what)
 
 
 class Unpicklable:

@@ -35,7 +35,7 @@ from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.reader import PackReader, pack_numbers, pack_path
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.store import Store
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 _LOCK = f"{COPY}.lock"
 _LOCKS = ".lock"  # how the names of files end that are locks and nothing else
@@ -116,7 +116,7 @@ class _Copying:
         self._store, self._fs = store, fs
         self._place, self._folder = place, fs.realpath(place) / FOLDER
         self._restores, self._progress = restores, progress
-        self._copied = self._done = self._total = 0
+        self._copied = 0
         self._room = aligned(PAGE + MIB)
 
     def run(self) -> BackedUp:
@@ -198,10 +198,8 @@ class _Copying:
         guarded = self._ends_before()
         kept = guarded if self._begins_with_copy(snapshot) else {}
         held = _Extent.of(_entries(snapshot, end))
-        self._done, self._total = (
-            0,
-            2 * sum(last - min(kept.get(pack, 0), last) for pack, last in held.ends.items()),
-        )
+        new = sum(last - min(kept.get(pack, 0), last) for pack, last in held.ends.items())
+        self._count = Counted(self._progress, 2 * new)
         for pack, last in held.ends.items():
             self._copy_pack(pack, last, kept=kept.get(pack, 0), guarded=guarded.get(pack, 0))
         fs.sync_dir(folder / PACKS)
@@ -274,7 +272,7 @@ class _Copying:
                         "is damaged; if it is not, it is of another copy of this repository: name "
                         "a new folder",
                     )
-                self._tell(size)
+                self._count.add(size, "packs")
             if file.size() > max(end, guarded):
                 file.truncate(max(end, guarded))
             file.sync()
@@ -298,7 +296,7 @@ class _Copying:
                         raise self._damaged(region.pack, at, last, why)
                     for _, error in damaged_payloads(packs, (region.pack, at, header)):
                         raise self._damaged(region.pack, at, last, error.message)
-                self._tell(region.length)
+                self._count.add(region.length, "packs")
 
     def _damaged(self, pack: int, at: int, end: int, why: str) -> DamagedData:
         """The error for bytes of a pack, which says on which side they are damaged."""
@@ -382,11 +380,6 @@ class _Copying:
             for at, size in _blocks(0, file.size()):
                 hasher.update(file.read(at, size))
         return hasher.hexdigest()
-
-    def _tell(self, size: int) -> None:
-        self._done += size
-        if self._progress is not None:
-            self._progress(self._done, max(self._done, self._total), "packs")
 
 
 class _Extent(Struct):

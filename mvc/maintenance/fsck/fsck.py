@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, MvcError, ReadOnly
@@ -34,7 +33,7 @@ from mvc.store.journal.frames import Gap
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
 from mvc.store.store import Store
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 __all__ = ["FsckReport", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
@@ -72,22 +71,9 @@ def _stands(journal: JournalCheck) -> bool:
     return False
 
 
-class _Checked(Struct):
-    """Counts bytes that were checked, and reports them."""
-
-    progress: Progress | None
-    total: int
-    done: int = 0
-
-    def add(self, nbytes: int, what: str) -> None:
-        self.done += nbytes
-        if self.progress is not None:
-            self.progress(self.done, max(self.done, self.total), what)
-
-
 def _look(store: Store, full: bool, progress: Progress | None) -> tuple[FsckReport, JournalCheck]:
     snapshot = store.fresh()
-    checked = _Checked(progress, _bytes_in(snapshot.fs, snapshot.folder / PACKS))
+    checked = Counted(progress, _bytes_in(snapshot.fs, snapshot.folder / PACKS))
     journal, packs = JournalCheck(snapshot), PackCheck(snapshot, StorageGraph(snapshot))
     commits: dict[bytes, Commit] = {}
     entry_keys: set[bytes] = set()

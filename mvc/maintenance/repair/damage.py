@@ -18,7 +18,7 @@ from mvc.store.graph.memory import MemoryGraph
 from mvc.store.graph.search import PathStep, Speed
 from mvc.store.packs.records import RecordHeader
 from mvc.store.snapshot import Snapshot
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 
 def quarantined(record: StoredRecord, why: str) -> DamagedRange:
@@ -36,13 +36,12 @@ def survey_damage(
     """
     snapshot.refresh()
     snapshot.packs.forget()
-    survey, done = PackCheck(snapshot, StorageGraph(snapshot), catch=DamagedData), 0
+    survey = PackCheck(snapshot, StorageGraph(snapshot), catch=DamagedData)
     entries = list(snapshot.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
+    read = Counted(progress, total)
     for recorded in entries:
-        done += survey.entry(recorded)
-        if progress is not None:
-            progress(done, total, "packs")
+        read.add(survey.entry(recorded), "packs")
     survey.objects.settle()
     for record, place, member in survey.objects.all_members() if wrong else ():
         if member.id in wrong:

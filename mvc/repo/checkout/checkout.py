@@ -49,7 +49,7 @@ from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
 from mvc.text import did_you_mean
-from mvc.types import Bytes, Progress
+from mvc.types import Bytes, Counted, Progress
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
@@ -378,22 +378,16 @@ def apply(
         check_place(name)
     total = sum(entry.size for entry in entries.values())
     total += sum(nbytes for nbytes, _ in further.values())
-    done, recovery, rooms = 0, store.recovery, Rooms()
-
-    def advance(what: str, count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, total, what)
+    written, recovery, rooms = Counted(progress, total), store.recovery, Rooms()
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
-        if commit is not None and not done:
+        if commit is not None and not written.done:
             check_available(store, commit, entries.values())
-        fill_file(recovery, entry, file, partial(advance, entry.path), rooms=rooms)
+        fill_file(recovery, entry, file, partial(written.add, what=entry.path), rooms=rooms)
 
     fills = {name: partial(fill, name) for name in entries}
-    others = {n: partial(write, partial(advance, n)) for n, (_, write) in further.items()}
+    others = {n: partial(write, partial(written.add, what=n)) for n, (_, write) in further.items()}
     checks = {name: entry.content_id.hex() for name, entry in entries.items()}
     with (
         recovery.by_products.keeping(),

@@ -40,7 +40,7 @@ from mvc.repo.statements.annotations import Annotations
 from mvc.repo.worktree import worktree
 from mvc.store.store import Store
 from mvc.text import text_table
-from mvc.types import Progress
+from mvc.types import Counted, Progress
 
 if TYPE_CHECKING:
     from mvc.repo.diff.distance import Distance
@@ -341,7 +341,7 @@ def _with_distances(
     A file whose weights were given up stays as it is, and gets its reason in ``unmeasured``.
     """
     wanted = [row.new_spec for file in found for row in file.tensors if comparable(row)]
-    done, total = 0, sum(spec.nbytes for spec in wanted if spec is not None)
+    read = Counted(progress, sum(spec.nbytes for spec in wanted if spec is not None))
     by_path = {path: (x, y) for path, x, y in pairs}
     for file in found:
         (x, y), rows = by_path[file.path], list(filter(comparable, file.tensors))
@@ -350,9 +350,7 @@ def _with_distances(
             if rows and x is not None and y is not None:
                 for row, distance in zip(rows, measured(old, x, new, y, rows=rows), strict=True):
                     measured_rows[row.key] = replace(row, **asdict(distance))
-                    done += 0 if row.new_spec is None else row.new_spec.nbytes
-                    if progress is not None:
-                        progress(done, total, file.path)
+                    read.add(0 if row.new_spec is None else row.new_spec.nbytes, file.path)
         except WeightsDropped as error:
             unmeasured[file.path] = error.message
         yield replace(file, tensors=tuple(measured_rows.get(r.key, r) for r in file.tensors))
