@@ -23,7 +23,6 @@ from mvc.maintenance.graph import read
 from mvc.maintenance.retention import Retention, Short, protected, recorded_since, select, too_few
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
-from mvc.model.manifest import Manifest
 from mvc.model.statement import Tombstone
 from mvc.model.tensor import TensorSpec
 from mvc.repo.config import Config
@@ -259,7 +258,7 @@ def _preview(
             for each in (each for each in manifest.all_entries if each.path not in given_up):
                 tensors.update((t.id, each.contents[t.content].id) for t in each.tensors)
                 if not each.tensors:
-                    files[each.content_id] = tuple(manifests.objects(Manifest([each])))
+                    files[each.content_id] = tuple(manifests.objects([each]))
     collection: Collection | None = None
     same = dict[CommitId, tuple[CommitId, ...]]()
     blobs: Mapping[bytes, TensorSpec] = {}

@@ -23,9 +23,9 @@ from mvc.io.files import FileSystem
 from mvc.remote.remotes import Remote
 from mvc.remote.replicas.replica import Replica
 from mvc.remote.replicas.versions import Update
-from mvc.remote.sending.live import objects_of
 from mvc.remote.transport import Wanted
 from mvc.remote.transports.opening import open_transport
+from mvc.repo.lookup import manifests
 from mvc.serving.follower import Follower
 from mvc.serving.sinks import ReplicaSink
 from mvc.store.packs.records import (
@@ -78,7 +78,7 @@ def test_a_joiner_receives_one_way_of_few_deltas(repo: Repository, tmp_path: Pat
     opened.close()
     with mvc.clone(str(repo.root), tmp_path / "clone") as clone:
         graph, manifest = clone.handle.store.graph, clone.version(made.id).manifest
-        objects = {manifest, *objects_of(clone.manifest(made.id).entries)}
+        objects = {manifest, *manifests.objects(clone.manifest(made.id).entries)}
         paths = [graph.path(id_) for id_ in objects]
         steps = {(s.pack, s.offset): s.header.size for path in paths for s in path.steps}
     deepest = max(path.depth for path in paths)

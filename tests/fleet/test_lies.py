@@ -17,9 +17,9 @@ from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.remote.replicas.replica import Replica
-from mvc.remote.sending.live import objects_of
 from mvc.remote.transport import Slice, Transport, Wanted
 from mvc.remote.transports.opening import open_transport
+from mvc.repo.lookup import manifests
 from mvc.store.packs.records import MANIFEST
 from tests.fleet.folders import contents
 from tests.remote.kit.forged import Forged, full, taken_apart
@@ -54,7 +54,7 @@ def files(*paths: str) -> Callable[[Repository, Forged], None]:
         forged.entries = [replace(sent, commits=(commit.encoded,), statements=(said.encoded,))]
         read = repo.handle.store.recovery
         forged.records[0] = [full(manifest.id, manifest.encoded, MANIFEST)]
-        for id_, spec in objects_of(was.entries).items():
+        for id_, spec in manifests.objects(was.entries).items():
             data = bytearray(spec.nbytes)
             read.piece(id_, 0, memoryview(data))
             forged.records[0].append(full(id_, bytes(data)))

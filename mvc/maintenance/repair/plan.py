@@ -62,7 +62,7 @@ def needs_of(found: StorageGraph, graph: SoundGraph, sources: ObjectSources) -> 
     for id_, entry_index in first_entry.items():
         manifest = sources.load(id_)
         if manifest is not None:
-            for blob, spec in objects(manifest, given_up.get(id_, ())).items():
+            for blob, spec in objects(manifest.all_entries, given_up.get(id_, ())).items():
                 graph.name(blob)
                 needs.setdefault(blob, Need(spec, entry_index))
         needs.setdefault(id_, Need(None, entry_index))

@@ -208,7 +208,8 @@ class _Proof:
 
     def _fresh(self, given: Given, manifest: Manifest) -> dict[bytes, TensorSpec]:
         """The objects of a version that came, or that no parent has; parents' states are whole."""
-        known, objects = self._behind(given.commit), manifests.objects(manifest, given.given_up)
+        known = self._behind(given.commit)
+        objects = manifests.objects(manifest.all_entries, given.given_up)
         return {i: s for i, s in objects.items() if i in self._received or known.get(i) != s}
 
     # -- what is known -------------------------------------------------------------------
@@ -226,7 +227,7 @@ class _Proof:
                     f"the weights of version {given.commit.id.short} did not come, and it has no "
                     "recipe that makes them"
                 )
-            named += manifests.objects(manifest).items()
+            named += manifests.objects(manifest.all_entries).items()
         for id_, spec in named:
             if self._specs.setdefault(id_, spec) != spec:
                 raise _wrong(id_)
@@ -248,7 +249,7 @@ class _Proof:
         for id_ in commit.parents:
             marks = (mark for _, mark in self._view.state_marks(id_, weights=True))
             gone = set(availability.dropped_paths(marks).values())
-            found |= manifests.objects(self._kept(id_) or manifests.EMPTY, gone)
+            found |= manifests.objects((self._kept(id_) or manifests.EMPTY).all_entries, gone)
         return found
 
     def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:

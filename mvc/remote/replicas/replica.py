@@ -51,10 +51,11 @@ from mvc.remote.replicas.places import (
     require_room,
 )
 from mvc.remote.replicas.versions import FollowedVersion, Identity, KeptVersion, Update
-from mvc.remote.sending.live import entries_of, objects_of
+from mvc.remote.sending.live import entries_of
 from mvc.remote.slices import decode_entries
 from mvc.remote.transport import MOST_PATHS, Slice, Transport, Wanted
 from mvc.repo.checkout.outputs import refuse_nameless
+from mvc.repo.lookup import manifests
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import check_features
 from mvc.store.graph.memory import LooseGraph
@@ -355,7 +356,7 @@ class Replica:
             if manifest.root != commit.root:
                 raise DamagedData(f"version {commit.id.short} has another root than its files")
             entries = entries_of(manifest, wanted)
-            objects, size = objects_of(entries), sum(entry.size for entry in entries)
+            objects, size = manifests.objects(entries), sum(entry.size for entry in entries)
             graph.know(objects)
             root = commit.root if self._is_folder else entries[0].state_id
             version = FollowedVersion(

@@ -12,7 +12,7 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.remote.sending.live import objects_of
+from mvc.repo.lookup import manifests
 
 Identity = tuple[int, int, int, int, int]
 """Inode, device, size, when it was written and changed (ns): what tells a file from others."""
@@ -32,7 +32,7 @@ class KeptVersion(Struct, frozen=True):
     @property
     def objects(self) -> set[bytes]:
         """Of the files, and the manifest."""
-        return {*objects_of(entries_at(self)), Manifest.id_of(self.manifest)}
+        return {*manifests.objects(entries_at(self)), Manifest.id_of(self.manifest)}
 
 
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):

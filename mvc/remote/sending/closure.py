@@ -175,8 +175,8 @@ class Closure:
             for commit in recorded.entry.commits:
                 with suppress(DamagedData):
                     if self._graph.entries_holding(commit.manifest):
-                        found = manifests.objects(self.manifests.load(commit.manifest)).get(id_)
-                        if found is not None:
+                        files = self.manifests.load(commit.manifest).all_entries
+                        if (found := manifests.objects(files).get(id_)) is not None:
                             return found
         sizes = {step.member.nbytes for step in self._graph.codings(id_, 0)}
         fitting = {spec for spec in like if min(PIECE, spec.nbytes) in sizes}

@@ -11,7 +11,6 @@ from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, Unkn
 from mvc.ids import ManifestId
 from mvc.io.files import FileIdentity
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.tensor import TensorSpec
 from mvc.names import check_ref, printable
 from mvc.remote.sending.closure import NOTHING, Closure, Needed
 from mvc.remote.slices import Sent, encode_entries
@@ -95,7 +94,7 @@ def live_slice(store: Store, config: Config, wanted: Wanted) -> Slice:
         closure = Closure(
             store, config, lambda _: False, buried.hold, file=held, manifest=known, near=near
         )
-        needed = Needed(frozenset({commit.manifest}), objects_of(entries))
+        needed = Needed(frozenset({commit.manifest}), manifests.objects(entries))
         records = closure.choose(recorded, needed)
     found = snapshot.statement(live.id)
     if found is None:
@@ -121,7 +120,7 @@ def _in_files(store: Store, wanted: Wanted, time_ns: int) -> tuple[set[bytes], M
         # A version that was forgotten here is no loss: another way leads to what is wanted.
         with suppress(MvcError):
             manifest = manifests.of_commit(store, id_)
-            found.update(objects_of(entries_of(manifest, wanted)))
+            found.update(manifests.objects(entries_of(manifest, wanted)))
             commit = commits.get(store.snapshot, id_)
             found.add(commit.manifest)
             known.append((abs(commit.time_ns - time_ns), commit.manifest))
@@ -145,13 +144,3 @@ def entries_of(manifest: Manifest, wanted: Wanted) -> list[FileEntry]:
     if wanted.folder:
         return chosen(manifest, wanted.paths)[0]
     return [manifest.file(*wanted.paths[:1])]
-
-
-def objects_of(entries: Iterable[FileEntry]) -> dict[bytes, TensorSpec]:
-    """The objects of files of a version."""
-    found = dict[bytes, TensorSpec]()
-    for entry in entries:
-        found |= {content.id: content.spec for content in entry.contents}
-        if entry.skeleton is not None:
-            found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
-    return found

@@ -338,7 +338,7 @@ class Sending:
             given_up = () if version.lack is None else (version.lack.path,)
             self._note_parents(version.commit)
             found.add(version.commit.manifest)
-            blobs.update(manifests.objects(manifest, given_up))
+            blobs.update(manifests.objects(manifest.all_entries, given_up))
         needed = Needed(frozenset(found), blobs)
         chosen = self._closure.choose(recorded, needed) if found else NOTHING
         lacks = tuple(version.lack for version in versions if version.lack is not None)
@@ -355,7 +355,7 @@ class Sending:
             if id_ in self._held and id_ not in self._without:
                 with suppress(StateForgotten, DamagedData):
                     self._closure.there |= manifests.objects(
-                        manifests.of_commit(self._store, id_)
+                        manifests.of_commit(self._store, id_).all_entries
                     ).keys()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from threading import Lock
 
 from mvc.ids import CommitId, ManifestId
-from mvc.model.manifest import Manifest
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.availability import check_kept, forgotten_ns
 from mvc.repo.lookup.commits import get as get_commit
@@ -64,13 +64,13 @@ def if_kept(store: Store, id_: CommitId) -> Manifest | None:
     return None if forgotten_ns(store, id_) is not None else of_commit(store, id_)
 
 
-def objects(manifest: Manifest, without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
-    """Every blob of a version and its spec; skeletons are raw bytes.
+def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
+    """Every blob of a version's files and its spec; skeletons are raw bytes.
 
     Of the paths ``without``, whose weights were given up, only the skeletons.
     """
     found: dict[bytes, TensorSpec] = {}
-    for entry in manifest.all_entries:
+    for entry in entries:
         if entry.path not in without:
             found.update((content.id, content.spec) for content in entry.contents)
         if entry.skeleton is not None:
