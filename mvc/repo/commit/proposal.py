@@ -132,7 +132,7 @@ def entry_of(
         commits.get(store.snapshot, needed)
         availability.check_kept(store, needed)
     made = _commit(config, written.inputs, proposal, now)
-    if availability.forgotten_ns(store, made.id) is not None:
+    if availability.forgotten(store, made.id) is not None:
         raise StateForgotten(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",

@@ -260,8 +260,8 @@ def log(
             tuple(names.get(commit.id, ())),
             of_commit(snapshot, commit.id, incomplete),
             reset_point=is_reset_point(store, commit.id) if options.reset_points else None,
-            forgotten_ns=availability.forgotten_ns(store, commit.id),
-            absent=availability.is_absent(store, commit.id),
+            forgotten_ns=None if gone is None else gone.time_ns,
+            absent=gone is not None and gone.why == "absent",
             sent_by=commits.placed(snapshot, commit.id)[0].entry.sender,
             relations=_relations_if_known(store, commit, incomplete) if options.relations else None,
             changes=_changes_if_known(store, commit, incomplete) if options.changes else None,
@@ -270,6 +270,7 @@ def log(
             annotations=annotations.of(commit.id),
         )
         for commit in islice(found, limit)
+        for gone in [availability.forgotten(store, commit.id)]
     )
 
 
@@ -419,7 +420,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 def is_reset_point(store: Store, commit: CommitId) -> bool:
     """Whether every blob of a version is stored in full; False for a forgotten version."""
-    if availability.forgotten_ns(store, commit) is not None:
+    if availability.forgotten(store, commit) is not None:
         return False
     graph = store.graph
     return all(

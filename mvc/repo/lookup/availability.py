@@ -160,18 +160,6 @@ def needed_by(store: Store, going: Collection[CommitId]) -> dict[CommitId, Commi
     return {each: id_ for each, id_ in stay.items() if each in going}
 
 
-def forgotten_ns(store: Store, id_: CommitId) -> int | None:
-    """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
-    found = forgotten(store, id_)
-    return None if found is None else found.time_ns
-
-
-def is_absent(store: Store, id_: CommitId) -> bool:
-    """Whether the state of a version never came here: it was fetched without, not forgotten."""
-    found = forgotten(store, id_)
-    return found is not None and found.why == "absent"
-
-
 def nearest_kept(store: Store, versions: Iterable[CommitId]) -> set[CommitId]:
     """By first parents the nearest ancestor of each whose state is here; not all have one."""
     found = set()
@@ -290,7 +278,7 @@ def is_stored(store: Store, entry: FileEntry) -> bool:
 
 
 def _is_there(store: Store, commit: CommitId, path: str) -> bool:
-    if forgotten_ns(store, commit) is not None:
+    if forgotten(store, commit) is not None:
         return False
     try:
         manifest = Manifest.decode(

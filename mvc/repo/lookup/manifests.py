@@ -9,7 +9,7 @@ from threading import Lock
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.lookup.availability import check_kept, forgotten_ns
+from mvc.repo.lookup.availability import check_kept, forgotten
 from mvc.repo.lookup.commits import get as get_commit
 from mvc.store.store import Store
 
@@ -61,7 +61,7 @@ def of_commit(store: Store, id_: CommitId | None) -> Manifest:
 
 def if_kept(store: Store, id_: CommitId) -> Manifest | None:
     """As ``of_commit``, but returns None if the state was forgotten."""
-    return None if forgotten_ns(store, id_) is not None else of_commit(store, id_)
+    return None if forgotten(store, id_) is not None else of_commit(store, id_)
 
 
 def objects(entries: Iterable[FileEntry], without: Collection[str] = ()) -> dict[bytes, TensorSpec]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mvc.errors import RefConflict
 from mvc.ids import CommitId, StatementId
 from mvc.model.statement import AnnotationStatement, Retraction, Statement
-from mvc.names import REMOTE, printable
+from mvc.names import REMOTE, an, printable
 from mvc.repo.config import Config
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head
@@ -223,8 +223,7 @@ def _cannot(store: Store, recorded: Recorded, before: Recorded | None = None) ->
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
     nothing = "moved no branch, no tag and not HEAD: there is nothing to undo"
     if (evidence := _evidence(entry)) is not None:
-        article = "an" if evidence.name[0] in "aeiou" else "a"
-        nothing = f"recorded {article} {evidence.name}, which is not undone"
+        nothing = f"recorded {an(evidence.name)}, which is not undone"
     what = f"({printable(entry.operation)}) {_NOT_UNDONE.get(entry.operation, nothing)}"
     return RefConflict(f"operation {recorded.sequence} {what}", hint="; ".join(ways) or None)
 
@@ -346,8 +345,8 @@ class _Revert:
         at = self.head().commit
         if at is None or at == head(self._snapshot).commit:
             return
-        if (time_ns := availability.forgotten_ns(self._store, at)) is not None:
-            when = format_time(time_ns, precise=False)
+        if (gone := availability.forgotten(self._store, at)) is not None:
+            when = format_time(gone.time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
                 hint="switch to another branch first",

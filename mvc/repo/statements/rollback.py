@@ -120,7 +120,7 @@ class _Past:
             availability.check_kept(store, back.commit)
         except StateForgotten as error:
             for deployed in self._before(self._origin(back), {live.commit}):
-                if availability.forgotten_ns(store, deployed.commit) is None:
+                if availability.forgotten(store, deployed.commit) is None:
                     command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
                     hint = f"'{command}' goes to the version before it that is kept"
                     further = StateForgotten(error.message, hint=hint)

@@ -59,10 +59,11 @@ def identify(store: Store, file: Path | FileEntry) -> list[Identified]:
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
             deployments=of_commit(snapshot, commit.id),
-            forgotten_ns=availability.forgotten_ns(store, commit.id) if same is None else None,
-            absent=same is None and availability.is_absent(store, commit.id),
+            forgotten_ns=None if gone is None else gone.time_ns,
+            absent=gone is not None and gone.why == "absent",
         )
         for commit, same in found
+        for gone in [availability.forgotten(store, commit.id) if same is None else None]
     ]
 
 
