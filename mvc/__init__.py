@@ -127,6 +127,7 @@ _LAZY = {
     "constructed": "mvc.recipes.making",
     "nodes": "mvc.api",
     "probe": "mvc.probing.probe",
+    "recipes": "mvc.recipes",
     "record": "mvc.recipes.verbs",
     "resume": "mvc.training.resume",
     "retrain": "mvc.recipes.verbs",
@@ -141,10 +142,6 @@ _look_up = face(__name__, _LAZY)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "recipes":
-        import mvc.recipes as recipes
-
-        return recipes
     if name == "__version__":
         from mvc.version import installed_version
 

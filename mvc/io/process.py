@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -56,6 +56,16 @@ def import_path() -> str:
 def host_name() -> str:
     """The name of this machine, as it calls itself."""
     return os.uname().nodename or "localhost"
+
+
+def user_folder(environment: Mapping[str, str], kind: str) -> Path:
+    """The folder of mvc in the user's ``config`` or ``cache``, whether it exists or not."""
+    base = environment.get(f"XDG_{kind.upper()}_HOME", "")
+    try:
+        folder = Path(base) if base.startswith("/") else Path.home() / f".{kind}"
+    except RuntimeError:  # a user without a home
+        folder = Path(f"/.{kind}")
+    return folder / "mvc"
 
 
 def boot_id() -> str:

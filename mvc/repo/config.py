@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.io.process import host_name, memory_bytes, trusted_owners, user_name
+from mvc.io.process import host_name, memory_bytes, trusted_owners, user_folder, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.names import check_author, printable
 from mvc.store.writing.layout import PATTERN
@@ -294,12 +294,7 @@ def user_path(name: str, text: str) -> Path:
 
 def user_file(environment: Mapping[str, str]) -> Path:
     """The user's own configuration file, whether it exists or not."""
-    base = environment.get("XDG_CONFIG_HOME", "")
-    try:
-        folder = Path(base) if base.startswith("/") else Path.home() / ".config"
-    except RuntimeError:  # a user without a home
-        folder = Path("/.config")
-    return folder / "mvc" / "config.yaml"
+    return user_folder(environment, "config") / "config.yaml"
 
 
 def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = False) -> None:
@@ -446,13 +441,9 @@ def _not_here(name: str, where: str) -> InvalidConfig:
 
 
 def _known(name: str, where: str = "") -> Key:
-    if (key := KEYS.get(name)) is None:
-        raise _unknown(name, where)
-    return key
-
-
-def _unknown(name: str, where: str = "") -> InvalidConfig:
-    return InvalidConfig(
+    if (key := KEYS.get(name)) is not None:
+        return key
+    raise InvalidConfig(
         f"{where} names {printable(name[:200])}, which is no setting of mvc"
         if where
         else f"mvc has no setting {printable(name[:200])}",

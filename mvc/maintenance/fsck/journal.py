@@ -11,6 +11,7 @@ from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId, StatementId
 from mvc.maintenance.report import Problem
 from mvc.model.statement import Statement, Tombstone
+from mvc.names import an
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
 
@@ -204,7 +205,7 @@ class _References(Struct):
 
     def _take_subject(self, statement: Statement, sequence: int) -> None:
         what = statement.target or statement.subject.hex()[:10]
-        name = f"{'an' if statement.name[0] in 'aeiou' else 'a'} {statement.name}"
+        name = an(statement.name)
         if statement.id in self._ids:
             self._report(what, sequence, f"{name} is recorded twice")
         self._ids.add(statement.id)

@@ -26,7 +26,7 @@ from mvc.documents import decoded, encoded
 from mvc.errors import InvalidConfig, MvcError
 from mvc.io.files import FileSystem
 from mvc.io.flushes import FLUSHES
-from mvc.io.process import cpu_count
+from mvc.io.process import cpu_count, user_folder
 from mvc.limits import CHUNK, MIB, PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
@@ -199,12 +199,7 @@ def calibrate(fs: FileSystem) -> None:
 
 def _file() -> Path:
     """In the user's cache, whether it exists or not."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:  # a user without a home
-        folder = Path("/.cache")
-    return folder / "mvc" / "rates.json"
+    return user_folder(os.environ, "cache") / "rates.json"
 
 
 def together(
