@@ -601,23 +601,18 @@ class Snapshot:
     def _checked(self, low: bytes, high: bytes, found: Collection[bytes]) -> list[bytes]:
         """What was found; DamagedData where it lacks keys that this process has published."""
         begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
-        if begin < end and any(self._own[i] not in found for i in range(begin, end)):
+        if any(self._own[i] not in found for i in range(begin, end)):
             raise DamagedData("the index lacks what this process has published")
         return list(found)
 
     def _checked_last(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
         """The same for the greatest key of a range."""
-        at = bisect_left(self._own, high) - 1
-        if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
-            raise DamagedData("the index lacks what this process has published")
+        self._checked(low if found is None else found, high, [] if found is None else [found])
         return found
 
     def _checked_first(self, low: bytes, high: bytes, found: bytes | None) -> bytes | None:
         """The same for the least key of a range."""
-        at = bisect_left(self._own, low)
-        own = self._own[at] if at < len(self._own) else high
-        if own < high and (found is None or found > own):
-            raise DamagedData("the index lacks what this process has published")
+        self._checked(low, high if found is None else found, [])
         return found
 
     # -- keeping up ------------------------------------------------------------------------

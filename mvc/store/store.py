@@ -92,12 +92,8 @@ def create(
             raise already from error
         fs.sync_dir(parent)
     except BaseException:
-        for name in (FORMAT, JOURNAL, CONFIG, GITIGNORE):
-            fs.unlink(fresh / name, missing_ok=True)
         if fs.stat(fresh) is not None:
-            if fs.stat(fresh / PACKS) is not None:
-                fs.remove_dir(fresh / PACKS)
-            fs.remove_dir(fresh)
+            fs.remove_tree(fresh)
         raise
 
 

@@ -88,15 +88,10 @@ def _delete(fs: FileSystem, environment: Path) -> None:
         if identity is not None and not identity.is_dir:
             fs.unlink(environment, missing_ok=True)
             return
-        _delete_files(fs, environment)
+        with suppress(MvcError):  # data first: a new lock beside old data would not exclude users
+            for name in (DATA, LOCK):
+                fs.unlink(environment / name, missing_ok=True)
         fs.remove_dir(environment)
-
-
-def _delete_files(fs: FileSystem, environment: Path) -> None:
-    """Deletes the data first: a new lock file beside old data would not exclude its users."""
-    with suppress(MvcError):
-        for name in (DATA, LOCK):
-            fs.unlink(environment / name, missing_ok=True)
 
 
 def _key(identity: FileIdentity) -> _Key:

@@ -317,9 +317,7 @@ class IndexReader:
         self._unread.clear()
 
     def close(self) -> None:
-        if self.lent is not None:
-            self.lent.release()
-            self.lent = None
+        self._without_index()
 
     # -- writing the index ---------------------------------------------------------------
 

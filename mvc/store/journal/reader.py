@@ -83,13 +83,15 @@ class JournalReader:
         """``ahead``: the file is read up to this byte, and these bytes as if they came next."""
         self._fs = fs
         self._path = folder / JOURNAL
-        self._file: ReadFile = fs.open_read(self._path)
         self.fixed = None if ahead is None else ahead[0]
-        if ahead is not None:
-            self._file = ContinuedFile(self._file, *ahead)
-        first = read_entry(self._file, 0)
-        self.identity = first.check
         self.generation = 0
+        file = fs.open_read(self._path)
+        self._use(file if ahead is None else ContinuedFile(file, *ahead))
+
+    def _use(self, file: ReadFile) -> None:
+        first = read_entry(file, 0)
+        self._file = file  # an old one is closed when its last reader lets go of it
+        self.identity = first.check
         self.settled = False
         self.durable = 0
         self._entries: dict[int, Recorded] = {0: first}
@@ -185,14 +187,8 @@ class JournalReader:
 
     def reopen(self) -> None:
         """Opens the journal that maintenance has put in the old one's place."""
-        file = self._fs.open_read(self._path)
-        first = read_entry(file, 0)
-        self._file = file  # the old one is closed when its last reader lets go of it
-        self.identity = first.check
+        self._use(self._fs.open_read(self._path))
         self.generation += 1
-        self.settled = False
-        self.durable = 0
-        self._entries = {0: first}
 
     def close(self) -> None:
         self._file.close()
