@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
-from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.statement import ReplayProof, Tombstone
 from mvc.repo.lookup import commits
@@ -265,16 +264,9 @@ def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recor
 
 def is_stored(store: Store, entry: FileEntry) -> bool:
     """Whether deltas and full records lead to every content of a file."""
-    from mvc.store.graph.plan import plan  # light commands need none
+    from mvc.store.graph.plan import recovers  # light commands need none
 
-    graph = store.graph
-    try:
-        for content in entry.contents:
-            for start in range(0, max(content.spec.nbytes, 1), PIECE):
-                plan(graph, [content.id], start)
-    except DamagedData:
-        return False
-    return True
+    return all(recovers(store.graph, each.id, each.spec.nbytes) for each in entry.contents)
 
 
 def _is_there(store: Store, commit: CommitId, path: str) -> bool:
