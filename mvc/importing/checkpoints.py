@@ -30,8 +30,8 @@ from mvc.ids import CommitId
 from mvc.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.importing.metrics import MOST_BYTES, metrics_of
 from mvc.limits import MIB
-from mvc.names import printable
 from mvc.system import FileSystem
+from mvc.text import listed, printable
 from mvc.types import PathName, Progress
 
 
@@ -119,8 +119,7 @@ def import_checkpoints(
 
 
 def _without_metrics(states: Sequence[Path]) -> str:
-    more = f" and {len(states) - 1} more" if len(states) > 1 else ""
-    what = f"{printable(str(states[0]))}{more}"
+    what = listed([printable(str(each)) for each in states], 1)
     return f"no metrics are read from {what}: longer than {MOST_BYTES // MIB} MiB"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.names import printable
 from mvc.probing.compare import FirstDifference, compare
 from mvc.probing.run import NoDeterministicKernel, Subject
 from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.system import cpu_count
+from mvc.text import listed, printable
 
 _SEED = 0
 _SHOWN = 3  # names of weights
@@ -109,11 +109,10 @@ def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
     before = [{name: w.before for name, w in run.weights.items()} for run in (first, second)]
     names = [n for n in (before[0] | before[1]) if before[0].get(n) != before[1].get(n)]
     if names:
-        shown = ", ".join(map(printable, names[:_SHOWN]))
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        shown = listed([*map(printable, names)], _SHOWN)
         hint = "load the same version in both, or make both with the same seed"
         hint = f"use seed {seed}, as there" if other else hint
-        yield Cause("weights", f"the weights differ before the run: {shown}{more}", hint)
+        yield Cause("weights", f"the weights differ before the run: {shown}", hint)
 
 
 def _of_a_pair(

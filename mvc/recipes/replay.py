@@ -39,12 +39,12 @@ from mvc.ids import CommitId
 from mvc.models import environment
 from mvc.models.environment import Environment, variables
 from mvc.models.models import attached_bytes, code_of
-from mvc.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
 from mvc.recipes.recipe import Recipe, missing_weights, recipe_of
 from mvc.state import Distance, StateFile, distance_of
 from mvc.system import FileSystem, import_path
+from mvc.text import listed, printable
 from mvc.times import check_seconds
 from mvc.types import Progress
 
@@ -395,8 +395,7 @@ class _Replay:
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     """The first of some texts, behind ``before``; nothing if there are none."""
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return before + between.join(texts[:_SHOWN]) + more if texts else ""
+    return before + listed(texts, _SHOWN, between) if texts else ""
 
 
 class _Worker:

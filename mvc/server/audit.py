@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.names import printable
 from mvc.server.authority import Caller
 from mvc.system import tell
+from mvc.text import listed, printable
 from mvc.transport import Received, Sent, Slice, decode_entries
 
 _MOST = 100  # names in a field
@@ -27,11 +27,11 @@ def audit(repository: str, caller: Caller, given: Slice, result: Received | Base
         deployed = _deployed(entries)
         said = _counted(entries)
     fields = {
-        "refs": _listed(
+        "refs": _shown(
             f"{move.name}:{_id(move.old)}..{_id(move.new)}{' forced' if move.force else ''}"
             for move in given.moves
         ),
-        "deployments": _listed(deployed),
+        "deployments": _shown(deployed),
         "statements": ", ".join(f"{number} {kind}" for kind, number in said.items() if number),
     }
     kind = "done" if isinstance(result, Received) else getattr(result, "kind", "internal error")
@@ -64,10 +64,8 @@ def _counted(entries: Iterable[Sent]) -> Counter[str]:
     return said
 
 
-def _listed(names: Iterable[str]) -> str:
-    shown = [printable(name[:_LONGEST]) for name in names]
-    more = f" and {len(shown) - _MOST} more" if len(shown) > _MOST else ""
-    return ", ".join(shown[:_MOST]) + more
+def _shown(names: Iterable[str]) -> str:
+    return listed([printable(name[:_LONGEST]) for name in names], _MOST)
 
 
 def _id(value: CommitId | None) -> str:

@@ -48,7 +48,7 @@ from mvc.repo.worktree.worktree import check_worktree, entry_of
 from mvc.store.journal.entries import RefValue
 from mvc.store.recovery.recover import Recovery
 from mvc.store.store import Store
-from mvc.text import did_you_mean
+from mvc.text import did_you_mean, listed
 from mvc.types import Bytes, Counted, Progress
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
@@ -330,9 +330,8 @@ def _present(store: Store, path: str) -> FileEntry | Literal["no file"] | None:
 
 def _refuse(lost: Sequence[str]) -> None:
     if lost:
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise WouldOverwrite(
-            f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
+            f"{listed(lost, 1)} would be overwritten, but holds work that is not committed",
             hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'); -f, or "
             f"'mvc checkout -f HEAD {shlex.join(lost)}', loses it",
         )

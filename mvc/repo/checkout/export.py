@@ -19,7 +19,6 @@ from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
 from mvc.model.manifest import FileEntry
-from mvc.names import printable
 from mvc.repo.checkout import delta_folder
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
@@ -30,6 +29,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.worktree.worktree import is_control_folder
 from mvc.store.store import Store
+from mvc.text import listed, printable
 from mvc.types import PathName, Progress
 
 _CHUNK = 1 << 20
@@ -180,9 +180,8 @@ def _extra(store: Store, output: Path, entries: Sequence[FileEntry], force: bool
     wanted = {e.path for e in entries}
     found = [name for name in _files_below(fs, real) if name not in wanted]
     if found and not force:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise WouldOverwrite(
-            f"{printable(str(output / found[0]))}{more} would be deleted",
+            f"{listed([printable(str(output / name)) for name in found], 1)} would be deleted",
             hint="add -f to delete what the version lacks",
         )
     return found
