@@ -37,6 +37,7 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
+from mvc.store.recovery.planned import in_batches
 from mvc.store.recovery.recover import Recovery, piece_reader
 from mvc.store.snapshot import JOURNAL, Snapshot
 from mvc.store.store import Store
@@ -587,18 +588,10 @@ def _units(graph: Graph, steps: Iterable[PathStep]) -> Iterator[list[PathStep]]:
 
 def _batches(steps: Sequence[PathStep], joint: int) -> Iterator[Sequence[PathStep]]:
     """Members of a group that are made together; of a super-step those of one time."""
-    if joint:
-        size = len(steps) // joint or 1
-        yield from (steps[at : at + size] for at in range(0, len(steps), size))
-        return
-    batch, total = list[PathStep](), 0
-    for step in steps:
-        if batch and total + step.member.nbytes > _AT_ONCE:
-            yield batch
-            batch, total = [], 0
-        batch.append(step)
-        total += step.member.nbytes
-    yield batch
+    if not joint:
+        return in_batches(steps, lambda step: step.member.nbytes, _AT_ONCE)
+    size = len(steps) // joint or 1
+    return (steps[at : at + size] for at in range(0, len(steps), size))
 
 
 def _room(member: Member) -> memoryview:

@@ -6,7 +6,8 @@ carried out chunk by chunk, while all that it needs is in the processor's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from mvc.store.graph.plan import Action, PiecePlan
 from mvc.store.recovery.decode import LOADED, apply_actions, in_order, short_name
 from mvc.store.recovery.walk import Walker, room_for
 
+_T = TypeVar("_T")
 MOST_PIECES = 12 * PIECE
 """Bytes of pieces that are in memory together, next to those that are wanted."""
 
@@ -99,7 +101,7 @@ def _by_windows(
         for action in part:
             outside = (id_ for id_ in (action.id, *action.needs) if id_ not in here)
             here |= {id_: pieces[id_][begin:end] for id_ in outside}
-        for batch in _batches(part):
+        for batch in in_batches(part, _stored, LOADED):
             apply_actions(walker.packs, batch, here, each, begin=begin, check=check)
 
 
@@ -125,18 +127,21 @@ def _slots(
     return slots, count
 
 
-def _batches(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    """As many as have payloads that fit into memory together."""
-    batch: list[Action] = []
-    loaded = 0
-    for action in actions:
-        stored = sum(step.member.stored for step in action.steps)
-        if batch and loaded + stored > LOADED:
+def in_batches(items: Iterable[_T], nbytes: Callable[[_T], int], most: int) -> Iterator[list[_T]]:
+    """In their order as many together as have ``most`` bytes, or one that has more."""
+    batch, total = list[_T](), 0
+    for item in items:
+        size = nbytes(item)
+        if batch and total + size > most:
             yield batch
-            batch, loaded = [], 0
-        batch.append(action)
-        loaded += stored
+            batch, total = [], 0
+        batch.append(item)
+        total += size
     yield batch
+
+
+def _stored(action: Action) -> int:
+    return sum(step.member.stored for step in action.steps)
 
 
 def _too_much(part: Sequence[Action]) -> DamagedData:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -32,6 +33,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import PathStep, Place
 from mvc.store.packs.records import OPTIM, Coding, Member, RecordHeader
+from mvc.store.recovery.planned import in_batches
 from mvc.store.recovery.recover import by_chunks
 
 _SCHEMA = "mvc.rates/1"
@@ -127,15 +129,7 @@ class Rates:
 
         Threads count only where they are used: what fits into one chunk is decoded by one.
         """
-        total, held = 0.0, 0
-        window: list[tuple[int, float]] = []
-        for nbytes, seconds in works:
-            if window and held + nbytes > PIECE:
-                total += self._together(window, held)
-                window, held = [], 0
-            window.append((nbytes, seconds))
-            held += nbytes
-        return total + self._together(window, held)
+        return sum(map(self._together, in_batches(works, itemgetter(0), PIECE)))
 
     def version(self, works: Iterable[tuple[int, float]], files: int, nbytes: int) -> float:
         """Seconds to open the repository, decode and verify, and write ``nbytes`` in files."""
@@ -143,8 +137,9 @@ class Rates:
         flushed = _FLUSH * max(min(files, 1), files / FLUSHES)
         return _OPEN + files * _FILE + flushed + nbytes / _WRITE + self.decoding(verified)
 
-    def _together(self, works: Sequence[tuple[int, float]], held: int) -> float:
+    def _together(self, works: Sequence[tuple[int, float]]) -> float:
         """Seconds for objects that are recovered together."""
+        held = sum(nbytes for nbytes, _ in works)
         one_by_one = beside = longest = 0.0
         for nbytes, seconds in works:
             if nbytes < _SMALL:
