@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import click
@@ -12,9 +13,12 @@ from mvc.api import FileDiff, FileEntry, LogicalTensor, Ref, TensorDiff
 from mvc.cli.output import Output
 from mvc.cli.session import Session
 from mvc.cli.tables import Column
+from mvc.errors import MvcError
+from mvc.ids import CommitId
 from mvc.names import is_training_key, printable
 from mvc.text import count, format_time, shape, size
 
+Facts = tuple[Mapping[str, str | int | float], Mapping[str, str]]
 _T = TypeVar("_T", LogicalTensor, TensorDiff)
 
 
@@ -54,19 +58,30 @@ def file_line(out: Output, entry: FileEntry) -> str:
     return f"{out.paint(printable(entry.path), 'heading')}  {', '.join(parts)}"
 
 
+def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
+    """The metadata of a file, and by key how its tensors are quantised; empty if it is gone."""
+    with suppress(MvcError):
+        return session.repo.open_file(rev, file.path, counted=False).facts
+    return {}, {}
+
+
 def tensor_table(
     out: Output,
     tensors: Sequence[LogicalTensor],
     marks: Mapping[str, str] | None = None,
     *,
+    types: Mapping[str, str],
     full: bool = False,
     most: int | None = None,
 ) -> None:
-    """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
+    """Name, dtype, shape, size and id of tensors.
+
+    ``marks``: what happened to each, by key; ``types``: how some are quantised.
+    """
     rows = [
         (
             tensor.key,
-            tensor.spec.dtype,
+            types.get(tensor.key, tensor.spec.dtype),
             shape(tensor.spec.shape),
             size(tensor.spec.nbytes),
             str(tensor.id) if full else tensor.id.short,

@@ -30,7 +30,7 @@ OWN_FIELDS = {
     "Diff": "a b comparisons from_head metrics params unmeasured relations files",
     "Dropped": "path seconds where time@ proven@",
     "FileChange": "path kind detail not_written same_as",
-    "FileDiff": "path kind renamed_from comparisons other_changed tensors",
+    "FileDiff": "path kind renamed_from comparisons other_changed types tensors",
     "FileEntry": "path format bytes=size content=content_id root=state.root tensors",
     "FirstDifference": "direction part text name inside call",
     "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "

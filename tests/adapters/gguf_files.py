@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_K": 12, "I8": 24, "F64": 28, "BF16": 30, "UNKNOWN": 77}
+TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q4_K": 12,
+    "I8": 24,
+    "F64": 28,
+    "BF16": 30,
+    "UNKNOWN": 77,
+}
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 Tensor = tuple[str, str, tuple[int, ...], bytes]

@@ -29,7 +29,7 @@ _NUMBERS = {
 }  # fmt: skip
 """Types of settings that are numbers: name, and format of ``struct``."""
 _TEXT, _ARRAY = 8, 9
-_TYPES = {
+TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
     6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
     10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
@@ -145,9 +145,9 @@ def _tensor(file: FileCursor) -> GgufTensor:
         raise LookupError(f"a tensor has {dimensions:,} dimensions")
     shape = [file.number(8) for _ in range(dimensions)][::-1]  # the row is the first one there
     kind, offset = file.number(4), file.number(8)
-    if kind not in _TYPES:
+    if kind not in TYPES:
         raise LookupError(f"a tensor has the type {kind}")
-    name, numbers, nbytes = _TYPES[kind]
+    name, numbers, nbytes = TYPES[kind]
     if numbers > 1:
         if not shape or shape[-1] % numbers:
             raise LookupError(f"the rows of a tensor are not whole blocks of {name}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from mvc.adapters.files.facts import FileFacts, file_facts
 from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.adapters.python.state import decode_state, values
 from mvc.adapters.views import extract
@@ -95,6 +96,11 @@ class VersionFile(io.RawIOBase):
         if self.entry.format != "state":
             return {tensor.key: leaf("torch", tensor.key) for tensor in self.entry.tensors}
         return decode_state(self.skeleton(), self.entry.path, leaf)
+
+    @property
+    def facts(self) -> FileFacts:
+        """The metadata of a GGUF or safetensors file, and how its tensors are quantised."""
+        return file_facts(self.entry, self.skeleton)
 
     def skeleton(self) -> bytes:
         """The bytes outside of contents; checksums are zero."""

@@ -7,7 +7,7 @@ by names without the prefixes that wrappers add.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -59,7 +59,8 @@ class FileDiff(Struct, frozen=True):
     """How one path differs: unchanged, changed, added, removed or renamed.
 
     ``other_changed``: bytes outside the tensors differ (metadata, order, padding).
-    ``comparisons`` counts the hashes that were compared.
+    ``comparisons`` counts the hashes that were compared. ``types``: by key how tensors of the old
+    and the new file are quantised, such as ``Q4_K``.
     """
 
     path: str
@@ -68,6 +69,7 @@ class FileDiff(Struct, frozen=True):
     comparisons: int
     other_changed: bool = False
     renamed_from: str | None = None
+    types: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
     @property
     def changed_tensors(self) -> int:

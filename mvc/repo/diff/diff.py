@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from mvc.adapters.files.facts import file_facts
 from mvc.errors import (
     DamagedData,
     InvalidName,
@@ -31,6 +33,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.names import is_under
 from mvc.repo.content.compare import FileDiff, Pair, TensorDiff, compare_paths
+from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
@@ -171,8 +174,11 @@ class DiffSource(Struct, frozen=True):
     commit: Commit | None = None
 
     @contextmanager
-    def open(self, entry: FileEntry) -> Iterator[Read]:
-        """Reads the contents of a file. Raises SourceChanged if it is another on disk by now."""
+    def open(self, entry: FileEntry) -> Iterator[tuple[Read, Callable[[], bytes]]]:
+        """Reads the contents of a file, and its skeleton.
+
+        Raises SourceChanged if it is another on disk by now.
+        """
         from mvc.adapters.opening import open_file
 
         store = self.store
@@ -184,7 +190,7 @@ class DiffSource(Struct, frozen=True):
             def read(i: int, start: int, out: memoryview) -> None:
                 store.recovery.piece(entry.contents[i].id, start, out)
 
-            yield read
+            yield read, partial(skeleton_of, store.recovery, entry)
             return
         if store.fs.stat(path) is None:
             raise self.wrong(entry)
@@ -193,7 +199,14 @@ class DiffSource(Struct, frozen=True):
             layout = [(c.offset, c.spec) for c in parsed.contents]
             if layout != [(c.offset, c.spec) for c in entry.contents]:
                 raise self.wrong(entry)
-            yield parsed.read
+            yield parsed.read, parsed.skeleton
+
+    def types(self, entry: FileEntry | None) -> Mapping[str, str]:
+        """By key how the tensors of a file are quantised. Raises as ``open``."""
+        if entry is None or entry.format != "gguf":
+            return {}
+        with self.open(entry) as (_, skeleton):
+            return file_facts(entry, skeleton).types
 
     def wrong(self, entry: FileEntry) -> MvcError:
         """The error if the bytes of a file do not match their hash."""
@@ -345,15 +358,21 @@ def _with_distances(
     by_path = {path: (x, y) for path, x, y in pairs}
     for file in found:
         (x, y), rows = by_path[file.path], list(filter(comparable, file.tensors))
+        types: tuple[Mapping[str, str], Mapping[str, str]] = {}, {}
         measured_rows: dict[str, TensorDiff] = {}
         try:
+            types = old.types(x), new.types(y)
             if rows and x is not None and y is not None:
                 for row, distance in zip(rows, measured(old, x, new, y, rows=rows), strict=True):
-                    measured_rows[row.key] = replace(row, **asdict(distance))
+                    known = asdict(distance)
+                    if row.key in types[1]:  # its bytes are no numbers
+                        known = {"changed_share": distance.changed_share}
+                    measured_rows[row.key] = replace(row, **known)
                     read.add(0 if row.new_spec is None else row.new_spec.nbytes, file.path)
         except WeightsDropped as error:
             unmeasured[file.path] = error.message
-        yield replace(file, tensors=tuple(measured_rows.get(r.key, r) for r in file.tensors))
+        tensors = tuple(measured_rows.get(r.key, r) for r in file.tensors)
+        yield replace(file, tensors=tensors, types=types)
 
 
 def comparable(row: TensorDiff) -> bool:
@@ -374,7 +393,7 @@ def measured(
 
     before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
     first, second = _buffer(x), _buffer(y)
-    with old.open(x) as read_old, new.open(y) as read_new:
+    with old.open(x) as (read_old, _), new.open(y) as (read_new, _):
         for row in rows:
             u, v = before[row.renamed_from or row.key], after[row.key]
             yield distance_of(

@@ -195,7 +195,7 @@ def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     entry = side.entries[NAME]
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
-    with side.open(entry) as read, pytest.raises(SourceChanged, match=NAME):
+    with side.open(entry) as (read, _), pytest.raises(SourceChanged, match=NAME):
         list(module.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
     write_model(repo.root / NAME, layers=5)
     with pytest.raises(SourceChanged), side.open(entry):

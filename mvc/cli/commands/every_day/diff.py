@@ -12,9 +12,9 @@ ignored ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from mvc.api import Diff, FileDiff, TensorDiff, TensorSpec
+from mvc.api import Diff, FileDiff, TensorDiff
 from mvc.cli.listing import changes, of_model, tell_folded
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, flag, verb
 from mvc.names import training_files
@@ -23,6 +23,7 @@ from mvc.text import count, listed, number, percent, printable, shape
 _COLUMNS = "tensor, kind, shape>, changed>, L2>, max |d|>, cosine>, not finite>"
 _MOST_ROWS = 40  # of one file, unless all are asked for
 _MOST_UNCHANGED = 12  # more are only counted
+_Types = tuple[Mapping[str, str], Mapping[str, str]]
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
 
@@ -102,7 +103,8 @@ def _print_tensors(
     tensors = changed if session.verbose else of_model(changed, training=training)
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
-    session.table(_COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
+    rows = (_row(tensor, file.types) for tensor in tensors)
+    session.table(_COLUMNS, rows, indent="  ", styles=styles, most=most)
     tell_folded(session, len(changed) - len(tensors))
     unchanged = [t for t in file.tensors if t.kind == "unchanged"]
     same = [printable(t.key) for t in of_model(unchanged, training=training)]
@@ -126,14 +128,14 @@ def _relation(found: Diff, file: FileDiff) -> str:
     return " (nothing in common)" if related.kind == "base" else f" ({related.kind}{of})"
 
 
-def _row(tensor: TensorDiff) -> tuple[str, ...]:
+def _row(tensor: TensorDiff, types: _Types) -> tuple[str, ...]:
     name = printable(tensor.key)
     if tensor.renamed_from is not None and tensor.renamed_from != tensor.key:
         name = f"{printable(tensor.renamed_from)} -> {name}"
     return (
         name,
         "" if tensor.kind == "changed" else tensor.kind,
-        _shapes(tensor.old_spec, tensor.new_spec),
+        _shapes(tensor, types),
         "" if tensor.changed_share is None else percent(tensor.changed_share, 1),
         "" if tensor.l2 is None else number(tensor.l2),
         "" if tensor.max_abs is None else number(tensor.max_abs),
@@ -142,13 +144,13 @@ def _row(tensor: TensorDiff) -> tuple[str, ...]:
     )
 
 
-def _shapes(old: TensorSpec | None, new: TensorSpec | None) -> str:
-    """One shape, or old and new; dtypes only where they differ."""
-    if old is None or new is None or old == new:
-        spec = new or old
-        return shape(spec.shape) if spec else ""
-    if old.dtype == new.dtype:
-        return f"{shape(old.shape)} -> {shape(new.shape)}"
-    if old.shape == new.shape:
-        return f"{old.dtype} -> {new.dtype} {shape(new.shape)}"
-    return f"{old.dtype} {shape(old.shape)} -> {new.dtype} {shape(new.shape)}"
+def _shapes(tensor: TensorDiff, types: _Types) -> str:
+    """One shape, or old and new; dtypes where they differ, and always how it is quantised."""
+    quantised = types[0].get(tensor.renamed_from or tensor.key), types[1].get(tensor.key)
+    specs = zip(quantised, (tensor.old_spec, tensor.new_spec), strict=True)
+    sides = [(kind or spec.dtype, shape(spec.shape)) for kind, spec in specs if spec]
+    (old, before), (new, after) = sides[0], sides[-1]
+    if old == new:
+        shapes = before if before == after else f"{before} -> {after}"
+        return f"{old} {shapes}" if any(quantised) else shapes
+    return f"{old} -> {new} {after}" if before == after else f"{old} {before} -> {new} {after}"

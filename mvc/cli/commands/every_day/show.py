@@ -20,13 +20,16 @@ from mvc.api import FileDiff, FileEntry, LogEntry, LogOptions
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, gone, names_of, signed_line
 from mvc.cli.listing import (
+    Facts,
     changes,
+    facts_of,
     file_line,
     of_model,
     tell_folded,
     tensor_table,
 )
 from mvc.cli.receipts import print_receipt
+from mvc.cli.tables import Column
 from mvc.cli.verb import (
     AT,
     TARGET,
@@ -44,6 +47,7 @@ from mvc.names import training_files
 from mvc.text import count, printable
 
 _FIRST = 20
+_LONGEST = 200  # characters of metadata
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
@@ -100,7 +104,9 @@ def _print_version(session: Session, rev: CommitId) -> None:
     stored = entry.forgotten_ns is None
     files = session.repo.manifest(entry.id).entries if stored else ()
     predicted = session.repo.storage.predicted(rev) if stored else {}
-    if session.answered("mvc.show/1", _json(entry, files, predicted)):
+    if session.as_json:
+        facts = {file.path: facts_of(session, rev, file) for file in files}
+        session.json("mvc.show/1", _json(entry, files, predicted, facts))
         return
     session.line(session.paint(f"commit {entry.id}", "id") + names_of(session)(entry))
     signed = signed_line(session, entry.id)
@@ -110,7 +116,7 @@ def _print_version(session: Session, rev: CommitId) -> None:
             left = gone(session, entry.commit.parents[0])
             way = f"; {left.way}" if left and left.way else ""
             session.note(f"what it changed is not known: its parent cannot be read{way}")
-        _print_files(session, files, entry.changes or {}, predicted)
+        _print_files(session, entry.id, files, entry.changes or {}, predicted=predicted)
         return
     for receipt in session.repo.storage.receipts():
         if any(state.commit == entry.id for state in receipt.states):
@@ -122,8 +128,10 @@ def _print_version(session: Session, rev: CommitId) -> None:
 
 def _print_files(
     session: Session,
+    rev: CommitId,
     files: Sequence[FileEntry],
     changed: Mapping[str, FileDiff],
+    *,
     predicted: Mapping[str, Sequence[str]],
 ) -> None:
     training = training_files({file.path for file in files})
@@ -133,7 +141,7 @@ def _print_files(
             session.line()
             _print_file(
                 session, file, changed.get(file.path), predicted.get(file.path, ()),
-                training=file.path in training,
+                facts=facts_of(session, rev, file), training=file.path in training,
             )  # fmt: skip
     for path in _removed(changed):
         session.line()
@@ -149,17 +157,21 @@ def _print_file(
     change: FileDiff | None,
     predicted: Sequence[str],
     *,
+    facts: Facts,
     training: bool,
 ) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
     what = "" if change is None else changes(change)
     steps = f"{len(predicted)} predicted" if predicted else ""
     session.line(", ".join(filter(None, (file_line(session, file), what, steps))))
+    most = None if session.verbose else _FIRST
+    longest = None if session.verbose else _LONGEST
+    metadata = ((name, str(value)[:longest]) for name, value in facts[0].items())
+    session.table([Column("metadata"), Column("", give="end")], metadata, indent="  ", most=most)
     marks = _marks(change) | dict.fromkeys(predicted, "predicted")
     tensors = [t for t in file.tensors if session.verbose or t.key in marks]
     shown = tensors if session.verbose else of_model(tensors, training=training)
-    most = None if session.verbose else _FIRST
-    tensor_table(session, shown, marks, full=session.verbosity > 1, most=most)
+    tensor_table(session, shown, marks, types=facts[1], full=session.verbosity > 1, most=most)
     tell_folded(session, len(tensors) - len(shown))
 
 
@@ -174,7 +186,10 @@ def _removed(changed: Mapping[str, FileDiff]) -> list[str]:
 
 
 def _json(
-    entry: LogEntry, files: Sequence[FileEntry], predicted: Mapping[str, Sequence[str]]
+    entry: LogEntry,
+    files: Sequence[FileEntry],
+    predicted: Mapping[str, Sequence[str]],
+    facts: Mapping[str, Facts],
 ) -> dict[str, Any]:
     """The version; ``changed`` and ``removed`` are null where its parent cannot be read."""
     known, found = entry.changes, commit_json(entry) | fields(entry, "reset_point relations")
@@ -184,6 +199,8 @@ def _json(
             "renamed_from": known and known[file.path].renamed_from,
             "changed": known and _marks(known[file.path]),
             "predicted": predicted.get(file.path, ()),
+            "metadata": facts[file.path][0],
+            "types": facts[file.path][1],
         }
         for file in files
     ]

@@ -7,7 +7,7 @@ the tag data/NAME.
 from __future__ import annotations
 
 import mvc.recipes as recipes
-from mvc.cli.listing import file_line, tensor_table
+from mvc.cli.listing import facts_of, file_line, tensor_table
 from mvc.cli.verb import CommandOptions, PathText, Session, argument, option, verb
 from mvc.recipes.dataset import DataSet
 from mvc.text import printable, size
@@ -37,7 +37,8 @@ def command(session: Session, args: _LsOptions) -> None:
             session.line()
         session.line(file_line(session, entry))
         if entry.tensors:
-            tensor_table(session, entry.tensors, full=session.verbose)
+            _, types = facts_of(session, commit_id, entry)
+            tensor_table(session, entry.tensors, types=types, full=session.verbose)
 
 
 def _print_data(session: Session, name: str) -> None:
