@@ -11,6 +11,7 @@ from mvc.adapters.parsed import Source
 from mvc.adapters.state_file import StateFile
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.io.files import FileSystem
+from mvc.model.manifest import FileEntry
 
 
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
@@ -39,15 +40,20 @@ def open_file(
     name: str,
     *,
     strict: bool = False,
+    like: FileEntry | None = None,
     unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[StateFile]:
     """The file while it is open. Raises SourceChanged at the end if it was written to meanwhile.
 
-    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors.
+    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors, and ``like``
+    is as for ``parse_file``.
     """
     with fs.open_read(path) as file:
         before = file.identity()
-        yield parse(file, name, unless=unless) if strict else StateFile(parse_file(file, name))
+        if strict:
+            yield parse(file, name, unless=unless)
+        else:
+            yield StateFile(parse_file(file, name, like))
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (
         after.size,

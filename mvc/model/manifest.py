@@ -45,7 +45,7 @@ _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
 FORMATS = {
     "opaque": FIRST, "safetensors": FIRST, "torch": FIRST, "npz": FIRST, "npy": FIRST,
-    "state": FIRST, "gguf": "gguf", "onnx": "onnx",
+    "state": FIRST, "gguf": "gguf", "onnx": "onnx", "hdf5": "hdf5", "keras": "hdf5",
 }  # fmt: skip
 """Formats of files, each with what a reader of the repository's format must know."""
 _FORMAT_NAMES = tuple(FORMATS)

@@ -13,7 +13,7 @@ from blake3 import blake3
 from tests.oracle import grid, optim, steps
 
 MIB = 1 << 20
-FEATURES = "", "stages", "optim", "lc", "gguf", "onnx"
+FEATURES = "", "stages", "optim", "lc", "gguf", "onnx", "hdf5"
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from mvc.adapters.files.gguf import GGUF, parse_gguf
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
 from mvc.adapters.files.onnx import ONNX, parse_onnx
 from mvc.adapters.files.safetensors import parse_safetensors
-from mvc.adapters.files.zip_layout import read_members
-from mvc.adapters.parsed import FileParts, ParsedContent, ParsedFile, Source, SourceFile
-from mvc.errors import BadModelFile, DamagedData, InvalidName, UnsupportedTensor
+from mvc.adapters.files.zip_layout import KERAS_WEIGHTS, find_checks, read_members
+from mvc.adapters.parsed import (
+    FileParts,
+    ParsedContent,
+    ParsedFile,
+    ParsedTensor,
+    Source,
+    SourceFile,
+)
+from mvc.errors import BadModelFile, DamagedData, InvalidName, NotInstalled, UnsupportedTensor
+from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _PICKLE = b"\x80"
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
+    **dict.fromkeys((".h5", ".hdf5"), "write its datasets as numbers, without compression"),
+    ".keras": "save it with Keras 3, which does not compress",
     ".npz": "save it with numpy.savez, which does not compress",
     ".npy": "save a plain array of numbers in C order",
     ".safetensors": "save it with safetensors",
@@ -26,18 +38,30 @@ HOW_TO_SAVE = {
 """By suffix of a model file how to save it so that its tensors are known."""
 # Errors by which a parser rejects a file. Failures of the operating system and files that change
 # while they are read are not among them.
-_NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, UnsupportedTensor)
+_NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, UnsupportedTensor)
 
 
-def parse_file(source: Source, name: str) -> ParsedFile:
+def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
     """Parses a file by its magic bytes; a file of no known format is opaque.
 
-    ``name`` is only used in messages. Raises IoFailed and SourceChanged.
+    ``name`` is only used in messages. ``like``: a stored file to compare it with; where h5py is not
+    installed, tensors are searched at the places that it has. Raises IoFailed and SourceChanged.
     """
-    try:
-        return _known(source, name) or opaque(source, name)
-    except _NOT_UNDERSTOOD:
-        return opaque(source, name)
+    with suppress(*_NOT_UNDERSTOOD):
+        try:
+            return _known(source, name) or opaque(source, name)
+        except NotInstalled:
+            if like is not None and like.size == source.size():
+                return _as(like, source, name)
+    return opaque(source, name)
+
+
+def _as(like: FileEntry, source: Source, name: str) -> SourceFile:
+    """The file with the parts of ``like``; it is the same file if all its hashes are the same."""
+    checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
+    contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)
+    tensors = tuple(ParsedTensor(t.key, t.spec, t.content, view=t.view) for t in like.tensors)
+    return SourceFile(source, name, like.size, FileParts(like.format, contents, tensors, checks))
 
 
 def _known(source: Source, name: str) -> SourceFile | None:
@@ -52,6 +76,8 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
         _known(source, name)
     except InvalidName as error:
         return error.message, "give the tensor another name"
+    except NotInstalled as error:
+        return error.message, f"install what is missing: {error.hint}"
     except _NOT_UNDERSTOOD as error:
         why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
     suffix = name[name.rfind(".") :].lower()
@@ -77,11 +103,19 @@ def _parse_pickle(source: Source, name: str) -> FileParts:
     return parse_torch_old(source, name)
 
 
+def _parse_hdf5(source: Source, name: str) -> FileParts:
+    from mvc.adapters.files.hdf5 import parse_hdf5  # by Keras's users only
+
+    return parse_hdf5(source, name)
+
+
 def _parse_zip(source: Source, name: str) -> FileParts:
     from mvc.adapters.files.torch_files import archive_name, parse_torch_zip
 
     members = read_members(source, name)
     parse = parse_npz if archive_name(members) is None else parse_torch_zip
+    if parse is parse_npz and any(member.name == KERAS_WEIGHTS for member in members):
+        from mvc.adapters.files.hdf5 import parse_keras as parse  # by Keras's users only
     parts = parse(source, name, members)
     if members and not parts.tensors and parts.format == "npz":
         raise BadModelFile(f"{name}: a zip file without arrays")
@@ -93,6 +127,7 @@ _PARSERS: dict[bytes | tuple[bytes, ...], Callable[[Source, str], FileParts]] = 
     MAGIC: parse_npy,
     GGUF: parse_gguf,
     ONNX: parse_onnx,
+    _HDF5: _parse_hdf5,
     _PICKLE: _parse_pickle,
 }
 """By what a file begins with, unless it is of safetensors, whose first bytes are a number."""

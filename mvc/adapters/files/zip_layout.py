@@ -19,6 +19,9 @@ from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check
 
+KERAS_WEIGHTS = "model.weights.h5"
+"""The member of Keras's files that has the tensors, an HDF5 file."""
+
 _END = struct.Struct("<4sHHHHIIH")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")

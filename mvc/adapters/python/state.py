@@ -187,6 +187,9 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
     return header
 
 
+NUMPY = frozenset({"npz", "npy", "hdf5", "keras"})
+"""Formats whose own libraries give arrays of numpy."""
+
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -206,7 +209,7 @@ def to_state(entry: PlacedFile, skeleton: bytes, content: Buffers) -> Any:
     state, plain = nested_state(entry, skeleton, leaf)
     if plain:
         return state
-    library = "numpy" if entry.format in {"npz", "npy"} else "torch"
+    library = "numpy" if entry.format in NUMPY else "torch"
     return {key: reader.array(key, library) for key in reader.by_key}
 
 

@@ -183,7 +183,7 @@ class Replica:
         present = self._fs.stat(file, follow=False)
         if present is None or not present.is_file or present.size != entry.size:
             return False
-        with suppress(MvcError), open_file(self._fs, file, entry.path) as there:
+        with suppress(MvcError), open_file(self._fs, file, entry.path, like=entry) as there:
             return there.entry.content_id == entry.content_id
         return False
 

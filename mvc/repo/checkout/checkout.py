@@ -293,7 +293,7 @@ def plan(
     writes: dict[str, FileEntry] = {}
     deletes, unchanged, lost = [], [], []
     for entry in entries:
-        present = _present(store, entry.path)
+        present = _present(store, entry.path, old.by_path.get(entry.path, entry))
         if isinstance(present, FileEntry) and present.content_id == entry.content_id:
             unchanged.append(entry.path)
             continue
@@ -301,7 +301,7 @@ def plan(
         if present is not None and not (force or _is_kept(store, old, present)):
             lost.append(entry.path)
     for entry in gone:
-        present = _present(store, entry.path)
+        present = _present(store, entry.path, entry)
         if present is not None:
             deletes.append(entry.path)
             if not (force or _is_kept(store, old, present)):
@@ -321,11 +321,11 @@ def _is_kept(store: Store, old: Manifest, present: FileEntry | Literal["no file"
     return is_held(store, present)
 
 
-def _present(store: Store, path: str) -> FileEntry | Literal["no file"] | None:
+def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["no file"] | None:
     identity = store.fs.stat(store.root / path)
     if identity is None:
         return None
-    return entry_of(store, path) if identity.is_file else "no file"
+    return entry_of(store, path, like) if identity.is_file else "no file"
 
 
 def _refuse(lost: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mvc.adapters.files.safetensors import safetensors_header
-from mvc.adapters.python.state import to_state, values
+from mvc.adapters.python.state import NUMPY, to_state, values
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
@@ -151,4 +151,4 @@ def _library(entry: FileEntry, skeleton: bytes) -> str:
     if entry.format == "state":
         facts = safetensors_header(skeleton, entry.path).get("__metadata__", {})
         return "torch" if facts.get("format") == "pt" else "numpy"
-    return "numpy" if entry.format in {"npz", "npy"} else "torch"
+    return "numpy" if entry.format in NUMPY else "torch"

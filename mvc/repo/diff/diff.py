@@ -194,7 +194,7 @@ class DiffSource(Struct, frozen=True):
             return
         if store.fs.stat(path) is None:
             raise self.wrong(entry)
-        with open_file(store.fs, path, entry.path) as file:
+        with open_file(store.fs, path, entry.path, like=entry) as file:
             parsed = file.parsed
             layout = [(c.offset, c.spec) for c in parsed.contents]
             if layout != [(c.offset, c.spec) for c in entry.contents]:
@@ -313,7 +313,7 @@ def working_folder(
             continue
         identity = store.fs.stat(store.root / name)
         if identity is not None and identity.is_file:
-            found[name] = worktree.entry_of(store, name)
+            found[name] = worktree.entry_of(store, name, entry)
         elif identity is None and (imported or worktree.is_python_state(entry)):
             from_head[name] = entry
     return DiffSource(

@@ -121,7 +121,7 @@ def _change(store: Store, entry: FileEntry) -> FileChange:
     if not identity.is_file:
         return FileChange(entry.path, "missing", "what is there is not a file")
     try:
-        now = entry_of(store, entry.path)
+        now = entry_of(store, entry.path, entry)
     except SourceChanged:
         return FileChange(entry.path, "modified", "it is being written to")
     if now.content_id == entry.content_id:

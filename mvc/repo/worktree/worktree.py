@@ -252,20 +252,21 @@ def is_python_state(entry: FileEntry) -> bool:
     return entry.format == "state"
 
 
-def entry_of(store: Store, name: str) -> FileEntry:
+def entry_of(store: Store, name: str, like: FileEntry | None = None) -> FileEntry:
     """The entry that a commit of the file ``name`` would make now; stores nothing.
 
-    Raises UnknownPath if there is no such file, SourceChanged if it is written to meanwhile.
+    ``like``: the entry that it will be compared with, as for ``parse_file``. Raises UnknownPath if
+    there is no such file, SourceChanged if it is written to meanwhile.
     """
-    return entry_at(store.fs, store.root / name, name)
+    return entry_at(store.fs, store.root / name, name, like)
 
 
-def entry_at(fs: FileSystem, path: Path, name: str) -> FileEntry:
+def entry_at(fs: FileSystem, path: Path, name: str, like: FileEntry | None = None) -> FileEntry:
     """As ``entry_of`` for a file anywhere on disk, under the name given."""
     from mvc.adapters.hashing import hash_file
     from mvc.adapters.opening import open_file
 
     if fs.stat(path) is None:
         raise UnknownPath(f"there is no file {printable(str(path))}")
-    with open_file(fs, path, name) as file:
+    with open_file(fs, path, name, like=like) as file:
         return hash_file(file.parsed, name)
