@@ -310,7 +310,26 @@ def _onnx_files(folder: Path) -> list[Files]:
     ]
 
 
-_MAKERS = [_torch_files, _safetensors_files, _npz_files, _gguf_files, _onnx_files]
+def _hdf5_files(folder: Path) -> list[Files]:
+    h5py = pytest.importorskip("h5py")
+    weight = rng().standard_normal((50, 30)).astype(np.float32)
+    versions = []
+    for step in range(3):
+        with h5py.File(folder / "made.h5", "w") as file:
+            file["layers/0"], file["layers/1"] = weight + np.float32(step * 1e-5), np.arange(step)
+            file.create_dataset("chunks", data=weight, chunks=(20, 30))
+        with zipfile.ZipFile(folder / "made.keras", "w") as packed:
+            packed.writestr("config.json", "{}")
+            packed.write(folder / "made.h5", "model.weights.h5")
+        versions.append(
+            {f"m.{end}": (folder / f"made.{end}").read_bytes() for end in ("h5", "keras")}
+        )
+    return versions
+
+
+_MAKERS = [
+    _torch_files, _safetensors_files, _npz_files, _gguf_files, _onnx_files, _hdf5_files
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", _MAKERS)

@@ -62,9 +62,9 @@ def _add(found: list[Place], key: str, data: Any) -> None:
         return
     settings = data.id.get_create_plist()
     outside = settings.get_layout() not in _IN_FILE or settings.get_external_count()
-    if outside or settings.get_nfilters():
+    if outside or settings.get_nfilters() or data.shape is None:
         return
-    with suppress(TypeError):  # numpy has no such numbers, or there are none
+    with suppress(TypeError):  # numpy has no such numbers
         dtype = data.dtype.str
         if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # as Keras writes it
             dtype = "bfloat16"
