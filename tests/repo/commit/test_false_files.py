@@ -73,7 +73,7 @@ WHOLE: dict[str, Callable[[], bytes]] = {
 }
 
 
-READ = {"old.pt": "torch", "old4.pt": "torch", "m.gguf": "gguf", "m.onnx": "onnx"}
+READ = {"old.pt": "torch", "old4.pt": "torch", "m.gguf": "gguf", "m.onnx": "onnx", "m.h5": "hdf5"}
 """Formats of those of which the tensors are known."""
 
 
