@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -14,6 +16,8 @@ SETTINGS = [
     setting("general.name", 8, "a\nb\x1b[31m"),
     setting("tokenizer.ggml.tokens", 9, (8, ["x"] * 300)),
     setting("tokenizer.chat_template", 8, "y" * 900),
+    setting("x.nan", 6, math.nan),
+    setting("x.bytes", 8, b"\xff\xfe"),
     *(setting(f"x.{i}", 4, i) for i in range(30)),
 ]
 
@@ -60,11 +64,12 @@ def test_metadata_are_bounded_and_printable(mvc: Mvc) -> None:
     assert "  general.name             a\\nb\\x1b[31m" in lines
     assert "  tokenizer.ggml.tokens    string[300]" in lines
     assert "  tokenizer.chat_template  " + "y" * 200 in lines
-    assert "  ... and 14 more (-v lists all)" in lines
+    assert "  ... and 16 more (-v lists all)" in lines
     assert "y" * 900 in mvc("show", "-v").out
     (file,) = mvc("show", "--json").json["files"]
     assert file["types"] == {"w": "Q4_0"}
     assert file["metadata"]["tokenizer.ggml.tokens"] == "string[300]"
+    assert file["metadata"]["x.nan"] == "NaN"
     assert file["metadata"]["x.29"] == 29 and len(file["metadata"]) == len(SETTINGS)
 
 
