@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from mvc.faces import face
 
 if TYPE_CHECKING:
-    from mvc.adapters.files.detect import HOW_TO_SAVE, why_opaque
     from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
     from mvc.adapters.files.zip_layout import read_members
     from mvc.adapters.opening import open_file, parse
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "HOW_TO_SAVE",
     "REPORT_BEGIN",
     "FoundFile",
     "MemorySource",
@@ -45,11 +43,9 @@ __all__ = [
     "refuse_slash",
     "refuse_store",
     "sound_files_in",
-    "why_opaque",
 ]
 
 _IN = {
-    "HOW_TO_SAVE": "mvc.adapters.files.detect",
     "FoundFile": "mvc.repo.worktree.worktree",
     "MemorySource": "mvc.adapters.parsed",
     "PickledDict": "mvc.adapters.files.pickle_nodes",
@@ -67,7 +63,6 @@ _IN = {
     "refuse_slash": "mvc.repo.checkout.outputs",
     "refuse_store": "mvc.repo.checkout.outputs",
     "sound_files_in": "mvc.repo.worktree.worktree",
-    "why_opaque": "mvc.adapters.files.detect",
 }
 
 __getattr__ = face(__name__, _IN)

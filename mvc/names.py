@@ -121,6 +121,19 @@ def training_files(paths: Collection[str]) -> set[str]:
     return {p for p in paths if p in beside or p.rpartition("/")[2].startswith(_TRAINING_FILES)}
 
 
+MODELS = (
+    ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
+    ".onnx", ".gguf", ".h5", ".hdf5", ".keras", ".tflite", ".msgpack",
+)  # fmt: skip
+"""How the names of model files end."""
+_KEPT_AS_BYTES = (".distcp", ".joblib", ".pickle", ".pkl", ".tar.gz")
+
+
+def may_hold_tensors(path: str) -> bool:
+    """Whether a file has, by its name, tensors that somebody may want to compare."""
+    return path.lower().endswith(MODELS + _KEPT_AS_BYTES)
+
+
 def check_key(key: str, kind: str = "tensor") -> str:
     """A tensor's, metric's or param's name: not empty, at most 1,024 bytes, no controls."""
     if not key:

@@ -15,7 +15,7 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.names import is_training_key, printable
+from mvc.names import is_training_key, may_hold_tensors, printable
 from mvc.text import count, format_time, shape, size
 
 Facts = tuple[Mapping[str, str | int | float], Mapping[str, str]]
@@ -46,7 +46,9 @@ def changes(file: FileDiff) -> str:
     if file.renamed_from is not None:
         words.insert(0, f"renamed (was {printable(file.renamed_from)})")
     if file.other_changed:
-        words.append("other bytes differ")
+        as_bytes = "differs (stored as bytes: its tensors are not compared)"
+        whole = as_bytes if may_hold_tensors(file.path) else "differs"
+        words.append("other bytes differ" if file.tensors else whole)
     return ", ".join(words) or file.kind
 
 
@@ -63,6 +65,14 @@ def facts_of(session: Session, rev: CommitId, file: FileEntry) -> Facts:
     with suppress(MvcError):
         return session.repo.open_file(rev, file.path, counted=False).facts
     return {}, {}
+
+
+def why_opaque(session: Session, rev: CommitId, file: FileEntry) -> tuple[str, str] | None:
+    """Why a file has no tensors that has some by its name, and how to save it so that it has."""
+    if file.format == "opaque" and may_hold_tensors(file.path):
+        with suppress(MvcError):  # its state is gone
+            return session.repo.open_file(rev, file.path, counted=False).why_opaque()
+    return None
 
 
 def tensor_table(

@@ -17,14 +17,10 @@ from msgspec import Struct, field
 from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
 from mvc.files import FoundFile, dead_link, files_in, is_link, sound_files_in
 from mvc.limits import MAX_REF_BYTES
-from mvc.names import check_path, check_ref, printable
+from mvc.names import MODELS, check_path, check_ref, printable
 from mvc.system import FileIdentity, FileSystem
 from mvc.times import check_moment, parse_time
 
-_EXTENSIONS = (
-    ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
-    ".onnx", ".gguf", ".h5", ".hdf5", ".keras", ".tflite", ".msgpack",
-)  # fmt: skip
 # Files that training writes next to a model; alone they are no version.
 _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
 _SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
@@ -209,7 +205,7 @@ def _is_checkpoint(names: Sequence[str]) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    return name.lower().endswith(_EXTENSIONS)
+    return name.lower().endswith(MODELS)
 
 
 def _branch_name(name: str, taken: set[str]) -> str:
@@ -274,7 +270,7 @@ class _Maker(Struct, frozen=True):
 
 def _extension(name: str) -> str:
     lower = name.lower()
-    return next((e for e in _EXTENSIONS if lower.endswith(e)), PurePosixPath(lower).suffix)
+    return next((e for e in MODELS if lower.endswith(e)), PurePosixPath(lower).suffix)
 
 
 def _default_name(singles: Mapping[Path, FileIdentity]) -> str:

@@ -42,7 +42,11 @@ def forge(root: Path) -> list[CommitId]:
         entry = FileEntry(
             "m.pt", "torch", 16, (Content(0, spec, id_),), None, (), (LogicalTensor(KEY, spec, id_, 0),)
         )  # fmt: skip
-        manifest = Manifest([entry])
+        none = FileEntry("empty.pkl", "opaque", 0, (), None)
+        two = FileEntry(
+            "two.pkl", "opaque", 32, (Content(0, spec, id_), Content(16, spec, id_)), None
+        )
+        manifest = Manifest([none, entry, two])
         patch = encode_patch(
             memoryview(manifest.encoded),
             memoryview(b""),
@@ -83,6 +87,7 @@ COMMANDS = [
     "fsck --full", "fsck --json", "stats", "show --id HEAD", "undo --list", "undo --list --json", "gc -n",
     "checkout --at now", "checkout HEAD~1 -o out", "identify m.pt", "undo -n", "stats --json",
     "show --id NOTHING", "log NOTHING", "checkout --at now --target NOTHING", "repack -n", "config",
+    "deploy HEAD lab", "show lab", "show target:lab@{now}~1",
 ]  # fmt: skip
 
 
@@ -157,5 +162,5 @@ def test_a_forged_version_is_readable_all_the_same(tmp_path: Path) -> None:
     ids = forge(tmp_path / "repo")
     with Repository.open(tmp_path / "repo") as repo:
         assert [e.id for e in repo.log()] == ids[::-1]
-        repo.checkout(ids[0], to=tmp_path / "out.bin")
+        repo.checkout(ids[0], path="m.pt", to=tmp_path / "out.bin")
         assert np.frombuffer((tmp_path / "out.bin").read_bytes(), np.uint8).tolist() == [1] * 16

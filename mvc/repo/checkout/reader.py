@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.limits import CHUNK, MIB
 from mvc.model.manifest import Check, FileEntry, LogicalTensor
 from mvc.names import printable
-from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.content.contents import StoredBytes, in_memory, skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.store.store import Store
@@ -107,6 +107,12 @@ class VersionFile(io.RawIOBase):
         if self._skeleton is None:
             self._skeleton = skeleton_of(self._store.recovery, self.entry)
         return self._skeleton
+
+    def why_opaque(self) -> tuple[str, str]:
+        """Why the tensors of an opaque file are not known, and how to save it so that they are."""
+        from mvc.adapters.files.detect import why_opaque
+
+        return why_opaque(StoredBytes(self._store.recovery, self.entry), self.path)
 
     def readable(self) -> bool:
         return True

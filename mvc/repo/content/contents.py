@@ -15,6 +15,7 @@ import numpy as np
 from mvc.adapters.files.assemble import assemble, joined
 from mvc.adapters.parsed import MemorySource, Source, gaps
 from mvc.adapters.python.state import to_state
+from mvc.errors import DamagedData
 from mvc.io.handles import PAGE, aligned
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
@@ -59,6 +60,9 @@ class StoredBytes(Source):
     """An opaque file of a version; decodes the piece that is asked for, and keeps the last one."""
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
+        """Raises DamagedData for a file that is not one content."""
+        if [content.spec.nbytes for content in entry.contents] != [entry.size]:
+            raise DamagedData(f"{entry.path} is opaque, but is not one content")
         self._recovery = recovery
         (self._content,) = entry.contents
         self._size = entry.size

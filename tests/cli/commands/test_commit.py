@@ -3,9 +3,17 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 import torch
 
 from mvc.api.repository import Repository
+from mvc.names import MODELS
+
+
+def _write(mvc, name: str, data: bytes) -> None:
+    path = mvc.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def test_an_author_of_two_lines_is_refused(mvc) -> None:
@@ -19,10 +27,75 @@ def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
     torch.save({"a\nb": torch.ones(3)}, mvc.folder / "odd.pt")
     torch.save({"a": torch.ones(3)}, mvc.folder / "usual.pt")
     made = mvc("commit", "odd.pt", "usual.pt")
-    assert "odd.pt is kept whole, as bytes" in made.err
-    assert "usual.pt is" not in made.err
+    assert "opaque, so its tensors are not compared: odd.pt (a tensor's name holds" in made.err
+    assert "usual.pt" not in made.err
     torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "odd.pt")
     assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
+
+
+def test_opaque_models_are_named_in_a_line_for_each_reason(mvc) -> None:
+    for n in range(60):
+        torch.save({"a\nb": torch.ones(3)}, mvc.folder / f"c{n:02}.pt")
+        _write(mvc, f"net/{n}.msgpack", b"\x81\xa1a\xc4\x01" + bytes([n]))
+    for name in ("config.json", "README", "a.txt", "a.py", "tokenizer.model"):
+        _write(mvc, f"net/{name}", b"{}")
+    said = mvc("commit", ".").err.splitlines()
+    assert said == [
+        "opaque, so its tensors are not compared: c00.pt, c01.pt, c02.pt and 57 more (a tensor's "
+        "name holds a control character: a\\nb; give the tensor another name)",
+        "opaque, so its tensors are not compared: net/0.msgpack, net/1.msgpack, net/10.msgpack and "
+        "57 more (it is of no format that mvc reads; save it with safetensors)",
+    ]
+    for n in range(9):  # each lacks another number of bytes
+        torch.save({f"{'x' * n}\nb": torch.ones(3)}, mvc.folder / f"odd{n}.pt")
+    said = mvc("commit", ".").err.splitlines()
+    assert len(said) == 6 and said[-1] == "4 further reasons of opaque files: 'mvc ls' names them"
+
+
+def test_a_folder_of_orbax_is_named_once(mvc) -> None:
+    parts = ("_CHECKPOINT_METADATA", "default/_METADATA", "default/manifest.ocdbt",
+             "default/d/0a", "default/ocdbt.process_0/manifest.ocdbt")  # fmt: skip
+    for folder in ("ckpt/100", "ckpt/200"):
+        for part in parts:
+            _write(mvc, f"{folder}/{part}", b"\x28\xb5\x2f\xfd" + folder.encode())
+    assert mvc("commit", "ckpt").err.splitlines() == [
+        "opaque, so its tensors are not compared: ckpt/100/, ckpt/200/ (Orbax compresses arrays; "
+        "export them with safetensors.flax.save_file)"
+    ]
+    _write(mvc, "manifest.ocdbt", b"x")
+    assert "not compared: ./ (Orbax" in mvc("commit", "manifest.ocdbt").err
+
+
+@pytest.mark.parametrize("suffix", MODELS)
+def test_each_name_of_a_model_is_checked_at_commit(mvc, suffix) -> None:
+    _write(mvc, f"m{suffix.upper()}", b"")
+    if suffix == ".bin":
+        _write(mvc, "m.BIN", b"<!doctype html>")
+    assert "is no sound model file" in mvc("commit", f"m{suffix.upper()}", code=3).err
+
+
+def test_ls_has_the_reason_why_a_model_is_opaque(mvc) -> None:
+    torch.save({"a\nb": torch.ones(3)}, mvc.folder / "c.pt")
+    torch.save({"a": torch.ones(3)}, mvc.folder / "d.pt")
+    _write(mvc, "b.msgpack", b"\x81\xa1a\xc4\x01b")
+    _write(mvc, "config.json", b"{}")
+    mvc("commit", ".")
+    for name in ("c.pt", "b.msgpack"):
+        (mvc.folder / name).unlink()  # it is read from the version
+    listed = mvc("ls").out.splitlines()
+    assert "b.msgpack  opaque, 6 B: it is of no format that mvc reads" in listed
+    assert "config.json  opaque, 2 B" in listed
+    files = {file["path"]: file["why_opaque"] for file in mvc("ls", "--json").json["files"]}
+    assert files == {
+        "b.msgpack": "it is of no format that mvc reads", "config.json": None, "d.pt": None,
+        "c.pt": "a tensor's name holds a control character: a\\nb",
+    }  # fmt: skip
+    mvc("checkout", "-f", "HEAD")
+    torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "c.pt")
+    _write(mvc, "config.json", b"[]")
+    said = mvc("diff").out
+    assert "c.pt  differs (stored as bytes: its tensors are not compared)" in said
+    assert "config.json  differs\n" in said
 
 
 def test_a_byte_order_mark_is_no_part_of_a_message(mvc, monkeypatch) -> None:

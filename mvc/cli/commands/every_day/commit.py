@@ -14,15 +14,17 @@ default) and the functions model() and optimizer(parameters). A replay of it pro
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
 import click
 
-from mvc.api import CommitOptions, CommitResult, FileOptions, version_with
+from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions, version_with
 from mvc.cli.commits import warn_of_deployment
+from mvc.cli.listing import why_opaque
 from mvc.cli.output import Output
 from mvc.cli.script import Script
 from mvc.cli.transfers import tell_unsent
@@ -37,10 +39,13 @@ from mvc.cli.verb import (
     sign,
     verb,
 )
-from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
+from mvc.errors import MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.text import count, format_time, one_line, printable, stored_for
+from mvc.text import count, format_time, listed, one_line, printable, stored_for
 
+_MOST_REASONS, _MOST_NAMES = 5, 3
+_ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"}
+_OF_ORBAX = "Orbax compresses arrays", "export them with safetensors.flax.save_file"
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 
 
@@ -156,29 +161,33 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
-    from mvc.files import HOW_TO_SAVE  # which needs numpy, as the commit did
-
     session.line(_summary(session, done))
     for path in done.paths:  # the set of files, as git shows it; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
             session.line(f" {word} {printable(path.path)}{was}")
-        is_model = PurePosixPath(path.path).suffix.lower() in HOW_TO_SAVE
-        if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
-            _tell_why_opaque(session, path.path)
+    added = [done.entries[path.path] for path in done.paths if path.kind == "added"]
+    _name_opaque(session, done.id, [file for file in added if file.format == "opaque"])
     for name, version in same_as.items():
         session.note(f"{name} is what it was in {session.named(version)}")
 
 
-def _tell_why_opaque(session: Session, path: str) -> None:
-    from mvc.files import why_opaque
-
-    name, why, hint = printable(path), "it was replaced since", "commit it again"
-    with suppress(IoFailed), session.fs.open_read(session.repo.root / path) as file:
-        why, hint = why_opaque(file, path)
-    session.note(f"{name} is kept whole, as bytes, because its tensors cannot be told: {why}")
-    session.note(f"hint: to compare its tensors, {hint}")
+def _name_opaque(session: Session, version: CommitId, files: Sequence[FileEntry]) -> None:
+    """Names files and folders whose tensors are not known, in a line for each reason."""
+    reasons = defaultdict[tuple[str, str], list[str]](list)
+    paths = [PurePosixPath(file.path) for file in files]
+    folders = {path.parent for path in paths if path.name in _ORBAX}
+    for folder in sorted(folder for folder in folders if folders.isdisjoint(folder.parents)):
+        reasons[_OF_ORBAX].append(f"{folder}/")
+    for file in files:
+        if found := why_opaque(session, version, file):
+            reasons[found].append(file.path)
+    for (why, how), names in islice(reasons.items(), _MOST_REASONS):
+        shown = listed(names, _MOST_NAMES)
+        session.note(f"opaque, so its tensors are not compared: {shown} ({why}; {how})")
+    if (more := len(reasons) - _MOST_REASONS) > 0:
+        session.note(f"{count(more, 'further reason')} of opaque files: 'mvc ls' names them")
 
 
 # -- with a recipe ---------------------------------------------------------------------------

@@ -7,8 +7,8 @@ the tag data/NAME.
 from __future__ import annotations
 
 import mvc.recipes as recipes
-from mvc.cli.listing import facts_of, file_line, tensor_table
-from mvc.cli.verb import CommandOptions, PathText, Session, argument, option, verb
+from mvc.cli.listing import facts_of, file_line, tensor_table, why_opaque
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, fields, option, verb
 from mvc.recipes.dataset import DataSet
 from mvc.text import printable, size
 
@@ -29,13 +29,15 @@ def command(session: Session, args: _LsOptions) -> None:
         return
     commit_id = session.repo.find(args.rev)
     entries = session.repo.manifest(commit_id).under(session.names(args.paths))
-    payload = {"commit": commit_id, "files": entries}
-    if session.answered("mvc.ls/1", payload):
+    reasons = [(why_opaque(session, commit_id, entry) or (None,))[0] for entry in entries]
+    rows = list(zip(entries, reasons, strict=True))
+    files = [fields(entry) | {"why_opaque": why} for entry, why in rows]
+    if session.answered("mvc.ls/1", {"commit": commit_id, "files": files}):
         return
-    for n, entry in enumerate(entries):
+    for n, (entry, why) in enumerate(rows):
         if n:
             session.line()
-        session.line(file_line(session, entry))
+        session.line(file_line(session, entry) + (f": {printable(why)}" if why else ""))
         if entry.tensors:
             _, types = facts_of(session, commit_id, entry)
             tensor_table(session, entry.tensors, types=types, full=session.verbose)
