@@ -21,7 +21,8 @@ def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
     """
     largest = max((c.spec.nbytes for c in parsed.contents), default=0)
     buffer = np.empty(min(PIECE, largest), np.uint8).data
-    parsed.ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
+    if parsed.ids is None:
+        parsed.ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
     return entry_from(parsed, path, parsed.ids, parsed.skeleton())
 
 

@@ -47,7 +47,8 @@ def made(write: Callable[[h5py.File], object], **options) -> bytes:
 def keras_zip(weights: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as file:
-        file.writestr("metadata.json", '{"keras_version": "3.15.1"}')
+        facts = '{"keras_version": "3.15.1", "date_saved": "2026-11-30@02:38:53"}'
+        file.writestr("metadata.json", facts)
         file.writestr("config.json", "{}" * 90)
         file.writestr("model.weights.h5", weights)
     return buffer.getvalue()
@@ -197,9 +198,20 @@ def test_versions_share_tensors_and_say_which_changed(tmp_path: Path) -> None:
         assert formats == {"m.weights.h5": "hdf5", "m.keras": "keras"}
         roots = {entry.state.root for entry in done.entries.values()}
         assert len(roots) == 1
+        facts = repo.open_file("HEAD", "m.keras").facts
+        assert facts.metadata == {"keras_version": "3.15.1", "date_saved": "2026-11-30@02:38:53"}
         state = repo.checkout("HEAD", path="m.keras")
         assert np.array_equal(state["layers/dense/vars/1"], NUMBERS[0] + 1)
         assert read_features(repo._store.fs, tmp_path / ".mvc") == {"hdf5"}
+
+
+def test_what_is_as_stored_is_not_read_again(tmp_path: Path, monkeypatch) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for name, data in SEEDS.items():
+            (tmp_path / f"{name}.h5").write_bytes(data)
+        repo.commit(tmp_path)
+        monkeypatch.setattr(hdf5, "ask", lambda *_: pytest.fail("a process was started"))
+        assert repo.status().clean
 
 
 # -- where h5py is not installed -----------------------------------------------------------------

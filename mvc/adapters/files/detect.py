@@ -19,12 +19,13 @@ from mvc.adapters.parsed import (
     SourceFile,
 )
 from mvc.errors import BadModelFile, DamagedData, InvalidName, NotInstalled, UnsupportedTensor
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FORMATS, FileEntry
 from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
 _HDF5 = b"\x89HDF\r\n\x1a\n"
+_NEEDS_H5PY = "hdf5"
 _PICKLE = b"\x80"
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
@@ -44,16 +45,24 @@ _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, NotInstalled, Unsuppo
 def parse_file(source: Source, name: str, like: FileEntry | None = None) -> ParsedFile:
     """Parses a file by its magic bytes; a file of no known format is opaque.
 
-    ``name`` is only used in messages. ``like``: a stored file to compare it with; where h5py is not
-    installed, tensors are searched at the places that it has. Raises IoFailed and SourceChanged.
+    ``name`` is only used in messages. ``like``: a stored file to compare it with; what h5py had to
+    say of that one is not asked again if the two are equal, or h5py is not installed. Raises
+    IoFailed and SourceChanged.
     """
-    with suppress(*_NOT_UNDERSTOOD):
-        try:
-            return _known(source, name) or opaque(source, name)
-        except NotInstalled:
-            if like is not None and like.size == source.size():
-                return _as(like, source, name)
-    return opaque(source, name)
+    parsed = None
+    if like is not None and FORMATS[like.format] == _NEEDS_H5PY and like.size == source.size():
+        from mvc.adapters.hashing import hash_file
+
+        with suppress(*_NOT_UNDERSTOOD):
+            parsed = _as(like, source, name)
+            if hash_file(parsed, name).content_id == like.content_id:
+                return parsed
+    try:
+        return _known(source, name) or opaque(source, name)
+    except NotInstalled:
+        return parsed or opaque(source, name)
+    except _NOT_UNDERSTOOD:
+        return opaque(source, name)
 
 
 def _as(like: FileEntry, source: Source, name: str) -> SourceFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,6 +12,10 @@ from mvc.adapters.files.gguf import Setting, read_gguf
 from mvc.adapters.files.safetensors import CODES, safetensors_header
 from mvc.adapters.parsed import MemorySource, PlacedFile
 from mvc.errors import BadModelFile
+
+_KERAS = re.compile(rb'"(keras_version|date_saved)": "([ -~]{1,50}?)"')
+_KERAS_HEAD = 512
+"""Bytes in which Keras has its first member, ``metadata.json``."""
 
 
 class FileFacts(NamedTuple):
@@ -28,6 +33,9 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
         if file.format == "gguf":
             settings, tensors = read_gguf(FileCursor(MemorySource(skeleton())))
             return FileFacts(settings, {t.key: t.type for t in tensors if t.type not in CODES})
+        if file.format == "keras":
+            found = _KERAS.findall(skeleton()[:_KERAS_HEAD])
+            return FileFacts({name.decode(): value.decode() for name, value in found}, {})
     except (BadModelFile, LookupError, struct.error):
         pass  # a stranger may have recorded any skeleton
     return FileFacts({}, {})
