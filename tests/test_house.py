@@ -38,7 +38,7 @@ BUDGET = {
     "distributed": 1_655,
     "frameworks": 2_569,
     "importing": 410,
-    "io": 1_605,
+    "io": 1_607,
     "lossy": 2_115,
     "maintenance": 5_674,
     "model": 665,

@@ -23,7 +23,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "config": "Show or change settings.",
         "help": "Explain a command or a topic.",
         "completion": "Print the completion script of a shell.",
-        "train-distributed": "Train one model in several processes that talk seldom.",
+        "train-distributed": "Train one model in several processes that communicate rarely.",
     },
     "Look": {
         "ls": "List the files and tensors of a version, or data sets.",

@@ -51,9 +51,15 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
             "push a branch or a tag that leads to it"
         )
     if done.denied:
-        session.warn(f"not sent: what needs the scope {listed(done.denied, _MOST)}")
+        session.warn(
+            "not sent: what this token may not change there; it needs the scope "
+            f"{listed(done.denied, _MOST)}"
+        )
     if done.not_forgotten:
-        session.warn(f"not sent: {_ids(done.not_forgotten)} forgotten here by name")
+        session.warn(
+            f"not sent: that {_ids(done.not_forgotten)} was forgotten here; forgetting it there "
+            "needs the scope admin"
+        )
     for each in done.refused:
         what = "the retraction recorded here on" if each.retracts else "the deployment here to"
         session.warn(

@@ -67,6 +67,11 @@ class Checked(Struct, frozen=True):
         key = f" ({printable(self.key)})" if self.key else ""
         return _WORDS[self.trust].format(printable(self.signer)) + key
 
+    @property
+    def words(self) -> str:
+        """``signed by ada@example.com (ssh-ed25519 SHA256:...)``, ``unsigned``."""
+        return "unsigned" if self.trust == "unsigned" else f"signed {self}"
+
 
 class Signers(Struct, frozen=True):
     """The files that say whose signatures count: allowed signers, and keys that count no more.

@@ -87,8 +87,8 @@ class CollectionPlan(Struct, kw_only=True):
     def gone(self) -> tuple[CommitId, ...]:
         """Forgotten states of which no byte is left once it is executed; without those known.
 
-        Of states forgotten by rule, objects may stay as steps on the way to others, or in packs
-        that are not worth writing anew: while one does, it is not so for any of them.
+        Bytes of states forgotten by rule may remain in packs, as bases of other contents or in
+        packs that are not worth a rewrite. While some do, no such state is returned.
         """
         forgotten = self.reach.forgotten.items()
         fresh = (id_ for id_, named in forgotten if named or not self.traces)

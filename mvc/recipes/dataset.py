@@ -137,7 +137,7 @@ def data_set(repo: Repository, name: str) -> DataSet:
         names = ", ".join(list(known)[:10])
         raise UnknownPath(
             f"there is no data set {printable(name)}",
-            hint=f"there is: {names}" if names else "add one with 'mvc import --data'",
+            hint=f"available: {names}" if names else "add one with 'mvc import --data'",
         )
     return of_version(repo, name, known[name])
 

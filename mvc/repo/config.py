@@ -173,10 +173,10 @@ _ALL = (
         "ssh-keygen reads it", low=0, high=4096, personal=True),
     Key("sign.revoked", str, "", "the file of keys that count no more", low=0, high=4096,
         personal=True),
-    Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
-        "does not go on, as on a disk that does not answer", low=0, open_low=True),
-    Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
-        "push that does not go on", low=0, open_low=True),
+    Key("recorder.timeout", float, 600.0, "how long a recorder waits for a stalled commit, in "
+        "seconds", low=0, open_low=True),
+    Key("recorder.push_timeout", float, 60.0, "how long the end of a recorder waits for a stalled "
+        "push, in seconds", low=0, open_low=True),
     Key("mlflow.tags", bool, False, "runs of MLflow that begin in the repository are tagged with "
         "its version"),
     Key("core.bare", bool, False, "a repository without working files, to which others push"),

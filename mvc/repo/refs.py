@@ -205,7 +205,7 @@ def _existing(snapshot: Snapshot, prefix: str, kind: str, name: str) -> CommitId
     names = ", ".join(ref.name for ref in found[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
-        hint=f"there is: {names}" if names else f"there is no {kind} yet",
+        hint=f"available: {names}" if names else f"there is no {kind} yet",
     )
 
 

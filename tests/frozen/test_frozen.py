@@ -190,7 +190,7 @@ def test_who_signed_the_frozen_repository(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(2):
         with Repository.open(root) as repo:
             found = [(v.signature.signer.partition("@")[0], v.problems) for v in repo.verify()]
-            nobody = "", ("signed by nobody",)
+            nobody = "", ("unsigned",)
             assert found == [("ada", ()), nobody, *[("ada", ())] * 3, ("bob", ())]
             assert repo.verify(repo.find("HEAD")).signer == "ada@example.com"
             assert repo.verify("edge")[0].retraction == repo.verify("prod")[-1].signature

@@ -78,7 +78,7 @@ def test_the_settings_decide_and_an_argument_overrides(repo: Repository, people:
         again.deploy(plain, "prod", sign=True)
         assert [again.verify(id_).trust for id_ in (plain, signed)] == ["unsigned", "good"]
         assert trust(again) == ["unsigned", "good", "good"]
-        assert list(problems(again).values()) == [("signed by nobody",)]
+        assert list(problems(again).values()) == [("unsigned",)]
 
 
 # -- what somebody changed -------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_who_why_and_when_are_signed(repo: Repository, three: list[CommitId], fi
 
 def test_a_deployment_that_was_inserted_is_named(repo: Repository, three: list[CommitId]) -> None:
     repo.deploy(three[0], "prod", at="1 hour ago", sign=False)
-    assert problems(repo) == {three[0].short: ("signed by nobody",)}
+    assert problems(repo) == {three[0].short: ("unsigned",)}
     repo.deploy(three[2], "prod")
     named = problems(repo)
     assert list(named) == [three[0].short]  # what follows it was signed in the knowledge of it
@@ -175,7 +175,7 @@ def test_one_that_was_taken_out_is_missed(repo: Repository, three: list[CommitId
 
 def test_a_retraction_without_a_signature_is_named(repo: Repository, three: list[CommitId]) -> None:
     repo.retract(three[2], "prod", sign=False)
-    assert problems(repo) == {three[2].short: ("its retraction is signed by nobody",)}
+    assert problems(repo) == {three[2].short: ("its retraction is unsigned",)}
 
 
 # -- whose signatures count ------------------------------------------------------------------
@@ -540,7 +540,7 @@ def test_since_names_what_is_dated_later_than_it_was_recorded(
     repo.deploy(three[0], "prod", at="2100-01-02", sign=False)
     assert repo.verify(since="2100-01-03") == ()
     (found,) = repo.verify(since="2100-01-01")
-    assert found.problems == ("signed by nobody",)
+    assert found.problems == ("unsigned",)
 
 
 def test_a_signature_of_another_kind_counts_for_nothing(repo: Repository, people: People) -> None:

@@ -125,7 +125,7 @@ def test_who_forgets_without_admin_is_not_locked_out(
         with Repository.open(tmp_path / "ada") as ada:
             record(ada, 3)
             ada.annotate("HEAD", note="good")
-        assert f"not sent: {forgotten} forgotten here by name" in run("push", code=3)
+        assert f"not sent: that {forgotten} was forgotten here; forgetting" in run("push", code=3)
         assert there() == [False] * 4
         with Repository.open(folder / "models") as repo:
             assert [each.note for each in repo.annotations("main")] == ["good"]
@@ -149,7 +149,7 @@ def test_what_is_left_out_is_named_and_exits_with_3(
         command = [sys.executable, "-P", "-m", "mvc", "-C", str(tmp_path / "ada"), "push"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 3 and "main" in done.stdout
-        assert "not sent: what needs the scope push:tags/v1, deploy:prod" in done.stderr
+        assert "it needs the scope push:tags/v1, deploy:prod" in done.stderr
         assert subprocess.run([*command, "--partial"], check=False).returncode == 0
 
 

@@ -2,10 +2,10 @@
 
 The records of the version's own entry go as they are. What they build on, or what another entry
 published, goes along the cheapest path in bytes from what the receiver has. A payload that several
-objects share goes with all of them. An object whose dtype and shape nobody knows, or that versions
-forgotten by name published, goes only where a version that is sent has it: what else needs it is
-encoded anew; and so is a version to which objects lead that the receiver has no other use for, if
-these take more bytes than it has.
+objects share goes with all of them. A content whose dtype and shape are unknown, or that a version
+forgotten by name published, is sent as a stored record only if a version that is sent has it; other
+contents that need it as a base are encoded again. A version is encoded again, too, if bases that
+the receiver has no other use for take more bytes than the version has.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ def _matching(
     if missing and known and not some:
         raise UnknownMetric(
             f"no version has {printable(min(missing)[:100])}",
-            hint=f"there is: {', '.join(map(printable, sorted(known)[:10]))}",
+            hint=f"available: {', '.join(map(printable, sorted(known)[:10]))}",
         )
 
 

@@ -72,7 +72,7 @@ def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetri
     ``measured``: the names of the metrics of each version.
     """
     names = sorted({each for some in measured for each in some} - {name})
-    others = f"there is: {', '.join(map(printable, names[:10]))}"
+    others = f"available: {', '.join(map(printable, names[:10]))}"
     none = "no version has any metric; 'mvc commit --metric K=V' records one"
     return UnknownMetric(
         f"no version has a number for the metric {printable(name[:100])}",

@@ -348,7 +348,7 @@ def check_target(snapshot: Snapshot, target: str) -> str:
             hint="'mvc live --nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
         )
     names = snapshot.targets()
-    others = f"there is: {', '.join(names[:10])}" if names else "nothing was deployed anywhere yet"
+    others = f"available: {', '.join(names[:10])}" if names else "nothing was deployed anywhere yet"
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",
         hint=did_you_mean(target, names, others),

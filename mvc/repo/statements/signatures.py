@@ -241,7 +241,7 @@ class _Court:
         places = {deployed.id: n for n, deployed in enumerate(line)}
         for n, (checked, signature) in sorted(asked.items()):
             if checked.trust != "good" or signature is None:
-                problems[n].append(f"signed {checked}")
+                problems[n].append(checked.words)
                 continue
             before = signature.before
             at = -1 if before is None else places.get(before)
@@ -260,11 +260,11 @@ class _Court:
     def _vouched(self, deployed: Deployed, checked: Checked, problems: list[str]) -> Vouched:
         version, retraction = self.version(deployed.commit), None
         if version.trust == "revoked":
-            problems.append(f"its version is signed {version}")
+            problems.append(f"its version is {version.words}")
         if deployed.retracted:
             retraction = self.retraction(deployed)
             if retraction.trust != "good":
-                problems.append(f"its retraction is signed {retraction}")
+                problems.append(f"its retraction is {retraction.words}")
         return Vouched(deployed, checked, version, retraction, problems=tuple(problems))
 
     def _node(self, deployed: Deployed) -> bytes:

@@ -29,7 +29,7 @@ def test_everything_is_vouched_for(mvc: Mvc, three: list[str]) -> None:
         ["prod", three[1][:10], "ada@example.com"],
         ["prod", three[2][:10], "live", "ada@example.com"],
     ]
-    assert done.err == "3 of 3 deployments vouched for\n"
+    assert done.err == "3 of 3 deployments have a trusted signature\n"
     said = mvc("verify", "HEAD", three[0]).out.splitlines()
     assert said[1].startswith(f"{three[0][:10]} signed by ada@example.com (ssh-ed25519 SHA256:")
 
@@ -39,11 +39,11 @@ def test_what_is_not_signed_is_named(mvc: Mvc, three: list[str]) -> None:
     mvc("rollback", "prod", "--sign")
     mvc("deploy", three[2], "prod", "--retract", "--no-sign")
     done = mvc("verify", code=1)
-    assert done.err == "3 of 5 deployments vouched for\n"
+    assert done.err == "3 of 5 deployments have a trusted signature\n"
     rows = mvc("verify", "--json", code=1).json["deployments"]
     assert [row["problems"] for row in rows if row["problems"]] == [
-        ["signed by nobody"],
-        ["its retraction is signed by nobody"],
+        ["unsigned"],
+        ["its retraction is unsigned"],
     ]
     assert rows[0]["signature"]["trust"] == "good"
     assert rows[3]["signature"] == {"trust": "unsigned", "signer": "", "key": ""}
@@ -51,7 +51,7 @@ def test_what_is_not_signed_is_named(mvc: Mvc, three: list[str]) -> None:
     assert mvc("verify", "--since", "2100-01-01").out == ""
     mvc.write(9)
     mvc("commit", "-a", "-m", "plain", "--no-sign")
-    assert "signed by nobody" in mvc("verify", "HEAD", code=1).out
+    assert "unsigned" in mvc("verify", "HEAD", code=1).out
     (version,) = mvc("verify", "HEAD", "--json", code=1).json["versions"]
     assert version["signature"]["trust"] == "unsigned"
 

@@ -34,8 +34,8 @@ def command(session: Session, args: _VerifyOptions) -> int:
         )
     bad = sum(bool(each.problems) for each in found)
     if not session.as_json:
-        total = count(len(found), "deployment")
-        session.note(f"{len(found) - bad:,} of {total} vouched for")
+        good, total = len(found) - bad, count(len(found), "deployment")
+        session.note(f"{good:,} of {total} {'has' if good == 1 else 'have'} a trusted signature")
     return int(bad > 0)
 
 
@@ -56,6 +56,6 @@ def _verify_versions(session: Session, revs: tuple[str, ...]) -> int:
     versions = [{"commit": commit, "signature": checked} for commit, checked in found]
     if not session.answered("mvc.verify.versions/1", {"versions": versions}):
         for commit, checked in found:
-            said = session.paint(f"signed {checked}", None if checked.trust == "good" else "bad")
+            said = session.paint(checked.words, None if checked.trust == "good" else "bad")
             session.line(f"{session.paint(commit.short, 'id')} {said}")
     return int(any(checked.trust != "good" for _, checked in found))

@@ -95,8 +95,8 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks and (session.as_json or not sys.stdin.isatty()):
         raise NotConfirmed(
-            "what is forgotten is gone for good, and there is nobody to ask",
-            hint="look with -n, then add -f",
+            "this cannot be undone, and stdin is no terminal",
+            hint="preview it with -n, confirm it with -f",
         )
     cost = session.run("looking at", storage.preview, chosen, counted=True)
     if not session.as_json:
