@@ -12,7 +12,7 @@ from mvc.faces import face
 if TYPE_CHECKING:
     from mvc.adapters.files.pickle_nodes import PickledDict, read_pickle
     from mvc.adapters.files.zip_layout import read_members
-    from mvc.adapters.opening import open_file, parse
+    from mvc.adapters.opening import external_files, open_file, parse
     from mvc.adapters.parsed import MemorySource, Source, read_exactly
     from mvc.repo.checkout.outputs import refuse_slash, refuse_store
     from mvc.repo.worktree.worktree import (
@@ -32,6 +32,7 @@ __all__ = [
     "PickledDict",
     "Source",
     "dead_link",
+    "external_files",
     "files_in",
     "is_link",
     "is_report",
@@ -52,6 +53,7 @@ _IN = {
     "REPORT_BEGIN": "mvc.repo.worktree.worktree",
     "Source": "mvc.adapters.parsed",
     "dead_link": "mvc.repo.worktree.worktree",
+    "external_files": "mvc.adapters.opening",
     "files_in": "mvc.repo.worktree.worktree",
     "is_link": "mvc.repo.worktree.worktree",
     "is_report": "mvc.repo.worktree.worktree",

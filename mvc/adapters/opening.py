@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
+from posixpath import normpath
 
-from mvc.adapters.files.detect import parse_file
-from mvc.adapters.parsed import Source
+from mvc.adapters.files.cursor import FileCursor
+from mvc.adapters.files.detect import parse_as, parse_file
+from mvc.adapters.files.onnx import GraphTensor, laid_out, tensors
+from mvc.adapters.parsed import ParsedFile, Source, SourceFile
 from mvc.adapters.state_file import StateFile
-from mvc.errors import BadModelFile, SourceChanged
-from mvc.io.files import FileSystem
+from mvc.errors import BadModelFile, MvcError, SourceChanged
+from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
+
+_GRAPHS = 8  # so many graphs in its folder are read for what they say of a file
 
 
 def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: False) -> StateFile:
@@ -20,7 +28,10 @@ def parse(source: Source, name: str, *, unless: Callable[[], bool] = lambda: Fal
     Raises BadModelFile for a truncated model file, ``unless`` that returns true. ``name``: for
     messages, and the kind of file that its suffix promises.
     """
-    parsed = parse_file(source, name)
+    return _sound(parse_file(source, name), source, name, unless)
+
+
+def _sound(parsed: ParsedFile, source: Source, name: str, unless: Callable[[], bool]) -> StateFile:
     if parsed.format == "opaque":
         from mvc.adapters.files.suspicion import suspicion  # few files need it
 
@@ -45,15 +56,13 @@ def open_file(
 ) -> Iterator[StateFile]:
     """The file while it is open. Raises SourceChanged at the end if it was written to meanwhile.
 
-    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors, and ``like``
-    is as for ``parse_file``.
+    ``strict``: as ``parse``; otherwise a truncated model file is one without tensors. ``like`` is
+    as for ``parse_beside``.
     """
     with fs.open_read(path) as file:
         before = file.identity()
-        if strict:
-            yield parse(file, name, unless=unless)
-        else:
-            yield StateFile(parse_file(file, name, like))
+        parsed = parse_beside(fs, path, file, name, like)
+        yield _sound(parsed, file, name, unless) if strict else StateFile(parsed)
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (
         after.size,
@@ -64,3 +73,49 @@ def open_file(
             f"{name} changed while it was being read",
             hint="wait until whatever writes it is done, then commit again",
         )
+
+
+def parse_beside(
+    fs: FileSystem, path: Path, file: Source, name: str, like: FileEntry | None = None
+) -> ParsedFile:
+    """As ``parse_file``. Of an opaque file, ONNX graphs in its folder may know the tensors.
+
+    What they said of ``like``, a stored file to compare it with, counts before.
+    """
+    parsed = parse_file(file, name, like)
+    if parsed.format == "opaque":
+        with suppress(MvcError):
+            if like is not None and (like.format, like.size) == ("onnx", parsed.size):
+                return parse_as(like, file, name)
+            graphs = _graphs(fs, path.parent, fs.stat(path.parent))
+            graphs = sorted(graphs, key=lambda graph: not path.name.startswith(graph.stem))
+            maps = (_external(fs, graph, fs.stat(graph)) for graph in graphs[:_GRAPHS])
+            there = (each for found in maps for each in found.get(path.name, ()))
+            if (parts := laid_out(there, parsed.size)).contents:
+                return SourceFile(file, name, parsed.size, parts)
+    return parsed
+
+
+def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:
+    """The files in the folder of an ONNX graph in which its tensors lie."""
+    names = _external(fs, graph, fs.stat(graph)).keys() & set(fs.list(graph.parent))
+    found = {graph.with_name(name): fs.stat(graph.with_name(name)) for name in sorted(names)}
+    return {path: identity for path, identity in found.items() if identity and identity.is_file}
+
+
+@lru_cache(maxsize=16)
+def _graphs(fs: FileSystem, folder: Path, _now: FileIdentity | None) -> list[Path]:
+    """``_now``: the folder as it is, so that it is listed again when it has changed."""
+    return [folder / name for name in fs.list(folder) if name.lower().endswith(".onnx")]
+
+
+@lru_cache(maxsize=_GRAPHS)
+def _external(
+    fs: FileSystem, graph: Path, _now: FileIdentity | None
+) -> Mapping[str, Sequence[GraphTensor]]:
+    """The tensors of a graph that lie in other files, by the names of these."""
+    found = defaultdict[str, list[GraphTensor]](list)
+    with suppress(MvcError, LookupError), fs.open_read(graph) as file:
+        for each in filter(attrgetter("location"), tensors(FileCursor(file))):
+            found[normpath(each.location)].append(each)
+    return found

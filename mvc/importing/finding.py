@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct, field
 
 from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
-from mvc.files import FoundFile, dead_link, files_in, is_link, sound_files_in
+from mvc.files import FoundFile, dead_link, external_files, files_in, is_link, sound_files_in
 from mvc.limits import MAX_REF_BYTES
 from mvc.names import MODELS, check_path, check_ref, printable
 from mvc.system import FileIdentity, FileSystem
@@ -91,8 +91,6 @@ def find_histories(
             runs += [(place.relative_to(source).as_posix(), each) for place, each in found.runs]
     if len(runs) == 1 and runs[0][1].at in sources and plain.holds_any:
         plain.add(runs.pop()[1])
-    if left_out is not None:
-        left_out += [*plain.skipped, *(path for _, each in runs for path in each.left_out(fs))]
     histories = [FoundHistory(None, "", make.checkpoints(plain))] if plain.holds_any else []
     alone = not histories and len(runs) == 1 and runs[0][1].at in sources
     taken: set[str] = set()
@@ -100,6 +98,10 @@ def find_histories(
         branch = _branch_name(name, taken)
         checkpoints = make.checkpoints(each)
         histories.append(FoundHistory(None if alone else branch, branch, checkpoints))
+    if left_out is not None:
+        used = {path for h in histories for c in h.checkpoints for path in c.files.values()}
+        skipped = [*plain.skipped, *(path for _, each in runs for path in each.left_out(fs))]
+        left_out += [path for path in skipped if path not in used]
     return histories
 
 
@@ -255,7 +257,11 @@ class _Maker(Struct, frozen=True):
         named = self.prefix or _default_name(singles)
         for place, identity in singles.items():
             time_ns = self.clock.of(place, identity.mtime_ns)
-            yield Checkpoint(place, time_ns, {named: place}, identity.size)
+            graph = _extension(place.name) == ".onnx"
+            beside = external_files(self.fs, place) if graph else {}
+            names = {check_path(str(PurePosixPath(named).with_name(b.name))): b for b in beside}
+            size = identity.size + sum(each.size for each in beside.values())
+            yield Checkpoint(place, time_ns, {**names, named: place}, size)
 
     def _folder(self, folder: Path, inside: Sequence[FoundFile]) -> Checkpoint:
         files: dict[str, Path] = {}

@@ -95,13 +95,13 @@ class Finish(Struct, frozen=True):
     """How interrupted replacements are finished.
 
     ``root`` is the folder that holds the repository. ``size`` gives the bytes of the file of a
-    plan's ``version`` that has a check, None if there is no such file. ``check`` gives the check of
-    the file at a path, under its final name; ``conclude`` does what a plan says in ``then``.
+    plan's ``version`` that has a check, None if there is no such file. ``holds`` says whether the
+    file at a path has all bytes of that one; ``conclude`` does what a plan says in ``then``.
     """
 
     root: Path
     size: Callable[[str, str], int | None]
-    check: Callable[[Path, str], str]
+    holds: Callable[[str, str, Path], bool]
     conclude: Callable[[Mapping[str, str]], None]
 
 
@@ -197,7 +197,7 @@ def _finish_in(
             and ours == writes
             and all(
                 before(fs, s.place(folder))[:2] == s.before[:2]
-                and finish.check(s.written(folder), s.name) == s.check
+                and finish.holds(plan.version, s.check, s.written(folder))
                 for s in writes
             )
         ):

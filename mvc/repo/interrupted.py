@@ -21,6 +21,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
+from mvc.model.manifest import FileEntry
 from mvc.repo.killed import PLANS, Interrupted
 from mvc.repo.lookup.manifests import of_commit
 from mvc.repo.lookup.refs import BRANCH, HEAD
@@ -81,8 +82,8 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
     return False
 
 
-def _sizes(store: Store, version: str) -> Iterator[tuple[str, int]]:
-    """The content id and the size of each file of a version; without one, of all versions.
+def _files(store: Store, version: str) -> Iterator[tuple[str, FileEntry]]:
+    """The content id and the entry of each file of a version; without one, of all versions.
 
     Nothing for a version that is unknown, forgotten or damaged.
     """
@@ -96,18 +97,22 @@ def _sizes(store: Store, version: str) -> Iterator[tuple[str, int]]:
         for id_ in ids:
             with suppress(DamagedData, StateForgotten, UnknownRevision):
                 for entry in of_commit(store, id_).entries:
-                    yield entry.content_id.hex(), entry.size
+                    yield entry.content_id.hex(), entry
 
 
 def finish_checkouts(store: Store) -> Interrupted:
     """Completes or takes back checkouts whose process was killed."""
 
-    def check(path: Path, name: str) -> str:
-        return entry_at(store.fs, path, name).content_id.hex()
-
     @cache
-    def sizes(version: str) -> dict[str, int]:
-        return dict(_sizes(store, version))
+    def files(version: str) -> dict[str, FileEntry]:
+        return dict(_files(store, version))
+
+    def size(version: str, check: str) -> int | None:
+        return files(version)[check].size if check in files(version) else None
+
+    def written(version: str, check: str, path: Path) -> bool:
+        entry = files(version)[check]
+        return entry_at(store.fs, path, entry.path, entry).content_id == entry.content_id
 
     def move(said: Mapping[str, str]) -> None:
         found.moved_head |= _move(store, said)
@@ -117,8 +122,8 @@ def finish_checkouts(store: Store) -> Interrupted:
         plans = store.folder / PLANS
         finish = Finish(
             store.root,
-            lambda version, check: sizes(version).get(check),
-            check,
+            size,
+            written,
             move,
         )
         for done in finish_interrupted(store.fs, plans, finish):

@@ -54,7 +54,7 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
         from mvc.adapters.hashing import hash_file
 
         with suppress(*_NOT_UNDERSTOOD):
-            parsed = _as(like, source, name)
+            parsed = parse_as(like, source, name)
             if hash_file(parsed, name).content_id == like.content_id:
                 return parsed
     try:
@@ -65,7 +65,7 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
         return opaque(source, name)
 
 
-def _as(like: FileEntry, source: Source, name: str) -> SourceFile:
+def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
     """The file with the parts of ``like``; it is the same file if all its hashes are the same."""
     checks = find_checks(source, name, read_members(source, name)) if like.checks else ()
     contents = tuple(ParsedContent(c.offset, c.spec) for c in like.contents)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from mvc.adapters.files.detect import parse_file
+from mvc.adapters.opening import parse_beside
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import DamagedData, MvcError, NotARepository
 from mvc.ids import ManifestId
@@ -132,7 +132,7 @@ class _WorkingFiles:
             self.close()
             path = self._store.root / name
             file = self._open.enter_context(self._store.fs.open_read(path))
-            self._parsed = (name, parse_file(file, name))
+            self._parsed = (name, parse_beside(self._store.fs, path, file, name))
         return self._parsed[1]
 
     def close(self) -> None:
