@@ -107,9 +107,6 @@ def finish_checkouts(store: Store) -> Interrupted:
     def files(version: str) -> dict[str, FileEntry]:
         return dict(_files(store, version))
 
-    def size(version: str, check: str) -> int | None:
-        return files(version)[check].size if check in files(version) else None
-
     def written(version: str, check: str, path: Path) -> bool:
         entry = files(version)[check]
         return entry_at(store.fs, path, entry.path, entry).content_id == entry.content_id
@@ -122,7 +119,7 @@ def finish_checkouts(store: Store) -> Interrupted:
         plans = store.folder / PLANS
         finish = Finish(
             store.root,
-            size,
+            lambda version, check: getattr(files(version).get(check), "size", None),
             written,
             move,
         )

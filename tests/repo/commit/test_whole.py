@@ -241,9 +241,11 @@ def test_an_import_deploys_what_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_graph_is_not_imported_without_its_weights_to_go_live(tmp_path: Path) -> None:
-    files = {"model.onnx": onnx("model.onnx.data"), "model.onnx.data": bytes(range(256))}
-    exports = write(tmp_path / "exports", files)
+    exports = write(tmp_path / "exports", {"model.onnx": onnx("model.onnx.data")})
     with mvc.Repository.init(tmp_path) as repo:
         with pytest.raises(BadModelFile, match=r"model.onnx.data is missing"):
             mvc.import_checkpoints(repo, [exports], deploy="prod")
+        write(exports, {"model.onnx.data": bytes(range(256))})
+        (version,) = mvc.import_checkpoints(repo, [exports], deploy="prod")
+        assert {*repo.manifest(version.commit).by_path} == {"model.onnx", "model.onnx.data"}
         assert repo.commit(exports, deploy="prod").deployment is not None
