@@ -61,7 +61,7 @@ def open_file(
     """
     with fs.open_read(path) as file:
         before = file.identity()
-        parsed = parse_beside(fs, path, file, name, like)
+        parsed = parse_beside(fs, path, file, name, like=like)
         yield _sound(parsed, file, name, unless) if strict else StateFile(parsed)
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (
@@ -76,7 +76,7 @@ def open_file(
 
 
 def parse_beside(
-    fs: FileSystem, path: Path, file: Source, name: str, like: FileEntry | None = None
+    fs: FileSystem, path: Path, file: Source, name: str, *, like: FileEntry | None = None
 ) -> ParsedFile:
     """As ``parse_file``. Of an opaque file, ONNX graphs in its folder may know the tensors.
 
