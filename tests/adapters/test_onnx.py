@@ -86,6 +86,32 @@ def test_a_tensor_in_two_formats_is_one_content_and_either_file_identifies_it(tm
             assert found == {first.id, second.id}
 
 
+def test_what_a_model_says_about_itself(tmp_path: Path):
+    heads = {
+        "full": field(2, "ada") + field(3, "1.0") + field(4, "net") + field(5, 7),
+        "few": field(2, ""),
+        "none": b"",
+        "odd": b"\x15\xff\xff\xff\x7f",
+    }
+    with mvc.Repository.init(tmp_path) as repo:
+        for name, head in heads.items():
+            (tmp_path / name).write_bytes(field(1, 10) + head + field(7, graph(tensor("w", ROWS))))
+        repo.commit([tmp_path / name for name in heads])
+        found = {name: repo.open_file("HEAD", name).facts.metadata for name in heads}
+    assert found == {
+        "full": {
+            "ir_version": 10,
+            "producer_name": "ada",
+            "producer_version": "1.0",
+            "domain": "net",
+            "model_version": 7,
+        },
+        "few": {"ir_version": 10, "producer_name": ""},
+        "none": {"ir_version": 10},
+        "odd": {},
+    }
+
+
 def test_a_repository_without_such_files_needs_no_new_reader(tmp_path: Path):
     with mvc.Repository.init(tmp_path) as repo:
         save_file({"w": ROWS}, tmp_path / "m.safetensors")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.gguf import Setting, read_gguf
+from mvc.adapters.files.onnx import facts_of
 from mvc.adapters.files.safetensors import CODES, safetensors_header
 from mvc.adapters.parsed import MemorySource, PlacedFile
 from mvc.errors import BadModelFile
@@ -33,6 +34,8 @@ def file_facts(file: PlacedFile, skeleton: Callable[[], bytes]) -> FileFacts:
         if file.format == "gguf":
             settings, tensors = read_gguf(FileCursor(MemorySource(skeleton())))
             return FileFacts(settings, {t.key: t.type for t in tensors if t.type not in CODES})
+        if file.format == "onnx":
+            return FileFacts(facts_of(FileCursor(MemorySource(skeleton()))), {})
         if file.format == "keras":
             found = _KERAS.findall(skeleton()[:_KERAS_HEAD])
             return FileFacts({name.decode(): value.decode() for name, value in found}, {})

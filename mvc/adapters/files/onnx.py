@@ -39,6 +39,13 @@ _FIELDS = {
     },
     "place": {1: "key", 2: "value"},
 }  # fmt: skip
+_FACTS = {
+    1: "ir_version",
+    2: "producer_name",
+    3: "producer_version",
+    4: "domain",
+    5: "model_version",
+}
 # A node of at most so many bytes is passed over, unless it has a graph or names a file.
 _SMALL = 4096
 _INSIDE = re.compile(rb"\xa0\x01[\x05\x0a]|location")
@@ -122,6 +129,18 @@ def tensors(file: FileCursor) -> list[GraphTensor]:
                 above.append((inner, after, _fields("" if kind == "graph" else fields["name"])))
                 after = start
             file.at = after
+    return found
+
+
+def facts_of(file: FileCursor) -> dict[str, str | int]:
+    """What a model says about itself before its graph. Raises BadModelFile and LookupError."""
+    found = dict[str, str | int]()
+    while file.at < file.end:
+        number, wire = divmod(_varint(file), 8)
+        value = _varint(file)
+        if number not in _FACTS:
+            break
+        found[_FACTS[number]] = file.take(value).decode("utf-8", "replace") if wire else value
     return found
 
 
