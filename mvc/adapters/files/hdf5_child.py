@@ -69,12 +69,12 @@ def _add(found: list[Place], key: str, data: Any) -> None:
         if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # as Keras writes it
             dtype = "bfloat16"
         if data.chunks is not None:
-            data.id.chunk_iter(partial(_add_chunk, found, key, dtype=dtype, data=data))
+            data.id.chunk_iter(partial(_add_chunk, found, key, dtype, data))
         elif data.id.get_storage_size() == data.nbytes:  # none before the first write
             found.append(Place(key, dtype, data.shape, data.id.get_offset() or 0))
 
 
-def _add_chunk(found: list[Place], key: str, chunk: Any, *, dtype: str, data: Any) -> None:
+def _add_chunk(found: list[Place], key: str, dtype: str, data: Any, chunk: Any) -> None:
     """A chunk at the edge of its dataset has its full size in the file, too."""
     begin = "" if data.shape == data.chunks else f"#{','.join(map(str, chunk.chunk_offset))}"
     found.append(Place(key + begin, dtype, data.chunks, chunk.byte_offset))
