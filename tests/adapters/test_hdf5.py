@@ -12,8 +12,9 @@ import signal
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -25,10 +26,9 @@ import pytest
 import mvc
 from mvc.adapters.files import hdf5
 from mvc.adapters.files.detect import parse_file, why_opaque
-from mvc.adapters.files.hdf5 import Place
+from mvc.adapters.files.hdf5 import DatasetPlace
 from mvc.adapters.files.numpy_files import DESCRIPTIONS
 from mvc.errors import UnsupportedTensor, WouldOverwrite
-from mvc.store.format import read_features
 from tests.adapters.helpers import MemorySource, by_key, rebuild, round_trip, to_entry
 from tests.adapters.test_fuzz import assert_survives, mutate
 
@@ -62,10 +62,18 @@ def several(file) -> None:
     file["ü/é"] = NUMBERS
 
 
+TABLE = np.random.default_rng(1).standard_normal((40, 70)).astype(np.float32)
+GROWTH = {"fixed": None, "rows grow": (None, 70), "columns grow": (40, None), "both": (None, None)}
+
+
 def in_chunks(file) -> None:
-    file.create_dataset("several", data=NUMBERS, chunks=(4, 3))
-    file.create_dataset("one", data=NUMBERS, chunks=NUMBERS.shape)
-    file.create_dataset("begun", (100,), np.float32, chunks=(10,))[25] = 1
+    for name, most in GROWTH.items():
+        file.create_dataset(f"{name}/one", data=TABLE, chunks=TABLE.shape, maxshape=most)
+        file.create_dataset(f"{name}/rows", data=TABLE, chunks=(8, 70), maxshape=most)
+        file.create_dataset(f"{name}/several", data=TABLE, chunks=(16, 30), maxshape=most)
+    file.create_dataset("begun", (90_000,), np.float32, chunks=(1000,))[25_001] = 1
+    file["begun"][70_000:72_000] = 2
+    file.create_dataset("small", (900,), np.float32, chunks=(10,))[::50] = 1
 
 
 def all_other(file) -> None:
@@ -137,13 +145,25 @@ def test_the_tensors_are_what_h5py_sees(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["chunks", "latest chunks"])
-def test_a_chunk_is_a_tensor(name: str) -> None:
-    found = arrays(FILES[name])
-    assert found.pop("one") == NUMBERS.tobytes()
-    part = np.frombuffer(found["several#8,6"], np.float32).reshape(4, 3)
-    assert np.array_equal(part[:2, :1], NUMBERS[8:, 6:])
-    assert np.frombuffer(found["begun#20"], np.float32)[5] == 1
-    assert len(found) == 9 + 1
+def test_chunks_that_lie_together_are_a_tensor(name: str) -> None:
+    found, places = arrays(FILES[name]), by_key(round_trip(FILES[name]))
+    for growth in GROWTH:
+        assert found.pop(f"{growth}/one") == TABLE.tobytes()
+        rows = [key for key in found if key.startswith(f"{growth}/rows")]
+        assert b"".join(found.pop(key) for key in rows) == TABLE.tobytes()
+        assert rows == [f"{growth}/rows"] or name == "latest chunks"
+        parts = {key: found.pop(key) for key in list(found) if key.startswith(f"{growth}/several#")}
+        for key in parts:
+            assert places[key].spec.shape[1:] == (16, 30)
+        assert set(parts) == {f"{growth}/several#{i}" for i in range(len(parts))}
+        chunks = np.frombuffer(b"".join(parts.values()), np.float32).reshape(9, 16, 30)
+        for row, column in product(range(0, 40, 16), range(0, 70, 30)):
+            part = TABLE[row : row + 16, column : column + 30]
+            rows, columns = part.shape
+            assert any(np.array_equal(chunk[:rows, :columns], part) for chunk in chunks)
+    begun = np.frombuffer(b"".join(found.values()), np.float32)
+    assert all(key.startswith("begun#") for key in found)
+    assert (begun.size, begun.sum()) == (3000, 4001)
 
 
 def test_what_is_no_plain_number_stays_bytes() -> None:
@@ -202,7 +222,7 @@ def test_versions_share_tensors_and_say_which_changed(tmp_path: Path) -> None:
         assert facts.metadata == {"keras_version": "3.15.1", "date_saved": "2026-11-30@02:38:53"}
         state = repo.checkout("HEAD", path="m.keras")
         assert np.array_equal(state["layers/dense/vars/1"], NUMBERS[0] + 1)
-        assert read_features(repo._store.fs, tmp_path / ".mvc") == {"hdf5"}
+    assert "features=hdf5 " in (tmp_path / ".mvc" / "format").read_text()
 
 
 def test_what_is_as_stored_is_not_read_again(tmp_path: Path, monkeypatch) -> None:
@@ -288,14 +308,14 @@ def test_mutated_files(name: str, monkeypatch: pytest.MonkeyPatch, count: int = 
 EDGES = [-1, 0, 1, 8, 100, 2400, 1 << 31, 1 << 40, (1 << 63) - 1, 1 << 63, 1 << 64]
 
 
-def forged(rng: random.Random) -> list[Place]:
+def forged(rng: random.Random) -> list[DatasetPlace]:
     def number() -> int:
         return rng.choice([rng.randrange(40), rng.randrange(3000), rng.choice(EDGES)])
 
     dtypes = [*DESCRIPTIONS, "bfloat16", ">f4", "|O", "raw", "", "x" * 99]
     keys = ["a", "b", "c/d", "", "é", "\u202e", "k" * 2000, "\0"]
     return [
-        Place(
+        DatasetPlace(
             rng.choice(keys),
             rng.choice(dtypes),
             tuple(number() for _ in range(rng.choice([0, 0, 1, 1, 2, 3, 70]))),
@@ -319,9 +339,9 @@ ANSWERS = {
     "nothing": b"",
     "no JSON": b"\xff" * 30,
     "another": b'{"type": "Other"}',
-    "no numbers": b'{"type": "Places", "places": [{"key": "a", "dtype": "<f4"}]}',
-    "surrogate": rb'{"type": "Places", "places": [{"key": "\ud800", "dtype": "<f4", "shape": [0], '
-    rb'"offset": 0}]}',
+    "no numbers": b'{"type": "DatasetPlaces", "places": [{"key": "a", "dtype": "<f4"}]}',
+    "surrogate": rb'{"type": "DatasetPlaces", "places": '
+    rb'[{"key": "\ud800", "dtype": "<f4", "shape": [0], "offset": 0}]}',
     "too long": b" " * (33 << 20),
 }
 
@@ -339,7 +359,9 @@ def test_a_process_that_asks_for_bytes_outside(monkeypatch: pytest.MonkeyPatch) 
             pipe.send_bytes(msgspec.json.encode(hdf5.Read(offset, length)))
             begin = min(max(offset, 0), size)
             assert pipe.recv_bytes() == FILES["several"][begin : begin + max(length, 0)]
-        pipe.send_bytes(msgspec.json.encode(hdf5.Places([Place("w", "<f4", (2,), 8)])))
+        pipe.send_bytes(
+            msgspec.json.encode(hdf5.DatasetPlaces([DatasetPlace("w", "<f4", (2,), 8)]))
+        )
 
     assert _with_child(monkeypatch, child) == "hdf5"
 
@@ -372,17 +394,17 @@ def _with_child(monkeypatch, main) -> str:
 def test_the_process_has_little_memory_and_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from mvc.adapters.files import hdf5_child
 
-    def add(found, key, _) -> None:
-        try:
-            assert not bytearray(3 << 30)
-        except MemoryError:
-            found.append(Place("memory", "<f4", (), 8))
-        try:
-            os.close(os.open("/etc/passwd", os.O_RDONLY))
-        except OSError:
-            found.append(Place("files", "<f4", (), 16))
+    class Opened(nullcontext):
+        def visititems(self, add) -> None:
+            found = add.args[0]
+            with pytest.raises(MemoryError):
+                bytearray(3 << 30)
+            found.append(DatasetPlace("memory", "<f4", (), 8))
+            with pytest.raises(OSError, match="Too many open files"):
+                os.open("/etc/passwd", os.O_RDONLY)
+            found.append(DatasetPlace("files", "<f4", (), 16))
 
     monkeypatch.setattr(hdf5.subprocess, "Popen", _Forked)
-    monkeypatch.setattr(hdf5_child, "_add", lambda found, *rest: found or add(found, *rest))
+    monkeypatch.setattr(hdf5_child.h5py, "File", lambda *_: Opened(Opened()))
     parsed = parse_file(MemorySource(FILES["several"]), "x")
     assert {tensor.key for tensor in parsed.tensors} == {"memory", "files"}

@@ -1,7 +1,9 @@
 """HDF5 files, and Keras's zip files with one in them.
 
 A dataset of little-endian numbers that lies in the file in one piece is a tensor; of one in chunks
-each chunk is. All else stays literal bytes: what is compressed or small enough for its header.
+those are that follow one another in the file. All else stays literal bytes: what is compressed, or
+small enough to lie in a header.
+
 h5py says where the datasets lie, in a process of its own (``hdf5_child``), whose answer is checked
 as any file is. Nothing but reading a file for a commit needs h5py.
 """
@@ -45,8 +47,8 @@ class Read(Struct, tag=True, frozen=True):
     length: int
 
 
-class Place(Struct, frozen=True):
-    """A dataset that lies in one piece, or a chunk of one; ``dtype`` is numpy's name."""
+class DatasetPlace(Struct, frozen=True):
+    """A dataset that lies in one piece, or chunks of one; ``dtype`` is numpy's name."""
 
     key: str
     dtype: str
@@ -54,17 +56,17 @@ class Place(Struct, frozen=True):
     offset: int
 
 
-class Places(Struct, tag=True, frozen=True):
+class DatasetPlaces(Struct, tag=True, frozen=True):
     """The answer of the process."""
 
-    places: list[Place]
+    places: list[DatasetPlace]
 
 
-Message: TypeAlias = Read | Places
+Message: TypeAlias = Read | DatasetPlaces
 
 
 def parse_hdf5(source: Source, name: str) -> FileParts:
-    """Tensors under the paths of their datasets; those of chunks end in ``#`` and where they begin.
+    """Tensors under the paths of datasets; the chunks of one in several places end in ``#NUMBER``.
 
     Raises BadModelFile, NotInstalled.
     """
@@ -83,7 +85,7 @@ def parse_keras(source: Source, name: str, members: tuple[ZipMember, ...]) -> Fi
 
 
 def laid_out(
-    places: Iterable[Place], name: str, start: int, size: int
+    places: Iterable[DatasetPlace], name: str, start: int, size: int
 ) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
     """What is said of the ``size`` bytes at ``start``, in file order. Raises BadModelFile."""
     rows = list[tuple[int, TensorSpec, str]]()
@@ -101,7 +103,7 @@ def laid_out(
     return contents, tuple(ParsedTensor(key, spec, i) for i, (_, spec, key) in enumerate(rows))
 
 
-def ask(source: Source, name: str, start: int, size: int) -> list[Place]:
+def ask(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
     """What h5py says of the ``size`` bytes at ``start``. Raises BadModelFile, NotInstalled."""
     if find_spec("h5py") is None:
         raise NotInstalled("h5py is not installed, which reads it", hint=how_to_install("hdf5"))
@@ -123,7 +125,7 @@ def ask(source: Source, name: str, start: int, size: int) -> list[Place]:
             try:
                 while True:
                     message: Message = json.decode(here.recv_bytes(_MOST), type=Message)
-                    if isinstance(message, Places):
+                    if isinstance(message, DatasetPlaces):
                         return message.places
                     at = min(max(message.offset, 0), size)
                     length = min(max(message.length, 0), size - at, _MOST)

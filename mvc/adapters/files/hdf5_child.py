@@ -13,20 +13,23 @@ import resource
 import sys
 from contextlib import suppress
 from functools import partial
+from math import prod
 from multiprocessing.connection import Connection
 from typing import Any
 
 import h5py
 from msgspec import json
+from msgspec.structs import replace
 
-from mvc.adapters.files.hdf5 import SECONDS, Place, Places, Read
+from mvc.adapters.files.hdf5 import SECONDS, DatasetPlace, DatasetPlaces, Read
 
 _MEMORY = 2 << 30
 _LIMITS = {"RLIMIT_AS": _MEMORY, "RLIMIT_CPU": SECONDS, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
+_SMALL = 1024  # bytes, below which chunks are no tensor of their own
 _IN_FILE = frozenset({h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED})
 
 
-class _File(io.RawIOBase):
+class _RemoteFile(io.RawIOBase):
     """A file of ``size`` bytes, which the other end of the pipe reads."""
 
     def __init__(self, pipe: Connection[Any, Any], size: int) -> None:
@@ -45,18 +48,18 @@ class _File(io.RawIOBase):
 
 
 def main(pipe: Connection[Any, Any], size: int) -> None:
-    """Reads the structure of the file and sends its ``Places``."""
+    """Reads the structure of the file and sends its ``DatasetPlaces``."""
     codecs.lookup("ascii")  # h5py asks for it later, and Python would open a file then
     for name, most in _LIMITS.items():
         with suppress(ValueError, OSError):  # macOS has not all
             resource.setrlimit(getattr(resource, name), (most, most))
-    found = list[Place]()
-    with h5py.File(_File(pipe, size), "r") as file:
+    found = list[DatasetPlace]()
+    with h5py.File(_RemoteFile(pipe, size), "r") as file:
         file.visititems(partial(_add, found))
-    pipe.send_bytes(json.encode(Places(found)))
+    pipe.send_bytes(json.encode(DatasetPlaces(found)))
 
 
-def _add(found: list[Place], key: str, data: Any) -> None:
+def _add(found: list[DatasetPlace], key: str, data: Any) -> None:
     """Adds the places of a dataset whose bytes lie in this file as they are."""
     if not isinstance(data, h5py.Dataset):
         return
@@ -68,16 +71,28 @@ def _add(found: list[Place], key: str, data: Any) -> None:
         dtype = data.dtype.str
         if dtype == "|V2" and data.attrs.get("dtype") == "bfloat16":  # as Keras writes it
             dtype = "bfloat16"
-        if data.chunks is not None:
-            data.id.chunk_iter(partial(_add_chunk, found, key, dtype, data))
-        elif data.id.get_storage_size() == data.nbytes:  # none before the first write
-            found.append(Place(key, dtype, data.shape, data.id.get_offset() or 0))
+        if data.chunks is None:
+            if data.id.get_storage_size() == data.nbytes:  # none before the first write
+                found.append(DatasetPlace(key, dtype, data.shape, data.id.get_offset() or 0))
+            return
+        runs = list[DatasetPlace]()
+        one = DatasetPlace(key, dtype, (1, *data.chunks), 0)
+        data.id.chunk_iter(partial(_add_chunk, runs, one))
+        for run in runs:
+            rows = (run.shape[0] * run.shape[1], *run.shape[2:])
+            if rows == data.shape:
+                found.append(DatasetPlace(key, dtype, rows, run.offset))
+            elif prod(run.shape) * data.dtype.itemsize >= _SMALL:
+                found.append(run)
 
 
-def _add_chunk(found: list[Place], key: str, dtype: str, data: Any, chunk: Any) -> None:
-    """A chunk at the edge of its dataset has its full size in the file, too."""
-    begin = "" if data.shape == data.chunks else f"#{','.join(map(str, chunk.chunk_offset))}"
-    found.append(Place(key + begin, dtype, data.chunks, chunk.byte_offset))
+def _add_chunk(runs: list[DatasetPlace], one: DatasetPlace, chunk: Any) -> None:
+    """A chunk like ``one``: to the last run if it follows that in the file, too."""
+    last = runs[-1] if runs else DatasetPlace("", "", (0,), -1)
+    if last.offset + last.shape[0] * chunk.size == chunk.byte_offset:
+        runs[-1] = replace(last, shape=(last.shape[0] + 1, *one.shape[1:]))
+    else:
+        runs.append(replace(one, key=f"{one.key}#{len(runs)}", offset=chunk.byte_offset))
 
 
 if __name__ == "__main__":
