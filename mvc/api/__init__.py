@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import RefUpdate, Transferred
     from mvc.remote.unsent import Unsent
+    from mvc.repo.average import Averaged, ema_weights
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.reader import VersionFile
     from mvc.repo.commit.request import CommitOptions, FileOptions
@@ -71,6 +72,7 @@ __all__ = [
     "Alternative",
     "Annotation",
     "Availability",
+    "Averaged",
     "Checked",
     "Chosen",
     "CloneOptions",
@@ -134,6 +136,7 @@ __all__ = [
     "clear_caches",
     "clone",
     "clone_into",
+    "ema_weights",
     "heal",
     "metrics_from",
     "nodes",
@@ -154,6 +157,7 @@ _IN = {
     "Alternative": "mvc.maintenance.weights",
     "Annotation": "mvc.repo.statements.annotations",
     "Availability": "mvc.repo.lookup.availability",
+    "Averaged": "mvc.repo.average",
     "Checked": "mvc.io.ssh_keygen",
     "Chosen": "mvc.maintenance.forget",
     "CloneOptions": "mvc.remote.clone",
@@ -218,6 +222,7 @@ _IN = {
     "clear_caches": "mvc.repo.lookup.manifests",
     "clone": "mvc.api.clone",
     "clone_into": "mvc.remote.clone",
+    "ema_weights": "mvc.repo.average",
     "heal": "mvc.api.healing",
     "metrics_from": "mvc.repo.values",
     "nodes": "mvc.api.node_status",

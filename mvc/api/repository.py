@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mvc.remote.pull import Pulled
     from mvc.remote.push import Pushed
     from mvc.remote.transfer import Transferred
+    from mvc.repo.average import Averaged
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.export import WriteOptions
     from mvc.repo.checkout.reader import VersionFile
@@ -346,6 +347,41 @@ class Repository(Unpicklable):
                 hint=error.hint,
             ) from error
         return replace(done, deployment=made)
+
+    def average(
+        self,
+        revs: Sequence[Rev],
+        *,
+        weights: Sequence[float] | None = None,
+        message: str = "",
+        branch: str | None = None,
+        deploy: str | None = None,
+        to: PathName | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Averaged:
+        """Commits the weighted mean of versions, or with ``to`` writes it to a file or folder.
+
+        Each float is the sum of weight times value, in float64 and in the order of ``revs``, and
+        rounded once to its dtype, to nearest even; docs/guides/merging.md has the formula. The
+        weights are divided by their sum; they are equal by default, and those of an exponential
+        moving average are ``mvc.api.ema_weights``. Tensors must have the same names, dtypes and
+        shapes; integers and files without tensors are those of the last version. All of them are
+        parents of the new version, and its params have their ids and weights. ``branch`` gets it,
+        and is made if there is none; without it the current one, with the files in the working
+        folder, which must hold no changes. ``force`` overwrites files at ``to``.
+
+        Raises WrongUsage for versions without a mean, WouldOverwrite, and as ``commit``.
+        """
+        from mvc.repo.average import average
+
+        if to is not None and (branch or deploy):
+            raise WrongUsage("to= writes files: nothing is committed or deployed")
+        ids = [self.find(rev) for rev in revs]
+        message = message or f"average of {len(ids)} versions"
+        commit = partial(self.commit, message=message, deploy=deploy)
+        act = partial(average, self._store, ids, weights, commit=commit, branch=branch, to=to)
+        return with_states(self._store, self._config, partial(act, force=force, progress=progress))
 
     # -- getting versions back -------------------------------------------------------------
 

@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "switch": "Go to another branch.",
         "branch": "List, make, rename or delete branches.",
         "tag": "List, make or delete tags.",
+        "average": "Average the weights of versions.",
     },
     "Remotes": {
         "clone": "Make a repository with all that another one has.",

@@ -7,13 +7,14 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mvc.api import Annotation, Commit, Deployed, Gone, LogEntry
+from mvc.api import Annotation, Commit, CommitResult, Deployed, Gone, LogEntry
+from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
 from mvc.cli.transfers import tell_unsent
 from mvc.errors import DamagedData, MvcError, NoDeployment
 from mvc.ids import CommitId
-from mvc.text import count, format_age, format_time, measured, one_line, printable
+from mvc.text import count, format_age, format_time, measured, one_line, printable, stored_for
 
 if TYPE_CHECKING:
     from mvc.api import Checked, Relation
@@ -33,6 +34,32 @@ def live_now(session: Session) -> IsLive:
             return None
 
     return lambda deployed: deployed.sequence == sequence(deployed.target)
+
+
+def summary(out: Output, done: CommitResult) -> str:
+    """``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``."""
+    where = printable(done.branch or "detached HEAD")
+    title = one_line(done.commit.message)
+    parts = [_changed(done), stored_for(done.stored_bytes, done.raw_bytes)]
+    if done.deployment is not None:
+        target = out.paint(printable(done.deployment.target), "target")
+        parts.append(f"deployed to {target} at {format_time(done.deployment.time_ns)}")
+    if done.signed:
+        parts.append("signed")
+    place = f"[{out.paint(where, 'branch')} {out.paint(done.id.short, 'id')}]"
+    return f"{place} {f'{title}: ' if title else ''}{', '.join(parts)}"
+
+
+def _changed(done: CommitResult) -> str:
+    kept = [p for p in done.paths if p.kind != "removed"]
+    changed, total = sum(p.tensors_changed for p in kept), sum(p.tensors for p in kept)
+    files = sum(p.kind != "unchanged" for p in done.paths)
+    if not total:
+        return f"{count(files, 'file')} changed"
+    words = f"{changed:,} of {count(total, 'tensor')} changed"
+    if changed > total:  # those that are not there any more count, too
+        words = f"{count(changed, 'tensor')} changed or removed"
+    return words if files < 2 else f"{words} in {count(files, 'file')}"
 
 
 def names_of(session: Session) -> Callable[[LogEntry], str]:

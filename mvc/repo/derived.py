@@ -1,24 +1,26 @@
 """A file of which some contents are computed from stored versions, piece by piece.
 
 ``commit({entry.path: StateFile(DerivedFile(...))}, options=CommitOptions(parents=...))`` stores it,
-``write`` writes it to disk. In memory are only the pieces that are being computed.
+``export(..., derived=Manifest([file.entry]), parts=file.parts)`` writes it to disk. In memory are
+only the pieces that are being computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import os
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
-from mvc.adapters.files.assemble import assemble
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.ids import BlobId
 from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.contents import skeleton_of
 from mvc.store.store import Store
-from mvc.types import Bytes
 
 Compute: TypeAlias = Callable[[int, int, memoryview], None]
 """``compute(content, start, out)`` fills ``out`` with the piece of a content that begins there.
@@ -34,13 +36,18 @@ class DerivedFile(ParsedFile):
     Names, layout, skeleton and checks are those of ``entry``. Each other content is the stored one
     whose id the entry names, of whatever version: ``msgspec.structs.replace`` exchanges it. A
     commit does not read it. Call ``check_available`` first: it may be forgotten or dropped.
+    ``parts`` reads the computed contents by the ids that they have in the attribute ``entry``.
     """
 
     def __init__(
         self, store: Store, entry: FileEntry, computed: Collection[int], compute: Compute
     ) -> None:
-        self.entry = entry
-        self.path = entry.path
+        contents = (
+            replace(c, id=BlobId(os.urandom(32))) if i in computed else c
+            for i, c in enumerate(entry.contents)
+        )
+        self.entry = replace(entry, contents=tuple(contents))
+        self.parts = {self.entry.contents[i].id: partial(self.read, i) for i in computed}
         self.format = entry.format
         self.size = entry.size
         self.checks = entry.checks
@@ -68,17 +75,3 @@ class DerivedFile(ParsedFile):
     def skeleton(self) -> bytes:
         """That of ``entry``."""
         return skeleton_of(self._store.recovery, self.entry)
-
-    def write(self, write_at: Callable[[int, Bytes], None]) -> None:
-        """Writes every byte of the file, checksums of zips included."""
-
-        def content(i: int, left: int) -> Iterator[memoryview]:
-            while left > 0:
-                for start, length in pieces(self.contents[i].spec):
-                    room = np.empty(length, np.uint8).data
-                    self.read(i, start, room)
-                    left -= length
-                    yield room
-                i += 1
-
-        assemble(self.entry, self.skeleton(), content, write_at)

@@ -14,7 +14,8 @@ import mvc
 from mvc.errors import UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_PARENTS, PIECE
-from mvc.repo.checkout.checkout import Changes, apply
+from mvc.model.manifest import Manifest
+from mvc.repo.checkout.export import WriteOptions, export
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.derived import DerivedFile
 from mvc.state import StateFile
@@ -95,8 +96,9 @@ def test_a_zip_is_written_with_its_checksums(repo, tmp_path):
     torch.save(weights, tmp_path / "m.pt")
     repo.commit(tmp_path / "m.pt")
     file = doubled(repo, "HEAD", "m.pt", "w")
-    further = {"out.pt": (file.size, lambda _, new: file.write(new.write_at))}
-    apply(repo.handle.store, Changes(None, tmp_path, {}), further=further, planned=False)
+    made, head = Manifest([file.entry]), repo.find("HEAD")
+    out, store = tmp_path / "out.pt", repo.handle.store
+    export(store, head, (), out, WriteOptions(), derived=made, parts=file.parts)
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert torch.equal(found["w"], 2 * weights["w"]) and torch.equal(found["n"], weights["n"])
     repo.commit({"m.pt": StateFile(file)})

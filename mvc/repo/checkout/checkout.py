@@ -33,7 +33,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK, PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.names import check_place, check_ref, printable
-from mvc.repo.content.contents import ReadPart, Rooms, write_file
+from mvc.repo.content.contents import AHEAD, ReadPart, Rooms, write_file
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import checking_out, planned_move
 from mvc.repo.killed import PLANS
@@ -278,7 +278,7 @@ def _present_version(store: Store, commit: CommitId | None, force: bool) -> Mani
 
 def plan(
     store: Store,
-    commit: CommitId,
+    commit: CommitId | None,
     entries: Sequence[FileEntry],
     *,
     old: Manifest,
@@ -363,10 +363,12 @@ def apply(
     planned: bool = True,
     move: RefMove | None = None,
     further: Further = MappingProxyType({}),
+    copied: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Writes all files, then deletes; returns the names that are gone (``replacing``).
 
-    ``further``: files that no version has; no plan completes them.
+    ``further``: files that no version has; no plan completes them. ``copied``: as of ``fill_file``;
+    these contents are computed one after the other, with the memory of one piece.
 
     Raises WeightsDropped once the first file could be made, so that nobody trains for a place that
     takes no file. ``planned``: the next command completes what a killed process leaves, if the
@@ -377,13 +379,21 @@ def apply(
         check_place(name)
     total = sum(entry.size for entry in entries.values())
     total += sum(nbytes for nbytes, _ in further.values())
-    written, recovery, rooms = Counted(progress, total), store.recovery, Rooms()
+    written, recovery = Counted(progress, total), store.recovery
+    rooms = Rooms(1 if copied else AHEAD + 1)
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
         if commit is not None and not written.done:
             check_available(store, commit, entries.values())
-        fill_file(recovery, entry, file, partial(written.add, what=entry.path), rooms=rooms)
+        fill_file(
+            recovery,
+            entry,
+            file,
+            progress=partial(written.add, what=entry.path),
+            rooms=rooms,
+            copied=copied,
+        )
 
     fills = {name: partial(fill, name) for name in entries}
     others = {n: partial(write, partial(written.add, what=n)) for n, (_, write) in further.items()}

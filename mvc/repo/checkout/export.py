@@ -6,9 +6,10 @@ HEAD and the working tree stay as they are.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from msgspec import Struct
@@ -18,11 +19,12 @@ from mvc.errors import WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder, removing_if_failed
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.checkout import delta_folder
 from mvc.repo.checkout.checkout import Changes, Restored, apply, chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.swapped import SwappedFolder
+from mvc.repo.content.contents import ReadPart
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
@@ -52,18 +54,23 @@ def export(
     paths: Sequence[str],
     to: PathName,
     options: WriteOptions,
+    *,
+    derived: Manifest | None = None,
+    parts: Mapping[bytes, ReadPart] = MappingProxyType({}),
 ) -> Restored:
     """Writes to a folder, which exists or whose name ends in ``/`` or has no suffix, or to a file.
 
     Without ``paths`` and ``everything``, training states beside their models are left out. With
-    ``delta_from``, the folder gets what changed since that version (``delta_folder``).
+    ``delta_from``, the folder gets what changed since that version (``delta_folder``). The files
+    are those of ``commit``, or those of ``derived``, whose contents among ``parts`` are computed.
     """
     force, delete, progress = options.force, options.delete, options.progress
     fs, output = store.fs, Path(to)
     as_folder = names_folder(fs, to)
     refuse_store(fs, output)
     with checking_out(store, output):
-        entries, left_out = chosen(manifests.of_commit(store, commit), paths, options.everything)
+        manifest = manifests.of_commit(store, commit) if derived is None else derived
+        entries, left_out = chosen(manifest, paths, options.everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
         branch = head_if_known(store.fresh()).branch
@@ -106,7 +113,9 @@ def export(
             make_folder(fs, folder, made=made)
             real = fs.realpath(folder)
             changes = Changes(commit, real, named, extra)
-            deleted = apply(store, changes, progress=progress)
+            deleted = apply(
+                store, changes, progress=progress, planned=derived is None, copied=parts
+            )
         _remove_emptied(fs, real, deleted)
         return replace(
             done,

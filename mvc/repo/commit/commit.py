@@ -75,7 +75,7 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
     how = signing(store, request.options.sign, version=True, deployment=deploys)
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = tip_of(store, request)
-    parent = manifests.of_commit(store, at.commit)
+    parent = manifests.of_commit(store, at.commit or next(reversed(request.options.parents), None))
     policy = storage_policy(store, config, recent, inputs=inputs, parent=parent)
     store.require()
     for cache in caches.values():

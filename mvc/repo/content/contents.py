@@ -97,10 +97,14 @@ def without_contents(recovery: Recovery, entry: FileEntry) -> Source:
 
 
 class Rooms:
-    """The memory of some pieces, for one file after the other; they are given out in turn."""
+    """The memory of some pieces, for one file after the other; they are given out in turn.
 
-    def __init__(self) -> None:
-        self._rooms = deque([memoryview(b"")] * (AHEAD + 1))
+    With one, nothing is recovered ahead.
+    """
+
+    def __init__(self, count: int = AHEAD + 1) -> None:
+        self.count = count
+        self._rooms = deque([memoryview(b"")] * count)
 
     def take(self, offset: int, size: int) -> memoryview:
         """Memory for bytes from ``offset`` of a file on, so that they can be written directly."""
@@ -132,8 +136,9 @@ def write_file(
     Without ``check`` it is faster, but of a large content damage shows in its hash alone, even if
     another way leads around it: then DamagedData is raised, and it is for the caller to begin anew.
     """
-    steps = _steps(recovery, entry.contents, rooms or Rooms(), copied, check=check)
-    with closing(_recovered(entry.contents, steps)) as recovered:
+    rooms = rooms or Rooms()
+    steps = _steps(recovery, entry.contents, rooms, copied, check=check)
+    with closing(_recovered(entry.contents, steps, ahead=rooms.count > 1)) as recovered:
 
         def content(wanted: int, left: int) -> Iterator[memoryview]:
             while left > 0:
@@ -153,24 +158,26 @@ _Step: TypeAlias = Callable[[_Before], list[_Part]]
 """Recovers some parts, given the step before it, which may still be running."""
 
 
-def _recovered(contents: Sequence[Content], steps: Iterator[_Step]) -> Generator[_Part]:
+def _recovered(
+    contents: Sequence[Content], steps: Iterator[_Step], *, ahead: bool
+) -> Generator[_Part]:
     """The bytes of each content in turn, which are valid until the next ones are asked for.
 
     While the caller takes what a step has recovered, the next ones run, so that every processor has
     something to do all the time.
     """
-    if contents and _extent(contents, range(len(contents))) <= WINDOW:
+    if not ahead or (contents and _extent(contents, range(len(contents))) <= WINDOW):
         for step in steps:  # so few need no thread
             yield from step(None)
         return
-    with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as ahead:
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="mvc-ahead") as pool:
         waiting = deque[Future[list[_Part]]]()
         for step in islice(steps, AHEAD):
-            waiting.append(ahead.submit(step, waiting[-1] if waiting else None))
+            waiting.append(pool.submit(step, waiting[-1] if waiting else None))
         while waiting:
             parts = waiting[0].result()
             for step in islice(steps, 1):
-                waiting.append(ahead.submit(step, waiting[-1]))
+                waiting.append(pool.submit(step, waiting[-1]))
             waiting.popleft()
             yield from parts
 

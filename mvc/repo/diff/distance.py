@@ -1,4 +1,4 @@
-"""Computes the distance of two tensors in float64, block by block.
+"""Tensors in float64: their distance, block by block, and the way to float64 and back.
 
 Every dtype is converted to float64 exactly; 64-bit integers beyond 2**53 are rounded for the
 cosine only, and subtracted as integers. Blocks are small enough for the processor's cache.
@@ -38,6 +38,18 @@ _SMALL = {
     "float8_e5m2fnuz": (5, 2, 16, "fnuz"),
 }
 _FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_NARROW = {
+    "bfloat16": (7, -126, 0),
+    "float8_e4m3fn": (3, -6, 0x7F),
+    "float8_e4m3fnuz": (3, -7, 0x80),
+    "float8_e5m2": (2, -14, 0x7E),
+    "float8_e5m2fnuz": (2, -15, 0x80),
+    "float8_e8m0fnu": (0, -127, 0),
+}
+"""Bits of the fraction, exponent of the smallest normal number, and the code of NaN in a table."""
+
+ROUNDED = {name for name, d in DTYPES.items() if d.floating} - {"float4_e2m1fn_x2"}
+"""The dtypes that ``rounded`` knows: all floats and complex numbers but packed pairs."""
 
 
 class Distance(Struct, frozen=True):
@@ -142,7 +154,7 @@ def to_float64(data: memoryview, dtype: str) -> _Floats:
         return _float64(bits.view(np.float32))
     if dtype in _NUMPY:
         return _float64(np.frombuffer(data, _NUMPY[dtype]))
-    found: _Floats = _table(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
+    found: _Floats = _byte_values(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
     return found
 
 
@@ -167,7 +179,7 @@ def _float64(values: NDArray[Any]) -> _Floats:
 
 
 @cache
-def _table(dtype: str) -> NDArray[Any]:
+def _byte_values(dtype: str) -> NDArray[Any]:
     """The value of every byte of an 8-bit float, or the two values of a packed pair."""
     if dtype == "float8_e8m0fnu":
         return np.array([*(2.0 ** (e - 127) for e in range(255)), math.nan])
@@ -186,3 +198,35 @@ def _table(dtype: str) -> NDArray[Any]:
     else:
         values[{"fn": [0x7F, 0xFF], "fnuz": [0x80]}[special]] = math.nan
     return values
+
+
+def rounded(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
+    """The elements of ``dtype`` nearest to ``values``, ties to even; complex ones from pairs.
+
+    Each is rounded once: for the narrower floats in float64, to a multiple of a step, a power of
+    two that follows from the exponent. Beyond the largest number comes infinity, or NaN if the
+    dtype has none. A NaN becomes the positive quiet one, in ``values``, too.
+    """
+    values[np.isnan(values)] = np.nan
+    if dtype in _NUMPY:
+        return values.astype(_NUMPY[dtype])
+    fraction, least, _ = _NARROW[dtype]
+    powers = (values.view(np.uint64) & 0x7FF << 52).view(np.float64)
+    steps = np.clip(powers, 2.0**least, 2.0**1000) * 2.0**-fraction
+    values = np.rint(values / steps) * steps
+    if dtype == "bfloat16":
+        return (values.astype("<f4").view("<u4") >> 16).astype("<u2")
+    if dtype == "float8_e8m0fnu":  # an exponent alone; what is negative becomes NaN
+        return np.asarray(np.minimum(values.astype("<f4").view("<u4") >> 23, 0xFF), np.uint8)
+    return np.take(_codes(dtype), values.astype("<f2").view("<u2"))
+
+
+@cache
+def _codes(dtype: str) -> NDArray[np.uint8]:
+    """The code of each number of an 8-bit float, by its bits in float16; elsewhere that of NaN."""
+    numbers = _byte_values(dtype)
+    numeric = np.flatnonzero(~np.isnan(numbers))
+    codes = np.full(1 << 16, _NARROW[dtype][2], np.uint8)
+    codes[0x8000] = 0  # where there is no negative zero
+    codes[numbers[numeric].astype("<f2").view("<u2")] = numeric
+    return codes

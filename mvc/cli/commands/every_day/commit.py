@@ -23,9 +23,8 @@ from typing import Any
 import click
 
 from mvc.api import CommitOptions, CommitResult, FileEntry, FileOptions, version_with
-from mvc.cli.commits import warn_of_deployment
+from mvc.cli.commits import summary, warn_of_deployment
 from mvc.cli.listing import why_opaque
-from mvc.cli.output import Output
 from mvc.cli.script import Script
 from mvc.cli.transfers import tell_unsent
 from mvc.cli.verb import (
@@ -41,7 +40,7 @@ from mvc.cli.verb import (
 )
 from mvc.errors import MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.text import count, format_time, listed, one_line, printable, stored_for
+from mvc.text import count, listed, printable
 
 _MOST_REASONS, _MOST_NAMES = 5, 3
 _ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"}
@@ -161,7 +160,7 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
-    session.line(_summary(session, done))
+    session.line(summary(session, done))
     for path in done.paths:  # the set of files, as git shows it; with -v every file
         if session.verbose or path.kind in {"added", "removed", "renamed"}:
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
@@ -278,29 +277,3 @@ def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     entries = session.repo.manifest(done.id).by_path if changed else {}
     found = {p: version_with(session.repo, entries[p], besides=done.id) for p in changed}
     return {path: version for path, version in found.items() if version is not None}
-
-
-def _summary(out: Output, done: CommitResult) -> str:
-    """``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``."""
-    where = printable(done.branch or "detached HEAD")
-    title = one_line(done.commit.message)
-    parts = [_changed(done), stored_for(done.stored_bytes, done.raw_bytes)]
-    if done.deployment is not None:
-        target = out.paint(printable(done.deployment.target), "target")
-        parts.append(f"deployed to {target} at {format_time(done.deployment.time_ns)}")
-    if done.signed:
-        parts.append("signed")
-    place = f"[{out.paint(where, 'branch')} {out.paint(done.id.short, 'id')}]"
-    return f"{place} {f'{title}: ' if title else ''}{', '.join(parts)}"
-
-
-def _changed(done: CommitResult) -> str:
-    kept = [p for p in done.paths if p.kind != "removed"]
-    changed, total = sum(p.tensors_changed for p in kept), sum(p.tensors for p in kept)
-    files = sum(p.kind != "unchanged" for p in done.paths)
-    if not total:
-        return f"{count(files, 'file')} changed"
-    words = f"{changed:,} of {count(total, 'tensor')} changed"
-    if changed > total:  # those that are not there any more count, too
-        words = f"{count(changed, 'tensor')} changed or removed"
-    return words if files < 2 else f"{words} in {count(files, 'file')}"

@@ -1,0 +1,295 @@
+"""The mean of versions: its bits, what has none, and what becomes of the working folder."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import save_file
+
+import mvc
+from mvc.api import ema_weights
+from mvc.errors import UnknownRevision, WouldOverwrite, WrongUsage
+from mvc.ids import CommitId
+from mvc.limits import PIECE
+from tests.repo.nearest import NARROW, nearest
+
+MODEL = "model.safetensors"
+FLOATS = [*NARROW, "float32", "float64"]
+
+
+@pytest.fixture
+def repo(tmp_path: Path):
+    with mvc.Repository.init(tmp_path / "r") as opened:
+        yield opened
+
+
+def tensors(seed: int, *dtypes: str) -> dict[str, torch.Tensor]:
+    draws = torch.Generator().manual_seed(seed)
+    return {d: torch.randn(40, 30, generator=draws).to(getattr(torch, d)) for d in dtypes}
+
+
+def committed(repo: mvc.Repository, *states: dict[str, torch.Tensor]) -> list[CommitId]:
+    found = []
+    for state in states:
+        save_file(state, repo.root / MODEL)
+        found.append(repo.commit(repo.root / MODEL).id)
+    return found
+
+
+def numbers(repo: mvc.Repository, rev: mvc.api.Rev, key: str) -> np.ndarray:
+    return repo.checkout(rev)[key].to(torch.float64).numpy().ravel()
+
+
+def bits(repo: mvc.Repository, rev: mvc.api.Rev, key: str) -> list[int]:
+    found = repo.checkout(rev)[key]
+    size = found.element_size()
+    return np.frombuffer(found.contiguous().view(torch.uint8).numpy(), f"<u{size}").tolist()
+
+
+def computed_again(repo: mvc.Repository, rev: str, key: str) -> np.ndarray:
+    """The mean in float64 by what the version's params say, and nothing else."""
+    total = None
+    for _, text in sorted(repo.version(rev).params.items()):
+        version, weight = text.split()
+        term = np.float64(weight) * numbers(repo, version, key)
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_the_mean_can_be_computed_again_from_the_params(repo, count):
+    ids = committed(repo, *(tensors(i, *FLOATS) for i in range(count)))
+    repo.average(ids, weights=[1 + 0.3 * i for i in range(count)])
+    for key in NARROW:
+        wanted = [nearest(value, key) for value in computed_again(repo, "HEAD", key)]
+        assert bits(repo, "HEAD", key) == wanted
+    for key in ("float32", "float64"):
+        wanted = computed_again(repo, "HEAD", key).astype(key)
+        assert bits(repo, "HEAD", key) == wanted.view(f"<u{wanted.itemsize}").tolist()
+
+
+def test_complex_numbers_by_their_parts(repo):
+    states = ([1 + 2j, complex(math.nan, 1)], [2 + 4j, 2 + 2j])
+    repo.average([repo.commit({"z": np.array(state, "c8")}).id for state in states])
+    found = repo.checkout()["z"]
+    assert found[0] == 1.5 + 3j and math.isnan(found[1].real) and found[1].imag == 1.5
+
+
+def test_weights_are_divided_by_their_sum(repo):
+    ids = committed(repo, *(tensors(i, "float32") for i in range(3)))
+    repo.average(ids, weights=[1, 2, 5])
+    params = repo.version("HEAD").params
+    assert params == {
+        f"average.00{i}": f"{id_.hex()} {w!r}"
+        for i, id_, w in zip((1, 2, 3), ids, (0.125, 0.25, 0.625), strict=True)
+    }
+
+
+def test_an_exponential_moving_average_is_one_of_weights():
+    values, moving = [3.0, 5.0, 11.0, 2.0], 3.0
+    for value in values[1:]:
+        moving = 0.75 * moving + 0.25 * value
+    weights = ema_weights(4, 0.75)
+    assert math.fsum(weights) == 1
+    assert math.fsum(w * v for w, v in zip(weights, values, strict=True)) == moving
+    assert ema_weights(3, 0) == (0, 0, 1)
+    with pytest.raises(WrongUsage, match="from 0 to below 1"):
+        ema_weights(3, 1)
+
+
+def test_tensors_of_several_pieces(repo):
+    size, ids = PIECE // 4 + 1000, []
+    draws = np.random.default_rng(3)
+    states = [draws.standard_normal(size).astype("f4") for _ in range(3)]
+    for state in states:
+        save_arrays({"w": state, "b": state[:10]}, repo.root / MODEL)
+        ids.append(repo.commit(repo.root / MODEL).id)
+    wanted = (1 / 3) * states[0].astype("f8")
+    for state in states[1:]:
+        wanted = wanted + (1 / 3) * state.astype("f8")
+    repo.average(ids, to=repo.root / "out.safetensors")
+    assert load_file(repo.root / "out.safetensors")["w"].tobytes() == wanted.astype("f4").tobytes()
+    repo.average(ids)
+    assert (repo.root / MODEL).read_bytes() == (repo.root / "out.safetensors").read_bytes()
+
+
+def test_integers_come_from_the_last_and_are_named(repo):
+    a, b = (
+        {**tensors(i, "float32"), "n": torch.tensor([i]), "same": torch.ones(2)} for i in (1, 2)
+    )
+    done = repo.average(committed(repo, a, b))
+    assert done.copied == (f"{MODEL}: n",)
+    assert repo.checkout()["n"].tolist() == [2]
+    old, new = (repo.manifest(rev).by_path[MODEL] for rev in ("HEAD~1", "HEAD"))
+    same = {entry: next(t.id for t in entry.tensors if t.key == "same") for entry in (old, new)}
+    assert same[old] == same[new]
+
+
+def test_other_files_come_from_the_last_and_are_named(repo):
+    ids = []
+    for i in (1, 2):
+        save_file(tensors(i, "float32"), repo.root / MODEL, metadata={"step": str(i)})
+        (repo.root / "config.json").write_text(f'{{"step": {i}}}')
+        (repo.root / "same.txt").write_text("same")
+        ids.append(repo.commit(repo.root).id)
+    (repo.root / "later.txt").write_text("stays")
+    repo.commit(repo.root / "later.txt")
+    done = repo.average(ids)
+    assert done.copied == ("config.json",)
+    with safe_open(repo.root / MODEL, "np") as file:
+        assert file.metadata() == {"step": "2"}
+    assert repo.open_file("HEAD", "config.json").read() == b'{"step": 2}'
+    assert repo.open_file("HEAD", "later.txt").read() == b"stays"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"extra": torch.ones(2)},
+            r"extra of model.safetensors is not there in .*, and float32\[2\]",
+        ),
+        (
+            {"w": torch.ones(3)},
+            r"w of model.safetensors is float32\[2\] in .*, and float32\[3\] in",
+        ),
+        ({"w": torch.ones(2).half()}, r"w of .* is float32\[2\] in .*, and float16\[2\] in"),
+    ],
+)
+def test_versions_of_other_models_are_refused(repo, change, said):
+    first = {"w": torch.zeros(2)}
+    ids = committed(repo, first, first | change)
+    with pytest.raises(WrongUsage, match=said) as caught:
+        repo.average(ids)
+    assert ids[0].short in str(caught.value) and ids[1].short in str(caught.value)
+    assert repo.find("HEAD") == ids[1]
+
+
+def test_a_missing_file_is_refused(repo):
+    ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
+    save_file({"v": torch.ones(2)}, repo.root / "second.safetensors")
+    more = repo.commit(repo.root / "second.safetensors").id
+    for pair in ([ids[0], more], [more, ids[0]]):
+        with pytest.raises(WrongUsage, match=r"v of second.safetensors is .*not there in"):
+            repo.average(pair)
+
+
+@pytest.mark.parametrize(
+    ("weights", "count"),
+    [(None, 1), ([1], 2), ([1, 2, 3], 2), ([1, -1], 2), ([1, math.nan], 2), ([math.inf, 1], 2)],
+)
+def test_weights_without_a_mean_are_refused(repo, weights, count):
+    ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
+    with pytest.raises(WrongUsage, match="two versions or more"):
+        repo.average(ids[:count], weights=weights)
+
+
+def test_equal_versions_are_refused(repo):
+    ids = committed(repo, {"w": torch.zeros(2)})
+    with pytest.raises(WrongUsage, match="nothing to average"):
+        repo.average([*ids, *ids])
+    with pytest.raises(UnknownRevision):
+        repo.average(["HEAD", "no"])
+
+
+def test_all_versions_are_parents_once(repo):
+    ids = committed(repo, *({"w": torch.full((2,), float(i))} for i in range(3)))
+    done = repo.average([ids[0], ids[1], ids[0]])
+    assert done.result is not None and done.result.commit.parents == (ids[2], ids[0], ids[1])
+    assert repo.checkout()["w"][0] == np.float32(1 / 3)
+    assert [entry.id for entry in repo.log()] == [done.result.id, *ids[::-1]]
+
+
+def test_the_working_files_follow_unless_they_were_modified(repo):
+    ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
+    done = repo.average(ids)
+    assert done.written == (MODEL,) and load_file(repo.root / MODEL)["w"].tolist() == [0.5, 0.5]
+    assert [change.kind for change in repo.status().changes] == ["unchanged"]
+    save_file({"w": torch.full((2,), 9.0)}, repo.root / MODEL)
+    with pytest.raises(WouldOverwrite, match=MODEL):
+        repo.average(ids, weights=[1, 3])
+    assert done.result is not None and repo.find("HEAD") == done.result.id
+    (repo.root / MODEL).unlink()
+    assert repo.average(ids, weights=[1, 3]).written == ()
+    assert not (repo.root / MODEL).exists()
+
+
+def test_another_branch_leaves_the_working_folder(repo):
+    ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
+    save_file({"w": torch.full((2,), 9.0)}, repo.root / MODEL)
+    done = repo.average(ids, branch="mean", deploy="prod", message="mean")
+    assert done.result is not None and done.result.branch == "mean" and done.written == ()
+    assert done.result.commit.parents == tuple(ids) and repo.find("HEAD") == ids[1]
+    assert repo.live("prod").commit == done.result.id
+    again = repo.average(ids, branch="mean", weights=[1, 3])
+    assert again.result is not None and again.result.commit.parents[0] == done.result.id
+    assert repo.version("mean").message == "average of 2 versions"
+
+
+def test_a_bare_repository(tmp_path):
+    with mvc.Repository.init(tmp_path / "bare", bare=True) as repo:
+        ids = [repo.commit({"w": np.full(3, v)}).id for v in (1.0, 3.0)]
+        assert repo.average(ids).written == ()
+        assert repo.checkout()["w"].tolist() == [2.0] * 3
+
+
+def test_shards_and_a_folder_as_output(repo, tmp_path):
+    ids = []
+    for i in (1, 3):
+        for part in "ab":
+            save_file({part: torch.full((5,), float(i))}, repo.root / f"m-{part}.safetensors")
+        (repo.root / "index.json").write_text("{}")
+        ids.append(repo.commit(repo.root).id)
+    done = repo.average(ids, to=tmp_path / "out")
+    assert len(done.written) == 3 and (tmp_path / "out/index.json").read_text() == "{}"
+    for part in "ab":
+        assert load_file(tmp_path / f"out/m-{part}.safetensors")[part].tolist() == [2.0] * 5
+    with pytest.raises(WouldOverwrite):
+        repo.average(ids, to=tmp_path / "out")
+    repo.average(ids, to=tmp_path / "out", force=True, weights=[1, 3])
+    assert load_file(tmp_path / "out/m-b.safetensors")["b"].tolist() == [2.5] * 5
+    with pytest.raises(WrongUsage, match="takes one file"):
+        repo.average(ids, to=tmp_path / "out.safetensors")
+    with pytest.raises(WrongUsage, match="nothing is committed"):
+        repo.average(ids, to=tmp_path / "out2", branch="b")
+    assert repo.find("HEAD") == ids[1]
+
+
+def test_a_torch_file_with_shared_storage(repo, tmp_path):
+    ids = []
+    for i in (1, 3):
+        base = torch.arange(12, dtype=torch.float32) * i
+        torch.save({"base": base, "rows": base.view(3, 4).t(), "n": 7}, repo.root / "m.pt")
+        ids.append(repo.commit(repo.root / "m.pt").id)
+    done = repo.average(ids, to=tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert torch.equal(found["base"], torch.arange(12.0) * 2) and found["n"] == 7
+    assert torch.equal(found["rows"], found["base"].view(3, 4).t())
+    assert done.copied == ()
+    repo.average(ids)
+    assert (repo.root / "m.pt").read_bytes() == (tmp_path / "out.pt").read_bytes()
+
+
+def test_states_with_an_optimizer(repo):
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids, seen = [], []
+    for _ in range(3):
+        model(torch.randn(5, 8)).square().sum().backward()
+        optimizer.step()
+        states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        ids.append(repo.commit(states).id)
+        seen.append(optimizer.state_dict()["state"][0]["exp_avg"].double().numpy().copy())
+    repo.average(ids)
+    found = repo.checkout()["optimizer"]["state"][0]["exp_avg"]
+    wanted = (1 / 3) * seen[0] + (1 / 3) * seen[1] + (1 / 3) * seen[2]
+    assert found.numpy().tobytes() == wanted.astype("f4").tobytes()
+    assert repo.storage.fsck(full=True).sound
