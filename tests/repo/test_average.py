@@ -15,9 +15,16 @@ from safetensors.torch import save_file
 
 import mvc
 from mvc.api import ema_weights
-from mvc.errors import UnknownRevision, WouldOverwrite, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    StateForgotten,
+    UnknownRevision,
+    WouldOverwrite,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.limits import PIECE
+from mvc.store.recovery.recover import Recovery
 from tests.repo.nearest import NARROW, nearest
 
 MODEL = "model.safetensors"
@@ -293,3 +300,35 @@ def test_states_with_an_optimizer(repo):
     wanted = (1 / 3) * seen[0] + (1 / 3) * seen[1] + (1 / 3) * seen[2]
     assert found.numpy().tobytes() == wanted.astype("f4").tobytes()
     assert repo.storage.fsck(full=True).sound
+
+
+def test_a_version_without_its_state_is_refused(repo):
+    ids = committed(repo, *({"w": torch.full((2,), float(i))} for i in range(3)))
+    repo.storage.forget([ids[0]])
+    with pytest.raises(StateForgotten, match=ids[0].short):
+        repo.average(ids)
+    assert repo.find("HEAD") == ids[2]
+
+
+def test_around_damage_each_version_takes_its_own_path(repo, monkeypatch):
+    ids = committed(repo, *(tensors(i, "float32") for i in range(3)))
+    repo.average(ids, to=repo.root / "sound.safetensors")
+
+    def pieces(*_: object) -> None:
+        raise DamagedData("a payload that they share")
+
+    monkeypatch.setattr(Recovery, "pieces", pieces)
+    repo.average(ids, to=repo.root / "other.safetensors")
+    found = [(repo.root / f"{name}.safetensors").read_bytes() for name in ("sound", "other")]
+    assert found[0] == found[1]
+
+
+def test_states_come_from_a_lazy_remote(repo, tmp_path):
+    ids = committed(repo, *({"w": torch.full((2,), float(i))} for i in range(3)))
+    with mvc.clone(str(repo.root), tmp_path / "copy", states="none") as copy:
+        with pytest.raises(StateForgotten):
+            copy.average(ids, branch="mean")
+        copy.remotes.remove("origin")
+        copy.remotes.add("origin", str(repo.root), lazy=True)
+        copy.average(ids, branch="mean")
+        assert copy.checkout("mean")["w"].tolist() == [1.0, 1.0]
