@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict, read_pickle
-from mvc.adapters.files.torch_tensors import find_tensors
+from mvc.adapters.files.torch_files import find_tensors
 from mvc.errors import BadModelFile
 
 PLAIN = (

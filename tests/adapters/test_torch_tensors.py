@@ -3,7 +3,7 @@
 import pytest
 
 from mvc.adapters.files.pickle_nodes import Global, Persistent, PickleCall, PickledDict
-from mvc.adapters.files.torch_tensors import find_tensors
+from mvc.adapters.files.torch_files import find_tensors
 from mvc.errors import BadModelFile
 from mvc.model.tensor import TensorSpec
 from mvc.structure import Names, part_name

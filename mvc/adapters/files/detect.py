@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import pairwise
 
 from mvc.adapters.files.gguf import GGUF, parse_gguf
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
@@ -27,6 +28,7 @@ _ZIP = b"PK\x03\x04", b"PK\x05\x06"  # with members, or without
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _NEEDS_H5PY = "hdf5"
 _PICKLE = b"\x80"
+_SMALLEST_CUT = 64 << 10  # bytes of a file from which runs of numbers are searched
 HOW_TO_SAVE = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, or as .safetensors"),
     **dict.fromkeys((".h5", ".hdf5"), "write its datasets as numbers, without compression"),
@@ -58,11 +60,11 @@ def parse_file(source: Source, name: str, like: FileEntry | None = None) -> Pars
             if hash_file(parsed, name).content_id == like.content_id:
                 return parsed
     try:
-        return _known(source, name) or opaque(source, name)
+        return _known(source, name) or _runs(source, name)
     except NotInstalled:
-        return parsed or opaque(source, name)
+        return parsed or _runs(source, name)
     except _NOT_UNDERSTOOD:
-        return opaque(source, name)
+        return _runs(source, name)
 
 
 def parse_as(like: FileEntry, source: Source, name: str) -> SourceFile:
@@ -93,11 +95,21 @@ def why_opaque(source: Source, name: str) -> tuple[str, str]:
     return why, HOW_TO_SAVE.get(suffix, HOW_TO_SAVE[".safetensors"])
 
 
-def opaque(source: Source, name: str = "the file") -> SourceFile:
-    """The whole of ``source`` as one content of dtype ``raw`` and shape (size,)."""
+def opaque(source: Source, name: str = "the file", cuts: Iterable[int] = ()) -> SourceFile:
+    """The whole of ``source`` as contents of dtype ``raw``: one, or one more for each cut."""
     size = source.size()
-    content = ParsedContent(0, TensorSpec("raw", (size,)))
-    return SourceFile(source, name, size, FileParts("opaque", (content,)))
+    spans = pairwise([0, *cuts, size])
+    contents = (ParsedContent(at, TensorSpec("raw", (end - at,))) for at, end in spans)
+    return SourceFile(source, name, size, FileParts("opaque", tuple(contents)))
+
+
+def _runs(source: Source, name: str) -> SourceFile:
+    """A file of no known format, cut where runs of numbers begin."""
+    if source.size() < _SMALLEST_CUT:
+        return opaque(source, name)
+    from mvc.adapters.files.runs import RunFinder  # numpy, which few files need here
+
+    return opaque(source, name, RunFinder(source, name).cuts())
 
 
 def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:

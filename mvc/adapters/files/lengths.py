@@ -63,6 +63,12 @@ def check_zip(file: FileCursor) -> None:
         raise BadModelFile("it is cut off: a zip file ends in a directory") from error
 
 
+def check_dcp(file: FileCursor) -> None:
+    """Zip files of single tensors, one after the other: the last one ends the file."""
+    if file.source.read(max(file.end - 22, 0), 4) != b"PK\x05\x06":
+        raise BadModelFile("it is cut off: it ends within a zip file")
+
+
 def check_npy(file: FileCursor) -> None:
     """The header is matched, not evaluated: fields that it does not understand count nothing."""
     file.skip(len(MAGIC))

@@ -21,6 +21,7 @@ _GGUF, _TFLITE = rb"GGUF", rb".{4}TFL3"
 _HDF5 = rb"(?:.{512}|.{1024}|.{2048}|.{4096})?\x89HDF\r\n\x1a\n"
 _LEGACY_TORCH, _PICKLE = OLD_HEAD, rb"\x80"
 _SAFETENSORS, _ONNX, _MSGPACK = rb".{4}\0{4}\{", rb"(?#onnx)", rb"(?#msgpack)"
+_DCP, _ANYTHING = rb"(?#dcp)PK\x03\x04", rb""
 _CHECKS = {
     _ZIP: lengths.check_zip,
     _NPY: lengths.check_npy,
@@ -33,6 +34,8 @@ _CHECKS = {
     _SAFETENSORS: lengths.check_safetensors,
     _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
+    _DCP: lengths.check_dcp,
+    _ANYTHING: lambda _: None,  # such as objects that are no tensors
 }
 """By the pattern of the first bytes: what checks that the file is whole."""
 
@@ -48,6 +51,7 @@ _MODELS = {
     ".tflite": (_TFLITE,),
     ".onnx": (_ONNX,),
     ".msgpack": (_MSGPACK,),
+    ".distcp": (_DCP, _ANYTHING),
     ".bin": (),
 }
 """How files of these names begin; empty: as they like."""

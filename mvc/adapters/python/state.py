@@ -222,7 +222,7 @@ def nested_state(
     DamagedData.
     """
     if file.format == "torch":
-        from mvc.adapters.files.torch_nested import nested  # by torch's users only
+        from mvc.adapters.files.torch_files import nested  # by torch's users only
 
         return nested(file, skeleton, partial(leaf, "torch"))
     if file.format == "state":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,8 +66,12 @@ class StoredBytes(Source):
         if [content.spec.nbytes for content in entry.contents] != [entry.size]:
             raise DamagedData(f"{entry.path} is opaque, but is not one content")
         self._recovery = recovery
-        (self._content,) = entry.contents
         self._size = entry.size
+        self._pieces = [
+            (content.offset + start, content.id, start, min(PIECE, content.spec.nbytes - start))
+            for content in entry.contents
+            for start in range(0, content.spec.nbytes, PIECE)
+        ]
         self._last = (-1, memoryview(b""))
 
     def size(self) -> int:
@@ -74,12 +80,15 @@ class StoredBytes(Source):
     def read(self, offset: int, length: int) -> bytes:
         out = bytearray()
         end = min(offset + length, self._size)
-        for start in range(offset // PIECE * PIECE, end, PIECE):
-            if start != self._last[0]:
-                piece = np.empty(min(PIECE, self._size - start), np.uint8).data
-                self._recovery.piece(self._content.id, start, piece)
-                self._last = start, piece
-            out += self._last[1][max(offset - start, 0) : end - start]
+        first = max(bisect(self._pieces, offset, key=itemgetter(0)) - 1, 0)
+        for at, id_, start, size in self._pieces[first:]:
+            if at >= end:
+                break
+            if at != self._last[0]:
+                piece = np.empty(size, np.uint8).data
+                self._recovery.piece(id_, start, piece)
+                self._last = at, piece
+            out += self._last[1][max(offset - at, 0) : end - at]
         return bytes(out)
 
 

@@ -10,6 +10,7 @@ stays raw is ``Pipeline.encode_chunk``'s matter: where coding saves nothing.
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
 from mvc.codecs import cast
@@ -26,6 +27,7 @@ WORTH = 0.9
 
 _AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
 _SAMPLE = 64 << 10
+_SAMPLED = 256 << 10  # bytes of raw content from which the changed part is looked for
 _TINY = 4096
 
 
@@ -157,7 +159,9 @@ def _first_share(base: BasePiece, nbytes: int) -> float | None:
 
 def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
     """Element widths to try: raw bytes may be floats, which only a sample shows."""
-    return (4, 1) if spec.dtype == "raw" and size >= _TINY else (spec.width,)
+    if spec.dtype != "raw" or size < _TINY:
+        return (spec.width,)
+    return (4, 2, 8, 1) if size > _SAMPLED else (4, 1)
 
 
 def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
@@ -183,14 +187,32 @@ def _delta(
     transform = f"cast:{base_spec.dtype}>{spec.dtype}" if castable else ""
     if len(base.data) != len(new):
         transform = "resize"
+    data, part, size = base.data, 1.0, len(new)
+    if spec.dtype == "raw" and size > _SAMPLED:
+        # Samples spread over all of it would miss what changed in one place, or see little else.
+        data = fitted(data, size)
+        new, data = _changed(new, data)
+        part = len(new) / size
     if pipeline.operator != "none":
-        data = fitted(base.data, len(new))
-        for width in _widths(spec, len(new)):
-            tried = pipeline.estimate(new, data, width)
-            choices.append(Choice(transform, pipeline, *tried, width=width, against=True))
+        data = fitted(data, len(new))
+        for width in _widths(spec, size):
+            share, encoded = pipeline.estimate(new, data, width)
+            whole = encoded if len(new) == size else None
+            choices.append(
+                Choice(transform, pipeline, share * part, whole, width=width, against=True)
+            )
     if spec.dtype == "raw" and pipeline.text != "raw":
-        choices.append(Choice("patch", None, _patch_share(new, base.data), against=True))
+        choices.append(Choice("patch", None, _patch_share(new, data) * part, against=True))
     return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 9.0, against=True))
+
+
+def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]:
+    """Both from the first to the last of their 64-bit words that differ."""
+    words = (np.frombuffer(data, np.uint64, len(data) // 8) for data in (new, base))
+    differ = np.not_equal(*words)
+    first, last = int(differ.argmax()), len(differ) - int(differ[::-1].argmax())
+    window = slice(first * 8, last * 8 if differ[first] else 0)
+    return new[window], base[window]
 
 
 def lines_up(base: TensorSpec, spec: TensorSpec, start: int) -> bool:

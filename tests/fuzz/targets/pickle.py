@@ -4,7 +4,7 @@ import io
 import zipfile
 
 from mvc.adapters.files.pickle_nodes import read_pickle
-from mvc.adapters.files.torch_tensors import find_tensors
+from mvc.adapters.files.torch_files import find_tensors
 from tests.adapters import test_fuzz
 
 
