@@ -17,14 +17,12 @@ from mvc.adapters.parsed import Source, read_exactly
 from mvc.codecs.floats import Numbers
 
 _MOST = 400  # cuts of a file
-_SAMPLE = 512  # bytes that show how words lie
+_SAMPLE, _BETWEEN = 512, 4096  # bytes that show how words lie; bytes before, with a run's beginning
 _UNIT, _UNITS = 8192, 1 << 12  # bytes from one sample to the next, at least; samples, at most
 _RUN = 3  # samples of a run, at least
-_BETWEEN = 8 * _SAMPLE  # bytes before a run's samples in which its beginning is searched
 _PERIOD = 8  # bytes of the widest word
 _NEAR = 11  # between two bytes that are alike, signs aside: not three binades of a float16
-_CHANCE = (2 * _NEAR + 1) / 128  # that two random bytes are alike
-_LEAST = 0.4  # share of alike bytes that is more than chance
+_CHANCE, _LEAST = 11.5, 26  # of 64 pairs, those alike by chance, and what is more than chance
 _GAIN, _LOSS = 3, 4  # what two exponents say for a run if they are alike, and against it if not
 
 
@@ -60,10 +58,9 @@ class RunFinder:
     def _labels(self, places: Sequence[int]) -> list[int]:
         """One bit for each byte of a period: whether it is much alike. 0: all are, or none."""
         # No sum of bytes reaches the next byte, so eight are added as one number.
-        sums = self._alike(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
-        shares = sums / (_SAMPLE // _PERIOD)
-        most = shares.max(1, keepdims=True)
-        bits = np.packbits(shares > (most + _CHANCE) / 2, axis=1, bitorder="little")
+        alike = self._alike(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
+        most = alike.max(1, keepdims=True)
+        bits = np.packbits(alike > (most + _CHANCE) / 2, axis=1, bitorder="little")
         return [int(label) for label in np.where(most < _LEAST, 0, bits % 255)[:, 0]]
 
     def _start(self, at: int, label: int, unit: int) -> int:

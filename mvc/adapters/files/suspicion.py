@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 
 from mvc.adapters.files import lengths, onnx
 from mvc.adapters.files.cursor import FileCursor
@@ -22,12 +23,11 @@ _HDF5 = rb"(?:.{512}|.{1024}|.{2048}|.{4096})?\x89HDF\r\n\x1a\n"
 _LEGACY_TORCH, _PICKLE = OLD_HEAD, rb"\x80"
 _SAFETENSORS, _ONNX, _MSGPACK = rb".{4}\0{4}\{", rb"(?#onnx)", rb"(?#msgpack)"
 _DCP, _ANYTHING = rb"(?#dcp)PK\x03\x04", rb""
-_CHECKS = {
+_CHECKS: dict[bytes, Callable[[FileCursor], object]] = {
     _ZIP: lengths.check_zip,
     _NPY: lengths.check_npy,
     _TAR: lengths.check_tar,
     _GGUF: lengths.check_gguf,
-    _TFLITE: lambda _: None,  # its head states no length
     _HDF5: lengths.check_hdf5,
     _LEGACY_TORCH: lengths.check_legacy_torch,
     _PICKLE: lengths.check_pickle,
@@ -35,7 +35,7 @@ _CHECKS = {
     _ONNX: onnx.tensors,
     _MSGPACK: lengths.check_msgpack,
     _DCP: lengths.check_dcp,
-    _ANYTHING: lambda _: None,  # such as objects that are no tensors
+    **dict.fromkeys((_TFLITE, _ANYTHING), lambda _: None),  # whose heads state no length
 }
 """By the pattern of the first bytes: what checks that the file is whole."""
 
