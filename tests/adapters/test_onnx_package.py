@@ -194,3 +194,17 @@ def test_large_constants_of_nodes_are_named_by_what_they_make(tmp_path: Path) ->
         onnx.save(MODELS[kind](), tmp_path / f"{kind}.onnx")
         with open_file(FileSystem(), tmp_path / f"{kind}.onnx", kind) as file:
             assert file.specs.keys() == names
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_export_of_torch_shares_the_tensors_of_the_state(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.ReLU(), torch.nn.Linear(30, 20))
+    torch.onnx.export(net, (torch.ones(1, 40),), str(tmp_path / "m.onnx"), dynamo=False)
+    with mvc.Repository.init(tmp_path) as repo:
+        state = repo.commit(net.state_dict()).id
+        repo.commit(tmp_path / "m.onnx")
+        (file,) = repo.manifest(state).entries
+        held = {tensor.key: tensor.id for tensor in file.tensors}
+        found = {t.key: t.id for t in repo.manifest("HEAD").by_path["m.onnx"].tensors}
+        assert found == held
+        assert {each.commit for each in repo.identify(tmp_path / "m.onnx")} >= {state}
