@@ -159,8 +159,7 @@ class Remotes(Generic[_R]):
         """
         store, snapshot = self._store, self._store.fresh()
         name = branch or head(snapshot).branch
-        known = remotes.remotes(store)
-        if name is None or not known:
+        if name is None or not remotes.remotes(store):
             return None
         try:
             found = remotes.find_remote(store, remote)

@@ -911,8 +911,7 @@ class Repository(Unpicklable):
 
     def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
         """What was found out about a version later, in order, without what was undone."""
-        commit = self.find(rev)
-        return Annotations(self._store.fresh()).of(commit)
+        return Annotations(self._store.fresh()).of(self.find(rev))
 
     def targets(self) -> list[str]:
         """Every deployment target, by name; not those on which nodes report (``nodes``)."""

@@ -92,8 +92,7 @@ def _names(kind: type) -> str:
 
     if issubclass(kind, Statement):
         return " ".join(("kind=name id subject commit author reason", *kind.body))
-    own = OWN_FIELDS.get(kind.__name__)
-    return own or " ".join(getattr(kind, "__struct_fields__", ()))
+    return OWN_FIELDS.get(kind.__name__) or " ".join(getattr(kind, "__struct_fields__", ()))
 
 
 @cache

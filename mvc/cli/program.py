@@ -126,8 +126,7 @@ _EXAMPLE = (
 @click.pass_context
 def program(ctx: click.Context, directory: str | None) -> None:
     """Git for model weights: every deployed version, exactly, in a small local store."""
-    session = ctx.ensure_object(Session)
-    ctx.call_on_close(session.close)
+    ctx.call_on_close(ctx.ensure_object(Session).close)
     if directory is not None:
         try:
             ctx.with_resource(contextlib.chdir(directory))

@@ -221,8 +221,7 @@ def reachable(
     states = commits - forgotten.keys()
     needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
     # Most were read with their entries; the others oldest first, each near its base.
-    late = sorted(needed - contents.manifests.keys(), key=found.number)
-    for id_ in late:
+    for id_ in sorted(needed - contents.manifests.keys(), key=found.number):
         contents.require(id_, [coding.step for coding in found.codings(id_)])
     positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
     for id_, paths in history.given_up(states).items():

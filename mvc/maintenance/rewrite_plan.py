@@ -92,8 +92,7 @@ class RewritePlan(Struct):
 
 def encoding_policy(config: Config) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
-    pipeline = Pipeline.parse(config.get("commit.pipeline")).coding()
-    return Policy(exactly(pipeline))
+    return Policy(exactly(Pipeline.parse(config.get("commit.pipeline")).coding()))
 
 
 def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:

@@ -75,8 +75,7 @@ def place_of(target: Any) -> tuple[str, str]:
             f"{shown} cannot be recorded: its module has no such name, or another thing by it",
             hint="define it at the top of a module under its own name",
         )
-    stored = stored_code_of(module)
-    if stored is not None:
+    if stored_code_of(module) is not None:
         return module.partition(".")[2], name
     if module not in _SCRIPT:
         return module, name
@@ -133,8 +132,7 @@ class _ImportSearch:
 
     def add(self, name: str) -> bool:
         """Adds a module and the packages that it lies in; false if there is none."""
-        found = _find(name)
-        if found is None:
+        if _find(name) is None:
             return False
         if name not in self._seen:
             self._seen.add(name)

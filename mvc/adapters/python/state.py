@@ -127,8 +127,7 @@ class _ParsedState(ParsedFile):
         # The last array that was read; one at a time bounds the memory of copies.
         self._rows: tuple[int, memoryview] | None = None
         ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
-        specs = (a.spec for a in arrays)
-        self.contents = tuple(map(ParsedContent, ends, specs))
+        self.contents = tuple(map(ParsedContent, ends, (a.spec for a in arrays)))
         self.tensors = tuple(ParsedTensor(a.key, a.spec, i) for i, a in enumerate(arrays))
         self.size = ends[-1]
 

@@ -60,8 +60,7 @@ class Attached(Records):
         chosen = self._take_options(repo, options)
         _check_stages(chosen)
         # The branch is that of now, not of the first save.
-        branch = self.repo.head(chosen.branch).branch
-        self._options = replace(chosen, branch=branch)
+        self._options = replace(chosen, branch=self.repo.head(chosen.branch).branch)
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator

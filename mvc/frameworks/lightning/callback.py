@@ -77,8 +77,7 @@ class MVCCallback(Records, Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        commit = self._find(rev)
-        self._resume = Resume(self.repo, commit, self._options.name)
+        self._resume = Resume(self.repo, self._find(rev), self._options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------

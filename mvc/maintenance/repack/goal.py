@@ -132,8 +132,7 @@ def _most_queried(store: Store, count: int) -> tuple[CommitId, ...]:
     """The versions asked for most often, of those that have their state."""
     if count < 1:
         raise WrongUsage("add-queried is a number of versions from 1 on")
-    stored = {commit.id for commit in stored_versions(store)}
-    found = queries(store).most(count, stored)
+    found = queries(store).most(count, {commit.id for commit in stored_versions(store)})
     if not found:
         raise WrongUsage("no version was asked for yet", hint="--add names versions")
     return tuple(found)

@@ -227,8 +227,7 @@ class _Search:
             if i < count:
                 self._move(i, down=True)
                 path.append(i)
-        best = self._best[0]
-        return None if best is None else self._unwound()
+        return None if self._best[0] is None else self._unwound()
 
     def _move(self, i: int, *, down: bool) -> None:
         """From the parent to content i, or back up."""
@@ -587,8 +586,7 @@ class Bundles:
         """Puts every content in a bundle, those of the largest trees first."""
         roots: dict[tuple[int, ...], list[int]] = defaultdict(list)  # bundles, by their versions
         below: dict[tuple[int, tuple[int, ...]], int] = {}  # bundles, by base and versions
-        trees = sorted(self._contents.trees, key=lambda tree: -self._size(tree.nodes))
-        for tree in trees:
+        for tree in sorted(self._contents.trees, key=lambda tree: -self._size(tree.nodes)):
             holders = [self._holders[node] for node in tree.nodes]
             for root in roots[holders[0]]:
                 found = [root]

@@ -72,8 +72,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                     "neither the journal nor the format file of the repository can be read",
                     hint="restore .mvc/journal from a copy: it says what the repository holds",
                 )
-            stages = _stages(fs, folder, work.regions)
-            fs.write_atomic(path, format_line(stages))
+            fs.write_atomic(path, format_line(_stages(fs, folder, work.regions)))
     if not sound:
         features = work.features | _of_manifests(fs, folder, work.commits)
         with fs.lock(folder / JOURNAL):

@@ -413,8 +413,7 @@ class _Publication:
         Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
         """
         generation = self._store.snapshot.generation
-        proven = self._proven()
-        self._store.require(proven.features)
+        self._store.require(self._proven().features)
         packs.sync()
         self.refused.clear()
         standings = Standings(self._store.snapshot)

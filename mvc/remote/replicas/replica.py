@@ -410,8 +410,7 @@ class Replica:
 
     def _seen(self, version: FollowedVersion, at: Path | None = None) -> FollowedVersion:
         """The version with what its files, which are visible or lie ``at``, are known by."""
-        link = self._place.link(at)
-        version = replace(version, link=link)
+        version = replace(version, link=self._place.link(at))
         return replace(version, identities=self._look(version, at) or ())
 
     def _leading(

@@ -100,8 +100,7 @@ def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
 def _prove_manifest(manifest: Manifest) -> None:
     """Raises EncodingFailed unless readers find in its bytes what it says."""
     with proof_of("what the version holds"):
-        read = Manifest.decode(manifest.encoded)
-        prove_equal(read.all_entries, manifest.all_entries)
+        prove_equal(Manifest.decode(manifest.encoded).all_entries, manifest.all_entries)
         prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
 
 

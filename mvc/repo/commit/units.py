@@ -158,8 +158,7 @@ class _Comparison:
             if then is not None and (one := expected(after, then, values[each])) is not None:
                 expectations.append(one)
                 parameters.append(each)
-        found = matches(went, expectations)
-        return {parameters[i]: weights[j] for i, j in found.items()}
+        return {parameters[i]: weights[j] for i, j in matches(went, expectations).items()}
 
     def _members(
         self, path: str, members: Mapping[str, int], read: Callable[[ContentPlace], Numbers | None]

@@ -195,8 +195,7 @@ def _distances(
 
 
 def _differing(old: FileEntry, new: FileEntry) -> list[TensorDiff]:
-    rows = compare_files(old, new, new.path).tensors
-    return [row for row in rows if not row.same]
+    return [row for row in compare_files(old, new, new.path).tensors if not row.same]
 
 
 def _smallest(most: int, rows: Iterable[TensorDiff]) -> list[TensorDiff]:

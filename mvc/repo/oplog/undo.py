@@ -62,8 +62,7 @@ class Undoing(Struct, frozen=True):
 
 def plan(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:
     """What ``undo`` would do. Raises the errors of ``undo``."""
-    snapshot = store.fresh()
-    return snapshot.retry_on_rewrite(lambda: _plan(store, config, number, reason))
+    return store.fresh().retry_on_rewrite(lambda: _plan(store, config, number, reason))
 
 
 def undo(store: Store, config: Config, number: int | None = None, *, reason: str = "") -> Undoing:

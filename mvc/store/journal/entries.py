@@ -252,8 +252,7 @@ def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
 
 
 def _read_statement(reader: Reader, where: str) -> tuple[Statement, int | None]:
-    data = reader.blob(MAX_STATEMENT)
-    return Statement.decode(data, where), _or_none(reader.uint())
+    return Statement.decode(reader.blob(MAX_STATEMENT), where), _or_none(reader.uint())
 
 
 def _read_state(reader: Reader) -> StateMark:

@@ -518,8 +518,7 @@ class ObjectWriter:
                 kept=kept if choice is choices[-1] else None,
                 inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
             )  # fmt: skip
-            sources = [source.data for source in inputs]
-            self._encode(waiting, choice, sources, keeps=keeps)
+            self._encode(waiting, choice, [source.data for source in inputs], keeps=keeps)
             self._records.add(waiting, grouped=choice.grouped)
             self._coding.used_by.append(waiting)
             gathered.append(waiting)

@@ -54,8 +54,7 @@ def check_type(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
 
 def _inside(obj: Any) -> Any:
     """The scheduler inside accelerate's wrapper, which has the same state."""
-    wrapped = type(obj).__module__ == "accelerate.scheduler"
-    return obj.scheduler if wrapped else obj
+    return obj.scheduler if type(obj).__module__ == "accelerate.scheduler" else obj
 
 
 def _inner(obj: Any) -> list[Any]:

@@ -72,8 +72,7 @@ def command(session: Session, args: _LogOptions) -> None:
         incomplete=session.incomplete,
     )
     if session.as_json:
-        commits = [as_json(entry) for entry in entries]
-        session.json("mvc.log/1", {"commits": commits})
+        session.json("mvc.log/1", {"commits": [as_json(entry) for entry in entries]})
     elif args.as_table:
         _print_table(session, entries)
     else:

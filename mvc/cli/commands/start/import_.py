@@ -84,8 +84,7 @@ def command(session: Session, args: _ImportOptions) -> None:
         session.table("time, source, commit, stored>", [_row(version) for version in found])
     if session.verbosity >= 0:
         session.line(_summary(found))
-        branches = Counter(version.branch for version in found)
-        for branch, number in branches.items():
+        for branch, number in Counter(version.branch for version in found).items():
             name = "HEAD" if branch is None else printable(branch)
             session.line(f"  {name}: {count(number, 'checkpoint')}")
     if any(version.kept for version in found):

@@ -79,8 +79,7 @@ class CloudObjects(Objects):
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
         with self._writing():
             if size <= _WHOLE:
-                data = b"".join(parts)
-                self._api.put(self._store, name, data, use_multipart=False)
+                self._api.put(self._store, name, b"".join(parts), use_multipart=False)
             else:
                 self._api.put(self._store, name, iter(parts), chunk_size=_WHOLE, max_concurrency=6)
 

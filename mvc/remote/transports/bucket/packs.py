@@ -41,8 +41,7 @@ def read_record(store: Store, header: RecordHeader, skip: int, length: int) -> b
     with suppress(MvcError):  # the bucket has it, too
         for step in store.graph.codings(header.members[0].id, header.members[0].start):
             if step.header == header:
-                path = pack_path(store.folder / PACKS, step.pack)
-                with store.fs.open_read(path) as file:
+                with store.fs.open_read(pack_path(store.folder / PACKS, step.pack)) as file:
                     data = file.read(step.offset + skip, length)
                 return data if len(data) == length else None
     return None

@@ -199,8 +199,7 @@ class Publisher:
 
     def _blocks(self, number: int, size: int) -> Iterator[bytes]:
         mirror = self._mirror
-        folder = mirror.store.folder / PACKS
-        with mirror.fs.open_read(pack_path(folder, number)) as file:
+        with mirror.fs.open_read(pack_path(mirror.store.folder / PACKS, number)) as file:
             for at in range(0, size, _BLOCK):
                 yield file.read(at, min(_BLOCK, size - at))
 
