@@ -53,8 +53,7 @@ def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> 
 
 def _in_name(name: str) -> Iterator[tuple[str, float]]:
     """Those of ``epoch=3-val_loss=0.25.ckpt``, ``checkpoint-500`` or ``model_acc0.91.pt``."""
-    for key, text in _NAMED.findall(name):
-        yield key, float(text)
+    yield from ((key, float(text)) for key, text in _NAMED.findall(name))
     for key, text in _KNOWN.findall(name):
         yield "step" if key.lower() in _STEPS else key.lower(), float(text)
 
@@ -73,10 +72,12 @@ def _in_state(
     state = _read(fs, place)
     if (number := _number(state.global_step)) is not None:
         yield "step", number
-    for entry in reversed(state.log_history):
-        for name, value in entry.items():
-            if (number := _number(value)) is not None and _is_name(name):
-                yield name, number
+    yield from (
+        (name, number)
+        for entry in reversed(state.log_history)
+        for name, value in entry.items()
+        if (number := _number(value)) is not None and _is_name(name)
+    )
 
 
 def _read(fs: FileSystem, place: Path) -> _TrainerState:

@@ -195,10 +195,10 @@ def _another_has(store: Store, gone: availability.Dropped, going: set[CommitId])
     entry = manifests.of_commit(store, gone.commit).by_path.get(gone.path)
     if entry is None or not gone.stored:
         return False
-    for id_, path in holders(store, entry):
-        if id_ not in {gone.commit, *going} and not availability.dropped(store, id_, path):
-            return True
-    return False
+    return any(
+        id_ not in {gone.commit, *going} and not availability.dropped(store, id_, path)
+        for id_, path in holders(store, entry)
+    )
 
 
 def _mark(snapshot: Snapshot, id_: CommitId) -> bool | None:

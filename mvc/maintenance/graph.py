@@ -505,9 +505,11 @@ class StorageGraph:
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
         """Every member of every record, with its place; also those without a known base."""
-        for record in self.all_records():
-            for place, member in record.members():
-                yield record, place, member
+        return (
+            (record, place, member)
+            for record in self.all_records()
+            for place, member in record.members()
+        )
 
     def record(self, number: int) -> StoredRecord:
         """A record by its position in the columns; its header is read again."""

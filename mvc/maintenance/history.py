@@ -150,9 +150,8 @@ class VersionHistory:
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
         if cutoff_ns is not None:
-            for position, time_ns in enumerate(self._times):
-                if time_ns >= cutoff_ns:
-                    roots.update(self._named(position))
+            late = (position for position, at in enumerate(self._times) if at >= cutoff_ns)
+            roots.update(number for position in late for number in self._named(position))
         return self._closure(roots)
 
     def _closure(self, roots: Iterable[int]) -> set[int]:
@@ -239,10 +238,9 @@ def read_versions(snapshot: Snapshot) -> tuple[VersionHistory, dict[CommitId, Co
 
 def names_of(entry: Entry) -> set[CommitId]:
     """Every commit that an operation made, moved a ref from or to."""
-    named = {commit.id for commit in entry.commits}
-    for change in entry.refs:
-        named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
-    return named
+    values = (value for change in entry.refs for value in (change.old, change.new))
+    named = (value for value in values if isinstance(value, CommitId))
+    return {*(commit.id for commit in entry.commits), *named}
 
 
 def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:

@@ -196,9 +196,8 @@ class _Execution:
         self._rewrite.keep(recorded, self._moved(recorded))
 
     def headers_of(self, recorded: Recorded) -> Iterator[RecordHeader]:
-        for region in recorded.entry.regions:
-            for _, header in self._old.records(region):
-                yield header
+        regions = recorded.entry.regions
+        return (header for region in regions for _, header in self._old.records(region))
 
     def publish(self, last: Entry) -> Recorded:
         """Replaces the journal; ``last`` records the operation. Call it under the journal's lock.

@@ -49,8 +49,11 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
                 hint=f"'mvc retrain {version.short} --trust-code' stores them again",
             )
         needs += [(version, entry.path) for entry in repo.manifest(version).attached]
-        for data in recipe.data:
-            needs += [(data.version, entry.path) for entry in repo.manifest(data.version).entries]
+        needs += [
+            (data.version, entry.path)
+            for data in recipe.data
+            for entry in repo.manifest(data.version).entries
+        ]
     needs.append((recipe.base.version, recipe.base.path))
     first = lineage[0][1]
     return Alternative(first.base.version, first.makes.path, seconds, tuple(needs))

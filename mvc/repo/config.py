@@ -414,8 +414,7 @@ def _flat(tree: Mapping[Any, Any], where: str) -> Iterator[tuple[str, object]]:
     for section, values in tree.items():
         if not isinstance(values, dict | None):
             raise _no_section(where)
-        for name, value in (values or {}).items():
-            yield f"{section}.{name}", value
+        yield from ((f"{section}.{name}", value) for name, value in (values or {}).items())
 
 
 def _no_section(where: str) -> InvalidConfig:

@@ -188,10 +188,12 @@ class Service:
             "round": torch.tensor(number),
             "steps": torch.tensor(self._steps),
             "bytes": torch.tensor([counts.up, counts.down]),
+            **{
+                _MEMORY + name: torch.from_numpy(np.array(value))
+                for name, value in memory.items()
+                if name != "round" and np.any(value)
+            },
         }
-        for name, value in memory.items():
-            if name != "round" and np.any(value):
-                own[_MEMORY + name] = torch.from_numpy(np.array(value))
         commit = self._repo.commit(
             self._layout.state(self.machine.reference, self.carried),
             states={_OWN: own},

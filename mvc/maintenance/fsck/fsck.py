@@ -210,9 +210,11 @@ def _retrainable(
 ) -> Iterator[str]:
     """Notes about versions whose weights were given up; that is no damage."""
     found = [dropped(store, commit.id) for commit in kept if commit.id in without]
-    for each in found[:_NOTED]:
-        if each is not None:
-            yield f"{each.commit.short} has no weights at {printable(each.path)}: {each}"
+    yield from (
+        f"{each.commit.short} has no weights at {printable(each.path)}: {each}"
+        for each in found[:_NOTED]
+        if each is not None
+    )
     if len(found) > _NOTED:
         yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
 

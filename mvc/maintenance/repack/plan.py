@@ -312,10 +312,11 @@ class _Completion:
     def try_what_is_needed_backwards(self) -> None:
         """Replaces new deltas whose base nothing else leads to by what a trial makes of them."""
         reached = self._reached()
-        unproven: dict[tuple[bytes, bytes], int] = {}
-        for each in self.chosen.new:
-            if each.base and not each.sure and (each.base, each.start) not in reached:
-                unproven[each.id, each.base] = each.span
+        unproven = {
+            (each.id, each.base): each.span
+            for each in self.chosen.new
+            if each.base and not each.sure and (each.base, each.start) not in reached
+        }
         self.chosen.drop([each for each in self.chosen.new if (each.id, each.base) in unproven])
         for (id_, base), span in unproven.items():
             self.chosen.add(self._costs.tried(id_, base, span))
@@ -417,13 +418,13 @@ class _Completion:
 
     def _needed(self) -> Iterator[Node]:
         """Every piece of every stored blob, those of versions first and in their order."""
-        for version in self._costs.survey.versions:
-            for id_ in version.blobs:
-                for start in starts_of(self._specs[id_].nbytes):
-                    yield id_, start
-        for candidate in self._stored:
-            if candidate.id not in self._specs:
-                yield candidate.node
+        yield from (
+            (id_, start)
+            for version in self._costs.survey.versions
+            for id_ in version.blobs
+            for start in starts_of(self._specs[id_].nbytes)
+        )
+        yield from (each.node for each in self._stored if each.id not in self._specs)
 
     def _one_way(self) -> dict[Node, list[Candidate]]:
         """Chosen deltas that are not reversible, by the piece they start from."""

@@ -139,8 +139,7 @@ def _proposals(
     shapes = _shapes(problem)
     yield problem.unchanged()
     yield from _skips(problem)
-    for interval in _INTERVALS:
-        yield problem.plan_of(rules.at_interval(problem.costs, interval))
+    yield from (problem.plan_of(rules.at_interval(problem.costs, each)) for each in _INTERVALS)
     for shape in shapes:
         factors, again = dict[Group, float](), problem.costs.candidates.groups
         best: tuple[float, Selection] | None = None

@@ -503,9 +503,11 @@ class Costs:
                 pieces = found.setdefault((coding.id, coding.base), {})
                 best = pieces.setdefault(coding.start, coding)
                 pieces[coding.start] = min(best, coding, key=lambda each: each.stored)
-        for (id_, base), pieces in found.items():
-            if len(pieces) == len(starts_of(self.survey.size(id_))):
-                yield id_, base, list(pieces.values())
+        return (
+            (id_, base, list(pieces.values()))
+            for (id_, base), pieces in found.items()
+            if len(pieces) == len(starts_of(self.survey.size(id_)))
+        )
 
     def tried(self, id_: bytes, base: bytes, span: int = 1) -> list[Candidate]:
         """A delta that is not stored, after trying it."""

@@ -237,9 +237,12 @@ def at_interval(costs: Costs, interval: int) -> Selection:
     """
     survey, plan = costs.survey, ContentPlan(costs, history(costs))
     sources = set(plan.roots)
-    for i, version in enumerate(survey.versions):
-        if survey.generation(i) % interval == 0:
-            sources.update(plan.numbers[id_] for id_ in version.blobs)
+    sources.update(
+        plan.numbers[id_]
+        for i, version in enumerate(survey.versions)
+        if survey.generation(i) % interval == 0
+        for id_ in version.blobs
+    )
     edges = {
         n for n, edge in enumerate(plan.contents.edges) if interval > 2 or edge.b not in sources
     }
@@ -251,13 +254,14 @@ def skips(costs: Costs, step: int) -> Shape:
 
     Those that approximate steps or an optimizer's lead to are made from their parent's.
     """
-    survey, found = costs.survey, dict(history(costs))
+    survey = costs.survey
     ways = chains(costs, SkipLayout(step=step))
     bases = [None if len(way) == 1 else survey.numbers[CommitId(way[-2].id)] for way in ways]
-    for id_, made in coded_against(costs, bases).items():
-        if not costs.candidates.added(id_, survey.size(id_)):
-            found[id_] = made
-    return found
+    return dict(history(costs)) | {
+        id_: made
+        for id_, made in coded_against(costs, bases).items()
+        if not costs.candidates.added(id_, survey.size(id_))
+    }
 
 
 def skipping(costs: Costs, layout: SkipLayout) -> Selection:

@@ -467,5 +467,4 @@ def _part(
     packs: PackReader, place: _Place, header: RecordHeader, members: Sequence[int]
 ) -> Iterator[Bytes]:
     yield _cut(header, members)
-    for i in members:
-        yield packs.payload(*place, header, header.members[i])
+    yield from (packs.payload(*place, header, header.members[i]) for i in members)

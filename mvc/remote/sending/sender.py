@@ -294,8 +294,7 @@ class Sending:
         offsets.update(about(self._snapshot, self._new) if self._start != GENESIS else ())
         offsets.update(about(self._snapshot, self._wanted.due))
         offsets.update(() if self._wanted.again else self._since)
-        for offset in sorted(offsets):
-            yield self._snapshot.entry(offset)
+        return map(self._snapshot.entry, sorted(offsets))
 
     def _sent(self, recorded: Recorded) -> Iterator[_Row]:
         """What of an entry travels, if anything does."""

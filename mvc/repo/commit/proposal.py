@@ -91,10 +91,12 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
 
 
 def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    for path in sorted(paths):
-        for folder in map(str, PurePosixPath(path).parents):
-            if folder in paths:
-                yield folder, path
+    return (
+        (folder, path)
+        for path in sorted(paths)
+        for folder in map(str, PurePosixPath(path).parents)
+        if folder in paths
+    )
 
 
 def _prove_manifest(manifest: Manifest) -> None:

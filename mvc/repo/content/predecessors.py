@@ -43,9 +43,8 @@ class _Candidates:
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
         """Candidates, best first. ``position`` counts the new file's contents of this spec."""
-        for found in (self.by_name.get(name), self._by_bare.get(bare_name(name))):
-            if found is not None:
-                yield found
+        named = self.by_name.get(name), self._by_bare.get(bare_name(name))
+        yield from (found for found in named if found is not None)
         yield from self._by_shape.get(spec, [])[position : position + 1]
 
     @cached_property

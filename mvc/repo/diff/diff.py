@@ -435,5 +435,4 @@ def tensor_pieces(
         read(tensor.content, start, buffer[:length])
         return buffer[:length]
 
-    for _, part in verify_pieces(tensor.id, tensor.spec, piece, side.wrong(entry)):
-        yield part
+    return (part for _, part in verify_pieces(tensor.id, tensor.spec, piece, side.wrong(entry)))

@@ -104,9 +104,7 @@ def distance_of(
 
 def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:
     step = _BLOCK * DTYPES[dtype].itemsize
-    for piece in pieces:
-        for start in range(0, len(piece), step):
-            yield piece[start : start + step]
+    return (piece[start : start + step] for piece in pieces for start in range(0, len(piece), step))
 
 
 def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:

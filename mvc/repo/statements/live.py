@@ -136,8 +136,7 @@ def all_on(
     for offset in snapshot.offsets_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
-            for made in on(recorded, target):
-                found.append(_deployed(snapshot, recorded, made, before))
+            found += [_deployed(snapshot, recorded, each, before) for each in on(recorded, target)]
         before = offset
     return sorted(found, key=lambda deployed: deployed.order)
 

@@ -84,9 +84,8 @@ def earlier(store: Store, entry: FileEntry, *, besides: CommitId | None = None) 
 
 def holders(store: Store, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
     """Sound versions that introduced this state, each with its path; forgotten ones are none."""
-    for commit, same in _versions(store, entry, skip_damaged=True):
-        if same is not None:
-            yield commit.id, same.path
+    found = _versions(store, entry, skip_damaged=True)
+    return ((commit.id, same.path) for commit, same in found if same is not None)
 
 
 def is_held(store: Store, entry: FileEntry) -> bool:
@@ -103,9 +102,11 @@ def is_held(store: Store, entry: FileEntry) -> bool:
 
 def at_its_path(store: Store, entry: FileEntry) -> Iterator[tuple[Commit, bool]]:
     """Undamaged versions that introduced this state at this path; whether all bytes are equal."""
-    for commit, same in _versions(store, entry, skip_damaged=True):
-        if same is not None and same.path == entry.path:
-            yield commit, same.content_id == entry.content_id
+    return (
+        (commit, same.content_id == entry.content_id)
+        for commit, same in _versions(store, entry, skip_damaged=True)
+        if same is not None and same.path == entry.path
+    )
 
 
 def _versions(
@@ -130,8 +131,7 @@ def _versions(
                     raise
                 continue
             if manifest is not None:
-                for same in manifest.by_state.get(entry.state_id, ()):
-                    yield commit, same
+                yield from ((commit, same) for same in manifest.by_state.get(entry.state_id, ()))
             elif commit.root == entry.state_id or (
                 mark in recorded.marks and len(recorded.commits) == 1
             ):

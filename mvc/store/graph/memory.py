@@ -39,9 +39,8 @@ class MemoryGraph(Graph):
 
     def _leading_to(self, id_: bytes, start: int) -> Iterator[PathStep]:
         undone = self._from.get(id_[:BASE_BYTES], ()) if self.nameable(id_) else ()
-        for step in (*self.steps(id_), *(step for step in undone if step.member.id != id_)):
-            if step.member.start == start:
-                yield step
+        every = (*self.steps(id_), *(step for step in undone if step.member.id != id_))
+        return (step for step in every if step.member.start == start)
 
 
 class LooseGraph(MemoryGraph):

@@ -99,7 +99,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield SUBJECT + (WEIGHTS if state.path else STATE) + state.commit[:ID_BYTES] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
-    yield from _pack_keys(entry, at)
+    packs = sorted({region.pack for region in entry.regions})
+    yield from (PACK + pack.to_bytes(4, "big") + at for pack in packs)
 
 
 def _statement_keys(statement: Statement) -> Iterator[bytes]:
@@ -146,11 +147,6 @@ def about(code: int, subject: bytes) -> bytes:
 def ordered(code: int, target: str) -> bytes:
     """How the keys of the statements of one kind on a target begin, by their hybrid times."""
     return ORDER + bytes((code,)) + text(target)
-
-
-def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:
-    for pack in sorted({region.pack for region in entry.regions}):
-        yield PACK + pack.to_bytes(4, "big") + at
 
 
 def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:

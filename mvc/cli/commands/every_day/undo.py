@@ -99,11 +99,15 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
     """Everything that an operation moved or recorded, on one line."""
     entry, digits = operation.entry, None if full else SHORT_HEX
     found = [_move(change.name, change.old, change.new, digits) for change in entry.refs]
-    for made in entry.deployments:
-        found.append(f"{made.subject.hex()[:digits]} live on {printable(made.target)}")
-    for taken in entry.retractions:
-        if taken.target:
-            found.append(f"{taken.subject.hex()[:digits]} retracted on {printable(taken.target)}")
+    found += [
+        f"{made.subject.hex()[:digits]} live on {printable(made.target)}"
+        for made in entry.deployments
+    ]
+    found += [
+        f"{taken.subject.hex()[:digits]} retracted on {printable(taken.target)}"
+        for taken in entry.retractions
+        if taken.target
+    ]
     if entry.commits[1:]:
         found.append(count(len(entry.commits), "commit"))
     kinds = Counter(each.name for each in entry.statements if not each.target)
@@ -112,9 +116,8 @@ def moves(operation: Operation | Undoing, *, full: bool = False) -> str:
     states["forgotten"] += kinds.pop("tombstone", 0)
     found += [count(number, kind) for kind, number in kinds.items()]
     found += [f"{count(number, 'state')} {what}" for what, number in states.items() if number]
-    for mark in entry.states:
-        if mark.path:
-            found.append(f"weights of {mark.commit.hex()[:digits]} {mark.what}")
+    weights = [mark for mark in entry.states if mark.path]
+    found += [f"weights of {mark.commit.hex()[:digits]} {mark.what}" for mark in weights]
     return ", ".join(found)
 
 
