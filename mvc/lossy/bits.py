@@ -35,9 +35,8 @@ class ResetBits(LossyStage, frozen=True):
     def read(cls, name: str, parameter: str) -> Stage:
         first, options = read_options(name, parameter, ("msb",), ())
         low = whole(name, "N", first, low=1, high=FRACTION)
-        high = 0
-        if "msb" in options:
-            high = whole(name, "msb", options["msb"], low=1, high=FRACTION)
+        msb = options.get("msb")
+        high = 0 if msb is None else whole(name, "msb", msb, low=1, high=FRACTION)
         return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
 
     def finer(self) -> LossyStage | None:

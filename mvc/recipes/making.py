@@ -40,10 +40,12 @@ class Making(Struct, frozen=True):
 
     def changed(self, obj: Any) -> str | None:
         """A plain attribute of ``obj`` that is another one now, as a text."""
-        for name, value in vars(obj).items() if hasattr(obj, "__dict__") else ():
-            if name in self.seen and type(value) in _SCALARS and value != self.seen[name]:
-                return f"{name}: {self.seen[name]!r}, now {value!r}"
-        return None
+        changes = (
+            f"{name}: {self.seen[name]!r}, now {value!r}"
+            for name, value in (vars(obj).items() if hasattr(obj, "__dict__") else ())
+            if name in self.seen and type(value) in _SCALARS and value != self.seen[name]
+        )
+        return next(changes, None)
 
 
 _makings: dict[int, Making] = {}

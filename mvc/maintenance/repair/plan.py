@@ -207,11 +207,9 @@ class _SoundRecords:
 
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
         """The base of a known delta of the object, if the base is not lost and earlier."""
-        for step in self._graph.steps(id_):
-            base = self.base_of(step.member.base, lost)
-            if base is not None and self.entry_for(base) < self.entry_for(id_):
-                return base
-        return None
+        bases = (self.base_of(step.member.base, lost) for step in self._graph.steps(id_))
+        known = (base for base in bases if base is not None)
+        return next((each for each in known if self.entry_for(each) < self.entry_for(id_)), None)
 
     def readable(self, lost: set[bytes]) -> Reachability:
         """What sound records lead to without lost objects.

@@ -115,12 +115,12 @@ class _ReceivedEntry(Struct):
     @property
     def versions(self) -> list[Given]:
         """The versions whose states came along."""
-        found = []
-        for commit in (*self.again, *self.fresh):
-            lack = self.absent.get(commit.id)
-            if lack is None or lack.why == "dropped":
-                found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
-        return found
+        came = [(commit, self.absent.get(commit.id)) for commit in (*self.again, *self.fresh)]
+        return [
+            Given(commit, frozenset(() if lack is None else (lack.path,)))
+            for commit, lack in came
+            if lack is None or lack.why == "dropped"
+        ]
 
     @property
     def delivered(self) -> Delivered:

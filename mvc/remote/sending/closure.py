@@ -361,13 +361,15 @@ class _Choice:
     def _may_go(self, step: PathStep) -> bool:
         """Whether the receiver can prove what comes with a coding."""
         mates = step.header.members if step.header.group else (step.member,)
-        for member in mates:
-            if member.kind == MANIFEST or not self._know(member.id, mates):
-                return False
-            for id_ in self._closure.needs_of(member):
-                if id_ is None or not (id_ in self._closure or self._know(id_, (member,))):
-                    return False
-        return True
+        return all(
+            member.kind != MANIFEST
+            and self._know(member.id, mates)
+            and all(
+                id_ is not None and (id_ in self._closure or self._know(id_, (member,)))
+                for id_ in self._closure.needs_of(member)
+            )
+            for member in mates
+        )
 
     def _know(self, id_: bytes, beside: Iterable[Member]) -> bool:
         """Whether an object's dtype and shape are known; or are like those of others ``beside``."""

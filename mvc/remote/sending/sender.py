@@ -129,9 +129,11 @@ class Sending:
         offsets, deployed = list[int](), set[CommitId]()
         for recorded in self._snapshot.entries(self._start):
             offsets.append(recorded.offset)
-            for made in recorded.entry.deployments:
-                if self._wanted.reports or not is_report(made.target):
-                    deployed.add(CommitId(made.subject))
+            deployed.update(
+                CommitId(made.subject)
+                for made in recorded.entry.deployments
+                if self._wanted.reports or not is_report(made.target)
+            )
         return offsets, deployed
 
     def _had(self) -> list[CommitId]:

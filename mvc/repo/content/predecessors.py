@@ -92,11 +92,9 @@ class BaseFinder:
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
         same = [path] if path in self._entries else []
-        for each in chain(same, (other for other in self._entries if other != path)):
-            for content in self._candidates(each).find(name, spec, position):
-                if _related(content.spec, spec):
-                    return content
-        return None
+        paths = chain(same, (other for other in self._entries if other != path))
+        found = (c for each in paths for c in self._candidates(each).find(name, spec, position))
+        return next((content for content in found if _related(content.spec, spec)), None)
 
     def _candidates(self, path: str) -> _Candidates:
         if path not in self._files:

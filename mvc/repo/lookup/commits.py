@@ -39,11 +39,9 @@ def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
 
 def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     """As ``placed``, but returns None if there is no such commit."""
-    for entry in snapshot.publishing(id_):
-        for commit in entry.entry.commits:
-            if commit.id == id_:
-                return entry, commit
-    return None
+    found = snapshot.publishing(id_)
+    every = ((recorded, commit) for recorded in found for commit in recorded.entry.commits)
+    return next((pair for pair in every if pair[1].id == id_), None)
 
 
 def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:

@@ -266,10 +266,9 @@ def _git_head(fs: FileSystem, git: Path) -> str:
             return _checked(_line(fs, folder / name))
     if fs.stat(common / "packed-refs") is None:
         return ""
-    for line in fs.read_bytes(common / "packed-refs", _MAX_PACKED).decode().split("\n"):
-        if line.endswith(" " + name):
-            return _checked(line.split(" ", 1)[0])
-    return ""
+    lines = fs.read_bytes(common / "packed-refs", _MAX_PACKED).decode().split("\n")
+    packed = next((line for line in lines if line.endswith(" " + name)), None)
+    return "" if packed is None else _checked(packed.split(" ", 1)[0])
 
 
 def _line(fs: FileSystem, path: Path) -> str:

@@ -66,10 +66,8 @@ class Ignore:
     def match(self, path: str, is_dir: bool = False) -> bool:
         """Whether ``path`` (relative, '/' between parts) is ignored, if no folder above it is."""
         name = unicodedata.normalize("NFC", path)
-        for rule in reversed(self._rules):
-            if (is_dir or not rule.folders_only) and rule.pattern.fullmatch(name):
-                return not rule.negated
-        return False
+        rules = (rule for rule in reversed(self._rules) if is_dir or not rule.folders_only)
+        return next((not rule.negated for rule in rules if rule.pattern.fullmatch(name)), False)
 
 
 def _rule(line: str, base: str) -> _Rule | None:
