@@ -155,9 +155,11 @@ def kept(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> set[
     """The ``versions`` (in the order of publication) that the rules keep."""
     places = {commit.id: i for i, commit in enumerate(versions)}
     newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
-    stay = {commit.id for commit in newest_first[: rules.last or 0]}
-    stay |= _last_of_each(newest_first, _HOUR, rules.hourly or 0)
-    stay |= _last_of_each(newest_first, _DAY, rules.daily or 0)
+    stay = {
+        *(commit.id for commit in newest_first[: rules.last or 0]),
+        *_last_of_each(newest_first, _HOUR, rules.hourly or 0),
+        *_last_of_each(newest_first, _DAY, rules.daily or 0),
+    }
     for best in rules.best:
         measured = best.measured(newest_first, metrics)
         # The sort is stable: of equal values the newest version comes first.

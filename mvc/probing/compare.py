@@ -103,9 +103,11 @@ class FirstDifference(Struct, frozen=True):
 def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifference | None]:
     """A row for each call of a layer in either run, and the first difference in time."""
     gradients = _differing_gradients(a, b)
-    rows = [_row(a, b, call, gradients) for call in a.calls]
-    rows += [_row(b, a, call, gradients) for call in b.calls if call.key not in a.by_key]
-    return tuple(rows), _first_difference(a, b)
+    rows = (
+        *(_row(a, b, call, gradients) for call in a.calls),
+        *(_row(b, a, call, gradients) for call in b.calls if call.key not in a.by_key),
+    )
+    return rows, _first_difference(a, b)
 
 
 def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) -> LayerRow:
@@ -192,8 +194,10 @@ class _Moment(Struct, frozen=True):
 
 def _moments(run: Summary) -> list[_Moment]:
     """All that a run leaves, in the order of time; weights at the end."""
-    layers = [(call.began, "input", call) for call in run.calls]
-    layers += [(call.ended, "output", call) for call in run.calls]
+    layers = [
+        *((call.began, "input", call) for call in run.calls),
+        *((call.ended, "output", call) for call in run.calls),
+    ]
     gradients = [
         (found.at, part, call, number, found)
         for call in run.calls

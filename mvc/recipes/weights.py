@@ -48,11 +48,13 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
                 "unproven",
                 hint=f"'mvc retrain {version.short} --trust-code' stores them again",
             )
-        needs += [(version, entry.path) for entry in repo.manifest(version).attached]
         needs += [
-            (data.version, entry.path)
-            for data in recipe.data
-            for entry in repo.manifest(data.version).entries
+            *((version, entry.path) for entry in repo.manifest(version).attached),
+            *(
+                (data.version, entry.path)
+                for data in recipe.data
+                for entry in repo.manifest(data.version).entries
+            ),
         ]
     needs.append((recipe.base.version, recipe.base.path))
     first = lineage[0][1]

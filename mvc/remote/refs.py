@@ -58,8 +58,10 @@ def plan_updates(
     theirs, names = there.refs, [ref for ref in refs if not ref.startswith(":")]
     delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
     if options.every:
-        named = {BRANCH + ref.name: ref.commit for ref in branches(store.fresh())}
-        named |= {TAG + ref.name: ref.commit for ref in tags(store.fresh())}
+        named = {
+            **{BRANCH + ref.name: ref.commit for ref in branches(store.fresh())},
+            **{TAG + ref.name: ref.commit for ref in tags(store.fresh())},
+        }
     elif names or delete:
         named = dict(_find(store, theirs, name) for name in names)
     else:

@@ -70,8 +70,10 @@ def operations(snapshot: Snapshot, known: KnownPlace | None, *due: Recorded) -> 
     that goes by the remote's record. They are given up: their sending could only undo it.
     """
     dealt, left = (0, ()) if known is None else (known.dealt, known.left)
-    rows = [each for number in left if (each := snapshot.by_sequence(number)) is not None]
-    rows += [each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)]
+    rows = [
+        *(each for each in map(snapshot.by_sequence, left) if each is not None),
+        *(each for each in (*snapshot.from_sequence(dealt), *due) if own_targets(each)),
+    ]
     own, immediate = dict[StatementId, StatementId | None](), set[StatementId]()
     given_up, found = set[StatementId](), list[Recorded]()
     numbers = {each.sequence for each in rows}
@@ -113,8 +115,10 @@ def retracting(snapshot: Snapshot, deployment: bytes) -> list[Recorded]:
 def without_deployed(recorded: Recorded, gone: Container[StatementId]) -> Recorded:
     """An operation without these deployments, and without their retractions."""
     entry = recorded.entry
-    ids = {each.id for each in entry.deployments if each.id in gone}
-    ids |= {each.id for each in _retractions(recorded) if StatementId(each.subject) in gone}
+    ids = {
+        *(each.id for each in entry.deployments if each.id in gone),
+        *(each.id for each in _retractions(recorded) if StatementId(each.subject) in gone),
+    }
     kept = without(entry.statements, ids)
     return replace(recorded, entry=replace(entry, statements=kept, previous=()))
 

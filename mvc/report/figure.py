@@ -128,8 +128,10 @@ class Bars(Struct, frozen=True):
         drawn = [_frame(top, (self.title, f"highest bar {self.unit(highest)}"))]
         for kind, name in enumerate(self.kinds):
             y = top + 42 + 14 * kind
-            drawn.append(f'<rect class="k{kind}" x="0" y="{y - 9}" width="10" height="10"/>')
-            drawn.append(f'<text x="15" y="{y}">{clipped(name)}</text>')
+            drawn += (
+                f'<rect class="k{kind}" x="0" y="{y - 9}" width="10" height="10"/>',
+                f'<text x="15" y="{y}">{clipped(name)}</text>',
+            )
         width = _PLOT / _BARS
         for place, parts in enumerate(sums):
             bottom = top + _PANEL - 6.0
@@ -192,10 +194,12 @@ class Legend(Struct, frozen=True):
     height = _LANE
 
     def svg(self, _axis: Axis, top: int) -> str:
-        drawn, x = [], float(_LEFT)
+        drawn, x = list[str](), float(_LEFT)
         for colour, name in enumerate(self.names):
-            drawn.append(f'<path class="l l{colour}" d="M{x:.0f} {top + 8}h16"/>')
-            drawn.append(f'<text x="{x + 22:.0f}" y="{top + 12}">{clipped(name, 16)}</text>')
+            drawn += (
+                f'<path class="l l{colour}" d="M{x:.0f} {top + 8}h16"/>',
+                f'<text x="{x + 22:.0f}" y="{top + 12}">{clipped(name, 16)}</text>',
+            )
             x += 36 + _LETTER * min(len(printable(name)), 16)
         return "".join(drawn)
 
@@ -213,9 +217,9 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str) -> str:
     for share, label in axis.ticks(5):
         x = round(_LEFT + _PLOT * share, 1)
         anchor = "start" if share == 0 else "end" if x > _WIDTH - 60 else "middle"
-        drawn.append(f'<path class="g" d="M{x} {top - _GAP}v5"/>')
-        drawn.append(
-            f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{clipped(label)}</text>'
+        drawn += (
+            f'<path class="g" d="M{x} {top - _GAP}v5"/>',
+            f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{clipped(label)}</text>',
         )
     drawn.append(f'<text class="d" x="0" y="{top + 4}">{clipped(axis.title)}</text>')
     return (

@@ -82,6 +82,9 @@ class Counters:
 
 def _metric(name: str, kind: str, help_: str, samples: Mapping[str, float]) -> str:
     """A metric; ``samples``: its values by what follows the name."""
-    lines = [f"# HELP mvc_serve_{name} {help_}", f"# TYPE mvc_serve_{name} {kind}"]
-    lines += [f"mvc_serve_{name}{labels} {value:.17g}" for labels, value in samples.items()]
+    lines = (
+        f"# HELP mvc_serve_{name} {help_}",
+        f"# TYPE mvc_serve_{name} {kind}",
+        *(f"mvc_serve_{name}{labels} {value:.17g}" for labels, value in samples.items()),
+    )
     return "".join(f"{line}\n" for line in lines)

@@ -377,8 +377,10 @@ def _misfits(
         if key in there and isinstance(mine, torch.Tensor) and _kind(there[key]) != _kind(mine)
     ]
     if strict:
-        wrong += [f"{key}: the version lacks it" for key in here if key not in there]
-        wrong += [f"{key}: the model lacks it" for key in there if key not in here]
+        wrong += [
+            *(f"{key}: the version lacks it" for key in here if key not in there),
+            *(f"{key}: the model lacks it" for key in there if key not in here),
+        ]
     return wrong
 
 

@@ -143,8 +143,13 @@ class WriterThread(threading.Thread):
         self._stored = None
         if self.reducer is not None:
             kept = item.slot.state["model"] if options.keep_training else None
-            training |= {"of": training.get("schema"), "schema": PRODUCTION, "weights": kept}
-            training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
+            training |= {
+                "of": training.get("schema"),
+                "schema": PRODUCTION,
+                "weights": kept,
+                "pipeline": options.pipeline,
+                "decisions": self.reducer.memory(),
+            }
         if item.origin is not None:
             training["origin"] = str(item.origin)
         files, path = self._files_to_store(), training_path(options.name)

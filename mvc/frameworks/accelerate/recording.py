@@ -174,10 +174,12 @@ class Attached(Records):
                 )
         if (kept["scaler"] is None) != (accelerator.scaler is None):
             raise CannotResume("gradients were scaled then or are now, but not both")
-        differs = list(resume.differences(kept["setting"]))
-        differs += resume.check_types(kept, scaler=accelerator.scaler)
-        differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
-        differs += epochs.check_sizes(saved["loaders"])
+        differs = [
+            *resume.differences(kept["setting"]),
+            *resume.check_types(kept, scaler=accelerator.scaler),
+            *check_schedulers(saved.get("kinds", []), live["schedulers"]),
+            *epochs.check_sizes(saved["loaders"]),
+        ]
         rng = _of_this_process([kept["rng"], *saved["others"]])
         check_rng(rng)
         model = model_of(accelerator)

@@ -56,8 +56,7 @@ def repair(
     """
     store.check_writable("repaired")
     store.fresh()
-    healed = [_INDEX_HEALED] if store.snapshot.rebuilt else []
-    healed += _pack_heads(store)
+    healed = [*([_INDEX_HEALED] if store.snapshot.rebuilt else ()), *_pack_heads(store)]
     objects, quarantined = _heal_objects(store, config, other, progress=progress)
     healed += objects
     report, journal = check(store, full=full, progress=progress)

@@ -246,8 +246,10 @@ class Sending:
         the receiver lacks.
         """
         snapshot = self._snapshot
-        marked = {id_ for recorded in snapshot.forgetting() for id_ in recorded.entry.forgets}
-        marked |= {mark.commit for _, mark in snapshot.state_marks(weights=True)}
+        marked = {
+            *(id_ for recorded in snapshot.forgetting() for id_ in recorded.entry.forgets),
+            *(mark.commit for _, mark in snapshot.state_marks(weights=True)),
+        }
         for id_ in marked & self._new.keys():
             version = self._version(commits.get(self._store.snapshot, id_))
             if version.lack is not None:
@@ -292,10 +294,12 @@ class Sending:
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
-        offsets = set(self._new.values())
-        offsets.update(about(self._snapshot, self._new) if self._start != GENESIS else ())
-        offsets.update(about(self._snapshot, self._wanted.due))
-        offsets.update(() if self._wanted.again else self._since)
+        offsets = {
+            *self._new.values(),
+            *(about(self._snapshot, self._new) if self._start != GENESIS else ()),
+            *about(self._snapshot, self._wanted.due),
+            *(() if self._wanted.again else self._since),
+        }
         return map(self._snapshot.entry, sorted(offsets))
 
     def _sent(self, recorded: Recorded) -> Iterator[_Row]:

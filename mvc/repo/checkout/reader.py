@@ -198,9 +198,11 @@ class VersionFile(io.RawIOBase):
 
 def _parts(entry: FileEntry) -> list[_Part]:
     """All bytes of a file: contents, checksums, which follow from the rest, and the skeleton."""
-    found = [_Part(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
-    found += [_Part(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
-    found = sorted(part for part in found if part.length)
+    every = (
+        *(_Part(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)),
+        *(_Part(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)),
+    )
+    found = sorted(part for part in every if part.length)
     runs = gaps([(part.start, part.length) for part in found], entry.size)
     done = 0  # bytes of the skeleton, which has zeros for checksums
     parts = []

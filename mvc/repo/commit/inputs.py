@@ -76,8 +76,10 @@ def gather(store: Store, config: Config, request: CommitRequest) -> Inputs:
     given, read, reads = request.given, request.files, request.reads
     changes = _of_files(store, request.paths, read, request.options) if reads else []
     named = {change.path for change in changes if change.open is not None}
-    on_disk = {c.path: store.root / c.path if c.path in named else None for c in changes}
-    on_disk |= {path: each for path, each in given.items() if isinstance(each, Path | None)}
+    on_disk = {
+        **{c.path: store.root / c.path if c.path in named else None for c in changes},
+        **{path: each for path, each in given.items() if isinstance(each, Path | None)},
+    }
     whole = request.deploy is not None and not request.options.anyway
     if whole and (reads or any(on_disk.values())):
         refuse_incomplete(store, tip_of(store, request).commit, on_disk)

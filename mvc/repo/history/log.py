@@ -412,9 +412,13 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]) -> bool:
     later = annotations.of(commit.id)
     metrics, params = merged(commit, later)
-    texts = [commit.message, commit.run, *(annotation.note for annotation in later)]
-    texts += [f"{name}={value}" for name, value in params.items()]
-    texts += [f"{name}={value:g}" for name, value in metrics.items()]
+    texts = (
+        commit.message,
+        commit.run,
+        *(annotation.note for annotation in later),
+        *(f"{name}={value}" for name, value in params.items()),
+        *(f"{name}={value:g}" for name, value in metrics.items()),
+    )
     return any(map(pattern.search, texts))
 
 

@@ -70,8 +70,12 @@ class Status(Struct, frozen=True):
     @property
     def folded(self) -> tuple[str, ...]:
         """What is not tracked, a folder of such files as one name."""
-        known = {above for change in self.changes for above in _above(change.old or change.path)}
-        known |= {above for change in self.changes for above in _above(change.path)}
+        known = {
+            above
+            for change in self.changes
+            for path in (change.old or change.path, change.path)
+            for above in _above(path)
+        }
         names = (
             next((f"{above}/" for above in _above(name) if above not in known), name)
             for name in self.untracked

@@ -65,8 +65,7 @@ class LooseGraph(MemoryGraph):
 
     def reached(self, held: Iterable[bytes]) -> set[bytes]:
         """The objects to which paths lead from these; whole objects, not pieces, are looked at."""
-        found = set(held)
-        found.update(id_ for id_, steps in self._to.items() if not steps[0].member.base)
+        found = {*held, *(id_ for id_, steps in self._to.items() if not steps[0].member.base)}
         leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # where to, and what that lacks
         for id_, steps in self._to.items():
             for member in (step.member for step in steps if step.member.base):

@@ -85,8 +85,10 @@ def _show(session: Session, name: str | None = None) -> None:
     else:
         found = session.repo.remotes.show(name)
         here = _known(session, remote.name if remote else "")
-    there = {("branch", each): commit for each, commit in found.branches.items()}
-    there |= {("tag", each): commit for each, commit in found.tags.items()}
+    there = {
+        **{("branch", each): commit for each, commit in found.branches.items()},
+        **{("tag", each): commit for each, commit in found.tags.items()},
+    }
     gone = sorted(each for kind, each in here.keys() - there.keys() if kind == "branch")
     if session.answered("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone}):
         return
