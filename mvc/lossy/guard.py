@@ -215,13 +215,17 @@ class AccuracyGuard:
         """Remembers what ``memory`` returned; ignores anything else."""
         labels, level = kept.get("guard.labels"), kept.get("guard.level")
         table = np.asarray(kept.get("guard.accounts", ()))
-        if not isinstance(labels, list) or not _counts(level, 3) or level[0] > self._finest:
-            return
-        if not 0 < level[2] <= _MOST_PATIENCE or level[1] > _MOST_COUNT:
-            return
-        if not all(isinstance(label, str) for label in labels) or len(labels) > _MOST_LABELS + 1:
-            return
-        if table.dtype != np.int64 or table.shape != (len(labels), _COLUMNS):
+        if (
+            not isinstance(labels, list)
+            or not _counts(level, 3)
+            or level[0] > self._finest
+            or not 0 < level[2] <= _MOST_PATIENCE
+            or level[1] > _MOST_COUNT
+            or not all(isinstance(label, str) for label in labels)
+            or len(labels) > _MOST_LABELS + 1
+            or table.dtype != np.int64
+            or table.shape != (len(labels), _COLUMNS)
+        ):
             return
         parts = table.reshape(-1, 3)
         if not ((parts >= 0) & (parts <= parts[:, :1]) & (parts <= _MOST_COUNT)).all():

@@ -172,10 +172,13 @@ class Production:
         if told.get("pipeline") != self.pipeline.text:
             return
         offers, drifted, carried = map(told.get, ("offers", "drifted", "carried"))
-        if type(offers) is not int or offers < 0 or type(drifted) is not bool:
+        if (
+            type(offers) is not int
+            or offers < 0
+            or type(drifted) is not bool
+            or not isinstance(carried, float)
+        ):
             return  # nothing that ``memory`` has made
-        if not isinstance(carried, float):
-            return
         self._offers, self._drifted, self._carried = offers, drifted, carried
         for decision in (self._drift, self._decay, self._guard):
             if decision is not None:

@@ -165,9 +165,7 @@ def _distance(
     """How far two tensors are apart, if they have one shape and both were kept."""
     if not (isinstance(p, TensorPrint) and isinstance(q, TensorPrint)):
         return None
-    if p.id == q.id or p.shape != q.shape:
-        return None
-    if p.id not in a.kept or q.id not in b.kept:
+    if p.id == q.id or p.shape != q.shape or p.id not in a.kept or q.id not in b.kept:
         return None
     x, y = (tensor_bytes(run.kept[t.id]) for run, t in ((a, p), (b, q)))
     return distance_of(p.dtype, [x], q.dtype, [y])

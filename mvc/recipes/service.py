@@ -107,14 +107,6 @@ def _kind(obj: object) -> str:
     return next((name for name, each in _GENERATORS.items() if type(obj) is each.kind), "")
 
 
-def _is_object(obj: object) -> bool:
-    return making_of(obj) is not None or bool(_kind(obj))
-
-
-def _is_method(obj: object) -> bool:
-    return inspect.ismethod(obj) and not inspect.isclass(obj.__self__)
-
-
 def _state_name(name: str) -> str:
     return f"{SERVICE}{name}.safetensors"
 
@@ -548,7 +540,12 @@ def _text(_: Describer, obj: object, __: str) -> str:
 
 
 _VALUES = (
-    _Value("object", _is_object, Describer.object, Rebuilt.object),
+    _Value(
+        "object",
+        lambda obj: making_of(obj) is not None or bool(_kind(obj)),
+        Describer.object,
+        Rebuilt.object,
+    ),
     _Value("number", lambda obj: type(obj) is float, _text, lambda _, held: float(held)),
     _Value("tuple", lambda obj: type(obj) is tuple, Describer.items, Rebuilt.items),
     _Value("dict", lambda obj: type(obj) is dict, Describer.pairs, Rebuilt.pairs),
@@ -559,7 +556,12 @@ _VALUES = (
     _Value(
         "partial", lambda obj: type(obj) is functools.partial, Describer.partial, Rebuilt.partial
     ),
-    _Value("method", _is_method, Describer.method, Rebuilt.method),
+    _Value(
+        "method",
+        lambda obj: inspect.ismethod(obj) and not inspect.isclass(obj.__self__),
+        Describer.method,
+        Rebuilt.method,
+    ),
     _Value("code", lambda _: True, Describer.code, Rebuilt.code),
 )
 

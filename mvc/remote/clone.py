@@ -162,7 +162,8 @@ def _building(fs: FileSystem, place: Path, remote: Remote, made: list[Path]) -> 
         try:
             yield beside
         except BaseException:
-            if FOLDER not in fs.list(place) and not _has_come(fs, beside, remote):
+            come = beside / FOLDER / REMOTES / remote.name / FETCHED
+            if FOLDER not in fs.list(place) and fs.stat(come) is None:
                 fs.remove_tree(beside)
             raise
         fs.remove_tree(beside)
@@ -183,10 +184,6 @@ def _check_state(fs: FileSystem, beside: Path, now: _Unfinished) -> None:
         fs.remove_tree(beside / FOLDER)
     if before != now:
         fs.write_atomic(beside / _STATE, msgspec.json.encode(now))
-
-
-def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
-    return fs.stat(beside / FOLDER / REMOTES / remote.name / FETCHED) is not None
 
 
 @contextmanager

@@ -182,9 +182,8 @@ def admit(store: Store, statements: Iterable[Statement], own: Collection[CommitI
     found, targets = Admitted(), set[str]()
     for each in statements:
         check_clock(max(each.recorded_ns, each.hybrid_ns), now_ns, f"a {each.name}")
-        if any(each.id == other.id for other in found.statements):
-            continue
-        if snapshot.statement(each.id) is not None:
+        is_there = any(each.id == other.id for other in found.statements)
+        if is_there or snapshot.statement(each.id) is not None:
             continue
         if isinstance(each, Deployment):
             _check_deployment(store, each, own)

@@ -209,9 +209,8 @@ def _files_below(fs: FileSystem, folder: Path) -> list[str]:
                     f"{printable(str(folder / at))} holds a repository: nothing is deleted there",
                     hint="name a folder of its own for the version",
                 )
-            if identity is None or entry.startswith(TEMPORARY):
-                continue
-            if is_control_folder(fs, folder / name):
+            passed = entry.startswith(TEMPORARY) or is_control_folder(fs, folder / name)
+            if identity is None or passed:
                 continue
             if identity.is_dir:
                 waiting.append(name)

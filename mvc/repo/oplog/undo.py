@@ -356,9 +356,9 @@ class _Revert:
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return
-        if self._values.keys().isdisjoint({HEAD, BRANCH + branch}):
-            return
-        if self._before(HEAD) == branch and self._before(BRANCH + branch) is None:
+        if self._values.keys().isdisjoint({HEAD, BRANCH + branch}) or (
+            self._before(HEAD) == branch and self._before(BRANCH + branch) is None
+        ):
             return
         if HEAD in self._values:
             later = self._snapshot.newest_ref_change(BRANCH + branch)

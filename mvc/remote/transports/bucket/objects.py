@@ -165,7 +165,10 @@ class FolderObjects(Objects):
         self.check_there()
         before = int(known.partition("-")[0] or 0)
         folder = self._folder / name
-        mine, temporary = self._numbered(name, before + 1), folder / _temporary()
+        mine, temporary = (
+            self._numbered(name, before + 1),
+            folder / f"{TEMPORARY}{os.urandom(8).hex()}",
+        )
         with _reaching(self.url):
             self._fs.make_dirs(folder, within=self._folder)
             try:
@@ -209,9 +212,11 @@ class FolderObjects(Objects):
             for number in numbers[1:-_KEPT_SWAPS]:
                 path = self._numbered(name, number)
                 identity = self._fs.stat(path)
-                if newest is None or identity is None:
-                    return
-                if newest.mtime_ns - identity.mtime_ns < _KEPT_NS:
+                if (
+                    newest is None
+                    or identity is None
+                    or newest.mtime_ns - identity.mtime_ns < _KEPT_NS
+                ):
                     return
                 self._fs.unlink(path, missing_ok=True)
 
@@ -270,10 +275,6 @@ def too_long(url: str, name: str, limit: int) -> RemoteRefused:
 
 def _version(number: int, data: bytes) -> str:
     return f"{number}-{blake3(data).hexdigest(16)}"
-
-
-def _temporary() -> str:
-    return f"{TEMPORARY}{os.urandom(8).hex()}"
 
 
 @contextmanager
