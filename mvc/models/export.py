@@ -88,8 +88,11 @@ def export_model(
     """
     fs, commit, output = FileSystem(), repo.find(rev), Path(folder)
     model = models.read_model(repo, commit)
-    files = dict(models.code_of(repo, commit, model.files, model.packages).files)
-    files |= {models.NAME: model.encoded, LOADER: _LOADER}
+    files = {
+        **models.code_of(repo, commit, model.files, model.packages).files,
+        models.NAME: model.encoded,
+        LOADER: _LOADER,
+    }
     if environment.NAME in repo.version(commit).attached:
         files[environment.NAME] = models.attached_bytes(repo, commit, environment.NAME)
     own = sorted(files.keys() & repo.manifest(commit).by_path.keys())

@@ -173,10 +173,12 @@ def _of_a_file(
         yield from _of_a_pair(subject, second.conditions, selection, again)
         return
     there, here = first.conditions.threads, second.conditions.threads
-    pairs = [("threads", str(there), str(here))] if there > _most_threads() else []
-    pairs += [
-        (name, str(first.environment.get(name)), str(second.environment.get(name)))
-        for name in {**first.environment, **second.environment}
+    pairs = [
+        *([("threads", str(there), str(here))] if there > _most_threads() else ()),
+        *(
+            (name, str(first.environment.get(name)), str(second.environment.get(name)))
+            for name in {**first.environment, **second.environment}
+        ),
     ]
     apart = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
     if apart:

@@ -276,12 +276,13 @@ class _Push:
         snapshot = self._store.snapshot
         place = None if self._known is None else self._known.place
 
-        def look() -> list[Sent]:
-            return [sent_with(each) for each in tombstones(snapshot, begins(snapshot, place))]
-
         if not self._may_forget:
             return
-        stones = iter(snapshot.retry_on_rewrite(look))
+        stones = iter(
+            snapshot.retry_on_rewrite(
+                lambda: list(map(sent_with, tombstones(snapshot, begins(snapshot, place))))
+            )
+        )
         while sent := list(islice(stones, _AT_ONCE)):
             self.forgot |= self._give(Slice(encode_entries(sent), 0, ())).begun > 0
 

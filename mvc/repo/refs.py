@@ -190,11 +190,9 @@ def _publish(
     store: Store, operation: str, note: str, changes: Callable[[], list[RefChange]]
 ) -> Recorded:
     """Publishes an entry; ``changes`` is called under the journal's lock."""
-
-    def make() -> Entry:
-        return Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
-
-    return store.publish(make)
+    return store.publish(
+        lambda: Entry(operation, store.clock.now_ns(), note, refs=tuple(changes()))
+    )
 
 
 def _existing(snapshot: Snapshot, prefix: str, kind: str, name: str) -> CommitId:
@@ -223,8 +221,10 @@ def _refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> N
 
 def _others(snapshot: Snapshot, name: str, at: Head) -> list[CommitId]:
     """The commits of all refs but the branch ``name``, a detached HEAD included."""
-    tips = [ref.commit for ref in branches(snapshot) if ref.name != name]
-    tips += [ref.commit for ref in (*tags(snapshot), *remote_refs(snapshot))]
+    tips = [
+        *(ref.commit for ref in branches(snapshot) if ref.name != name),
+        *(ref.commit for ref in (*tags(snapshot), *remote_refs(snapshot))),
+    ]
     if at.branch is None and at.commit is not None:
         tips.append(at.commit)
     return tips

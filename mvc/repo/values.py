@@ -33,13 +33,14 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
     """
     import json  # a command that records none has no need of it
 
-    def plain(value: Any) -> Any:
-        return value.item()  # numbers of numpy and torch
-
     result = {}
     for name, value in values.items():
         try:
-            result[name] = value if isinstance(value, str) else json.dumps(value, default=plain)
+            result[name] = (
+                value
+                if isinstance(value, str)
+                else json.dumps(value, default=lambda one: one.item())  # one of numpy or torch
+            )
         except (TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
             raise WrongUsage(
                 f"param {name!r} is neither text nor plain data: {type(value).__name__}"

@@ -92,14 +92,14 @@ def page(repo: Repository, view: Excerpt, *, seconds: float) -> str:
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
     metrics = metrics_of(found)
     drawn: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
-
-    def deltas(commit: Commit) -> float | None:
-        return stats[commit.id].deltas if commit.id in stats else None
-
     storage: list[Panel] = [
         charts.stored(stats),
         *charts.legend,
-        charts.line("deltas to apply", deltas, whole),
+        charts.line(
+            "deltas to apply",
+            lambda commit: stats[commit.id].deltas if commit.id in stats else None,
+            whole,
+        ),
     ]
     name = _e(repo.root.name or "repository")
     sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())

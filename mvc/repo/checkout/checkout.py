@@ -377,9 +377,8 @@ def apply(
     entries, commit = changes.writes, changes.commit
     for name in entries:
         check_place(name)
-    total = sum(entry.size for entry in entries.values())
-    total += sum(nbytes for nbytes, _ in further.values())
-    written, recovery = Counted(progress, total), store.recovery
+    sizes = (*(entry.size for entry in entries.values()), *(n for n, _ in further.values()))
+    written, recovery = Counted(progress, sum(sizes)), store.recovery
     rooms = Rooms(1 if copied else AHEAD + 1)
 
     def fill(name: str, file: WriteFile) -> None:

@@ -53,9 +53,8 @@ class Dropped(Struct, frozen=True):
 
     def __str__(self) -> str:
         """``recoverable by retraining (12 s, proven on ...)``."""
-        proven = "not proven"
-        if self.proven_ns is not None:
-            proven = f"proven {format_time(self.proven_ns, precise=False)}"
+        at = self.proven_ns
+        proven = "not proven" if at is None else f"proven {format_time(at, precise=False)}"
         there = ", still stored" if self.stored else ""
         taken = f"{self.seconds:.3g} s, " if self.seconds else ""
         return f"recoverable by retraining ({taken}{proven}){there}"

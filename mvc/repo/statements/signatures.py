@@ -201,10 +201,8 @@ class _Court:
         return self._versions[commit]
 
     def _version(self, commit: CommitId) -> Checked:
-        def message(row: Signature) -> bytes:
-            return signed_version(commit, row.signed_ns)
-
-        return self._best(self._rows(commit), VERSIONS, message)[0]
+        rows = self._rows(commit)
+        return self._best(rows, VERSIONS, lambda row: signed_version(commit, row.signed_ns))[0]
 
     def deployment(self, deployed: Deployed) -> tuple[Checked, Signature | None]:
         """Also the signature that says so; None if there is none.
@@ -223,10 +221,11 @@ class _Court:
     def _statement(
         self, id_: StatementId, strays: Sequence[Signature] = ()
     ) -> tuple[Checked, Signature | None]:
-        def message(row: Signature) -> bytes:
-            return signed_statement(id_, row.before, row.signed_ns)
-
-        return self._best([*self._rows(id_), *strays], DEPLOYMENTS, message)
+        return self._best(
+            [*self._rows(id_), *strays],
+            DEPLOYMENTS,
+            lambda row: signed_statement(id_, row.before, row.signed_ns),
+        )
 
     def retraction(self, deployed: Deployed) -> Checked:
         """Who vouches for the retraction that counts."""

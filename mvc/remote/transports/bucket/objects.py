@@ -165,10 +165,8 @@ class FolderObjects(Objects):
         self.check_there()
         before = int(known.partition("-")[0] or 0)
         folder = self._folder / name
-        mine, temporary = (
-            self._numbered(name, before + 1),
-            folder / f"{TEMPORARY}{os.urandom(8).hex()}",
-        )
+        mine = self._numbered(name, before + 1)
+        temporary = folder / f"{TEMPORARY}{os.urandom(8).hex()}"
         with _reaching(self.url):
             self._fs.make_dirs(folder, within=self._folder)
             try:

@@ -192,12 +192,10 @@ class MirrorPacks(FileSystem):
         if self.stat(path) is None:
             self.load(range(pack.number, pack.number + _LOADED_TOGETHER))
         headers = super().open_read(path, follow=follow)
-
-        def fetch(start: int, length: int) -> bytes:
-            return self._fetch(pack, start, length)
-
         ahead = self._pool if pack.size > _SMALL_PACK else None
-        return RemotePack(headers, fetch, ahead, self.own)
+        return RemotePack(
+            headers, lambda at, length: self._fetch(pack, at, length), ahead, self.own
+        )
 
     def _pack_at(self, path: Path) -> PackObject | None:
         stem = path.name.partition(".")[0]
