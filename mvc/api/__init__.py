@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.availability import Availability, Dropped, Gone, Stored
     from mvc.repo.lookup.manifests import clear_caches
     from mvc.repo.lookup.refs import Ref
+    from mvc.repo.merge.merge import Merged
+    from mvc.repo.merge.plan import Conflict
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.revisions import Rev
@@ -81,6 +83,7 @@ __all__ = [
     "CommitOptions",
     "CommitResult",
     "Config",
+    "Conflict",
     "Deployed",
     "Diff",
     "Dropped",
@@ -102,6 +105,7 @@ __all__ = [
     "LogOptions",
     "LogicalTensor",
     "Manifest",
+    "Merged",
     "Nearest",
     "NodeStatus",
     "Operation",
@@ -166,6 +170,7 @@ _IN = {
     "CommitOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
     "Config": "mvc.repo.config",
+    "Conflict": "mvc.repo.merge.plan",
     "Deployed": "mvc.repo.statements.live",
     "Diff": "mvc.repo.diff.diff",
     "Dropped": "mvc.repo.lookup.availability",
@@ -188,6 +193,7 @@ _IN = {
     "LogOptions": "mvc.repo.history.log",
     "LogicalTensor": "mvc.model.manifest",
     "Manifest": "mvc.model.manifest",
+    "Merged": "mvc.repo.merge.merge",
     "Nearest": "mvc.repo.diff.nearest",
     "NodeStatus": "mvc.api.node_status",
     "Operation": "mvc.repo.oplog.oplog",

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from mvc.repo.history.log import Log, LogOptions
     from mvc.repo.lookup.availability import Availability
     from mvc.repo.lookup.refs import Head, Ref
+    from mvc.repo.merge.merge import Merged
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.scratch import Scratch
@@ -998,6 +999,30 @@ class Repository(Unpicklable):
         if kind == "branch":
             return refs.delete_branch(self._store, name, force)
         return refs.delete_tag(self._store, name)
+
+    def merge(
+        self,
+        rev: Rev,
+        *,
+        strategy: str | Sequence[str] = (),
+        scale: float = 1.0,
+        progress: Progress | None = None,
+    ) -> Merged:
+        """Merges a version into the current branch, tensor by tensor against the common ancestor.
+
+        What both sides changed is a conflict, which a strategy settles: ``mean``, ``ours``,
+        ``theirs``, or ``sum``, the base plus ``scale`` times both changes. ``PATTERN=STRATEGY`` is
+        for tensors of such names, or ``PATH:NAME``, and for files; the last match counts. With
+        conflicts that are left nothing is stored, and the result names them. Raises WouldOverwrite
+        for work that is not committed, RefConflict for a version without a common ancestor, or if
+        a training records on the branch, WrongUsage, UnknownRevision, StateForgotten.
+        """
+        from mvc.repo.merge.merge import merge
+        from mvc.repo.merge.plan import Strategy
+
+        how = Strategy((strategy,) if isinstance(strategy, str) else tuple(strategy), scale)
+        act = partial(merge, self._store, self._config, self._recent, rev=rev, strategy=how)
+        return with_states(self._store, self._config, partial(act, progress=progress))
 
     # -- other repositories --------------------------------------------------------------------
 

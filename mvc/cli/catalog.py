@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Branches": {
         "switch": "Go to another branch.",
         "branch": "List, make, rename or delete branches.",
+        "merge": "Merge a version into the current branch, tensor by tensor.",
         "tag": "List, make or delete tags.",
         "average": "Average the weights of versions.",
     },
@@ -72,7 +73,6 @@ COMMANDS: dict[str, str] = {
 
 ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files at once: nothing is staged before",
-    "merge": "versions have one parent: nothing is merged",
     "mv": "rename the file yourself; 'mvc commit -a NEW' records that",
     "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
     "reflog": "'mvc undo --list' lists the operations",

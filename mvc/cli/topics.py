@@ -86,13 +86,31 @@ TOPICS = {
             "lossy make *production weights*, where these are asked for.",
         ),
     ),
+    "strategies": Topic(
+        "HOW: settling the conflicts of a merge",
+        {
+            "mean": "the mean of both sides",
+            "sum": "the common ancestor plus X (`--scale`, by default 1) times the change of each "
+            "side",
+            "ours, theirs": "what the current branch has, or what REV has; also for files and for "
+            "tensors that are no floats",
+            "lm_head.*=ours": "for tensors of such names",
+            "adapter/*:*.bias=mean": "for tensors of such paths and names",
+            "*.json=theirs": "for files, and all tensors in them",
+        },
+        (
+            "`mvc merge --strategy` takes one of these, and may be repeated: the last one that "
+            "matches a tensor or file counts. In a pattern `*` stands for anything, also dots and "
+            "slashes. What no strategy settles is listed, and then nothing is merged.",
+        ),
+    ),
     "exit-codes": Topic(
         "Exit codes",
         {
             "0": "done",
             "1": "the answer is no: there is nothing to commit, no version is found, files or "
-            "environments differ (with `--exit-code`), two runs of a model differ (`probe`), or "
-            "nobody vouches for something (`verify`)",
+            "environments differ (with `--exit-code`), a merge has conflicts, two runs of a model "
+            "differ (`probe`), or nobody vouches for something (`verify`)",
             "2": "wrong usage",
             "3": "mvc refused or failed; one line says why, and a hint what to do",
             "4": "stored data is damaged",

@@ -64,11 +64,11 @@ def pull(
         raise RefConflict(
             f"{at.branch} and {theirs} have gone apart: versions only here: {ahead}, only there: "
             f"{behind} (non-fast-forward)",
-            hint="mvc merges no weights: 'mvc switch -c NAME', then "
+            hint=f"'mvc merge {theirs}' merges them; 'mvc switch -c NAME', then "
             f"'mvc push{remote.typed}' gives yours a branch of their own; 'mvc switch -c NAME "
             f"{theirs}' goes on from there, 'mvc push --force{remote.typed}' from here",
         )
     if not behind:
         return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)
-    restored = fast_forward(store, at.branch, new, progress=progress)
+    restored = fast_forward(store, at, new, "pull", progress=progress)
     return Pulled(fetched, at.branch, at.commit, new, restored=restored)

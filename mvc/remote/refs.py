@@ -186,7 +186,7 @@ def _rejected(store: Store, remote: Remote, refused: Sequence[RefUpdate]) -> Ref
         words.append(f"{shown(each.name)} ({why if advances(each.name) else 'already exists'})")
     if all(advances(each.name) for each in refused):
         hint = (
-            f"'mvc pull{remote.typed}' brings what is there; mvc merges no weights: 'mvc switch -c "
+            f"'mvc pull{remote.typed}' brings what is there and names the merge; or 'mvc switch -c "
             f"NAME', then 'mvc push{remote.typed}' gives versions that are only here a branch of "
             "their own"
         )

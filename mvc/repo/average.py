@@ -198,12 +198,12 @@ def _derived(
             copied.append(printable(last.path) + (f": {printable(name)}" if dtypes[i] else ""))
 
     def compute(content: int, start: int, out: memoryview) -> None:
-        _fill(store.recovery, *sources[content], shares, start, out=out)
+        fill(store.recovery, *sources[content], shares, start, out=out)
 
     return DerivedFile(store, last, sources, compute)
 
 
-def _fill(
+def fill(
     recovery: Recovery,
     dtype: str,
     ids: Sequence[BlobId],
@@ -212,7 +212,7 @@ def _fill(
     *,
     out: memoryview,
 ) -> None:
-    """Fills ``out`` with the mean of one piece of the contents ``ids``."""
+    """Fills ``out`` with the sum of one piece of the contents ``ids``, each times its share."""
     count = len(ids) if len(set(ids)) <= _TOGETHER else 2  # beside sums of eight bytes each
     sums: dict[int, NDArray[np.float64]] = {}
     np.empty(16 << 20, np.uint8)  # once that was freed, malloc keeps the memory of blocks

@@ -37,10 +37,16 @@ class DerivedFile(ParsedFile):
     whose id the entry names, of whatever version: ``msgspec.structs.replace`` exchanges it. A
     commit does not read it. Call ``check_available`` first: it may be forgotten or dropped.
     ``parts`` reads the computed contents by the ids that they have in the attribute ``entry``.
+    ``skeleton``: in place of the one that the entry names.
     """
 
     def __init__(
-        self, store: Store, entry: FileEntry, computed: Collection[int], compute: Compute
+        self,
+        store: Store,
+        entry: FileEntry,
+        computed: Collection[int],
+        compute: Compute,
+        skeleton: bytes | None = None,
     ) -> None:
         contents = (
             replace(c, id=BlobId(os.urandom(32))) if i in computed else c
@@ -56,6 +62,7 @@ class DerivedFile(ParsedFile):
         self.stored = {i: c.id for i, c in enumerate(entry.contents) if i not in computed}
         self._store = store
         self._compute = compute
+        self._skeleton = skeleton
 
     def read(self, content: int, start: int, out: memoryview) -> None:
         """As of ``ParsedFile``; a part of a piece costs the whole piece."""
@@ -73,5 +80,5 @@ class DerivedFile(ParsedFile):
                 part[:] = room[first - begin : end - begin]
 
     def skeleton(self) -> bytes:
-        """That of ``entry``."""
-        return skeleton_of(self._store.recovery, self.entry)
+        """The one given, or that of ``entry``."""
+        return self._skeleton or skeleton_of(self._store.recovery, self.entry)

@@ -30,19 +30,24 @@ from mvc.repo.worktree.worktree import entry_at
 from mvc.store.journal.entries import RefValue
 from mvc.store.store import Store
 
-_FROM, _TO, _MADE, _MOVED = "from", "to", "made", "moves"
+_FROM, _TO, _MADE, _MOVED, _BY = "from", "to", "made", "moves", "by"
 _BRANCH = "branch "
 
 
 def planned_move(
-    old: RefValue, new: RefValue, *, made: CommitId | None = None, branch: str | None = None
+    old: RefValue,
+    new: RefValue,
+    *,
+    made: CommitId | None = None,
+    branch: str | None = None,
+    operation: str | None = None,
 ) -> dict[str, str]:
-    """What a plan says of a move of HEAD, or of ``branch``.
+    """What a plan says of a move of HEAD, or of ``branch``, by an operation.
 
     ``made``: where the branch ``new`` begins, if the move makes it.
     """
     begins = None if made is None else made.hex()
-    said = {_FROM: _written(old), _TO: _written(new), _MADE: begins, _MOVED: branch}
+    said = {_FROM: _written(old), _TO: _written(new), _MADE: begins, _MOVED: branch, _BY: operation}
     return {name: text for name, text in said.items() if text is not None}
 
 
@@ -65,7 +70,7 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
     Raises ValueError for nonsense.
     """
     old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
-    branch = said.get(_MOVED)
+    branch, operation = said.get(_MOVED), "merge" if said.get(_BY) == "merge" else None
     store.fresh()
     moved = HEAD if branch is None else BRANCH + branch
     if new is None or new == old or store.snapshot.ref(moved) != old or isinstance(made, str):
@@ -75,10 +80,10 @@ def _move(store: Store, said: Mapping[str, str]) -> bool:
         return False
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
         if branch is None:
-            move_head(store, new, made)
+            move_head(store, new, made, operation or "checkout")
             return True
         if isinstance(new, CommitId) and not isinstance(old, str):
-            advance(store, {branch: (old, new)}, "pull", note=branch)
+            advance(store, {branch: (old, new)}, operation or "pull", note=branch)
     return False
 
 

@@ -67,11 +67,12 @@ def recorder(store: Store, branch: str | None, target: str | None = None) -> str
     return None
 
 
-def refuse_recorded(store: Store, branch: str) -> None:
+def refuse_recorded(store: Store, branch: str | None) -> None:
     """Raises RefConflict if a training records on ``branch``, which would move or go."""
     if recorder(store, branch) is not None:
         raise RefConflict(
-            f"a training is recording on {branch}", hint="wait until it has ended, or stop it"
+            f"a training is recording on {branch or 'the detached HEAD'}",
+            hint="wait until it has ended, or stop it",
         )
 
 

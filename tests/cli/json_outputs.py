@@ -87,6 +87,7 @@ checkout main
 checkout HEAD -o out
 checkout HEAD -o -
 switch nowhere
+merge aside
 import --data numbers.txt
 ls --data
 ls --data numbers.txt

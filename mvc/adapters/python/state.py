@@ -17,10 +17,10 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -164,19 +164,43 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     collector = _Collector()
     structure = encode(obj, collector.leaf)
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
-    return _ParsedState(_header(structure, arrays), arrays)
-
-
-def _header(structure: str, arrays: list[_Array]) -> bytes:
     metadata = {"mvc": structure}
     if any(a.is_torch for a in arrays):
         metadata["format"] = "pt"  # what readers of other tools look for
+    return _ParsedState(_header(metadata, ((a.key, a.spec) for a in arrays)), arrays)
+
+
+def combined_header(
+    file: FileEntry, skeletons: Sequence[bytes], tensors: Mapping[str, TensorSpec]
+) -> bytes | None:
+    """The header of a file of these tensors, in this order, which come from two files.
+
+    It has the metadata of the first of the two, ``file``. None for states that hold other things
+    than tensors by name.
+    """
+    metadata = safetensors_header(skeletons[0], file.path).get("__metadata__", {})
+    if file.format == "state":
+        states = [decode_state(skeleton, file.path, _Leaf) for skeleton in skeletons]
+        every = [item for state in states for item in state.items()]
+        if any(not isinstance(leaf, _Leaf) or leaf.key != key for key, leaf in every):
+            return None
+        kept = {key: leaf for key, leaf in every if key in tensors}
+        metadata["mvc"] = encode(kept, lambda _, each: each if isinstance(each, _Leaf) else None)
+    return _header(metadata, tensors.items())
+
+
+class _Leaf(NamedTuple):
+    tag: str
+    key: str
+
+
+def _header(metadata: Mapping[str, str], tensors: Iterable[tuple[str, TensorSpec]]) -> bytes:
     # Entry by entry: the objects of 100,000 of them would take more memory than the text.
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
-    for array in arrays:
-        parts.append(_json({array.key: header_entry(array.spec, end)})[1:-1])
-        end += array.spec.nbytes
+    for key, spec in tensors:
+        parts.append(_json({key: header_entry(spec, end)})[1:-1])
+        end += spec.nbytes
     header = header_bytes(",".join(parts) + "}")
     if len(header) - LENGTH_BYTES > MAX_SAFETENSORS_HEADER:
         raise UnsupportedTensor(

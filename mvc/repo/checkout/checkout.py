@@ -22,6 +22,7 @@ from mvc.control_folders import is_foreign
 from mvc.errors import (
     DamagedData,
     MvcError,
+    RefConflict,
     StateForgotten,
     UnknownRevision,
     WouldOverwrite,
@@ -175,18 +176,26 @@ def restore_all(
 
 
 def fast_forward(
-    store: Store, branch: str, commit: CommitId, *, progress: Progress | None = None
+    store: Store,
+    at: Head,
+    commit: CommitId,
+    operation: Literal["merge", "pull"],
+    *,
+    progress: Progress | None = None,
 ) -> Restored:
-    """Moves the current branch to a later version and writes its files.
+    """Moves the current branch, or a detached HEAD, on from ``at`` and writes the files.
 
-    Raises RefConflict if the branch has moved meanwhile, or a training records on it.
+    Raises RefConflict if it has moved meanwhile, or a training records on it.
     """
 
     def move(before: Head) -> RefMove:
-        refuse_recorded(store, branch)
+        refuse_recorded(store, at.branch)
+        if before != at:
+            raise RefConflict("HEAD has moved meanwhile", hint="run the command again")
+        moves = {at.branch: (at.commit, commit)}
         return RefMove(
-            planned_move(before.commit, commit, branch=branch),
-            partial(advance, store, {branch: (before.commit, commit)}, "pull", note=branch),
+            planned_move(at.commit, commit, branch=at.branch, operation=operation),
+            partial(advance, store, moves, operation, note=at.branch or ""),
         )
 
     return restore(store, commit, move=move, progress=progress)

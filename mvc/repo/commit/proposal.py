@@ -70,7 +70,7 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
     Raises WrongUsage where no file on disk tells which of the two is meant.
     """
     fs, displaced = store.fs, set[str]()
-    for file, inside in _nested(paths):
+    for file, inside in nested(paths):
         for path, other in ((file, inside), (inside, file)):
             if path in committed:
                 identity = fs.stat(store.root / path)
@@ -90,7 +90,8 @@ def displaced(store: Store, paths: Set[str], committed: Set[str]) -> set[str]:
     return displaced
 
 
-def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
+def nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
+    """Paths with others that lie in them: no version can have both."""
     return (
         (folder, path)
         for path in sorted(paths)

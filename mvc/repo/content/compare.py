@@ -89,7 +89,7 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
     tensors, comparisons = _tensors(old, new)
     same = old.content_id == new.content_id
     quiet = all(t.kind == "unchanged" for t in tensors)
-    other = not same and (quiet or _rest(old) != _rest(new))
+    other = not same and (quiet or rest(old) != rest(new))
     return FileDiff(
         path, "unchanged" if same else "changed", tensors, comparisons, other_changed=other
     )
@@ -129,7 +129,7 @@ def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, st
     return found
 
 
-def _rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
+def rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
     """The parts of a file outside its tensors."""
     used = {t.content for t in entry.tensors}
     return entry.skeleton, tuple(c.id for i, c in enumerate(entry.contents) if i not in used)

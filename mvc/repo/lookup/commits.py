@@ -173,3 +173,12 @@ def leading_to(
     """The versions that lead to ``tips``, and to none of ``without``; newest first."""
     hidden = Ancestors(snapshot, without)
     return [commit.id for commit in ancestry(snapshot, tips, hidden=hidden, published=True)]
+
+
+def merge_base(snapshot: Snapshot, a: CommitId, b: CommitId) -> CommitId | None:
+    """The common ancestor that was published last, which may be one of the two; None without one.
+
+    No other common ancestor comes after it.
+    """
+    of_b = Ancestors(snapshot, [b])
+    return next((c.id for c in ancestry(snapshot, [a], published=True) if c.id in of_b), None)

@@ -1,0 +1,61 @@
+"""``mvc merge``.
+
+What one side changed since the nearest common ancestor comes from there. A tensor, or a
+file without tensors, that both sides changed is a conflict: it is listed with the size of
+each side's change, and nothing is written, unless a strategy settles it. mean is that of
+both sides, sum the ancestor plus X times each side's change; ours and theirs settle files,
+too. PATTERN names tensors, as NAME or PATH:NAME, or files; the last option that matches
+counts. Where HEAD is an ancestor of REV, the branch moves forward.
+"""
+
+from __future__ import annotations
+
+from mvc.api import Conflict
+from mvc.cli.restored import tell
+from mvc.cli.verb import CommandOptions, Session, argument, option, verb
+from mvc.text import count, number, percent, printable
+
+_COLUMNS = "file, tensor, ours>, L2>, theirs>, L2>"
+
+
+class _MergeOptions(CommandOptions, frozen=True, kw_only=True):
+    rev: str = argument("REV")
+    strategy: tuple[str, ...] = option(
+        "[PATTERN=]HOW", "Settle conflicts by mean, ours, theirs or sum.", "-s"
+    )
+    scale: float = option("X", "The factor of sum.", default=1.0)
+
+
+@verb("mvc merge experiment --strategy mean --strategy 'lm_head.*=ours'", _MergeOptions)
+def command(session: Session, args: _MergeOptions) -> int:
+    done = session.run(
+        "merging", session.repo.merge, args.rev, strategy=args.strategy, scale=args.scale
+    )
+    branch, rev = printable(done.branch or "HEAD"), printable(args.rev)
+    if session.answered("mvc.merge/1", done):
+        return int(bool(done.conflicts))
+    session.table(_COLUMNS, map(_row, done.conflicts))
+    if done.conflicts:
+        session.line(f"{count(len(done.conflicts), 'conflict')}: nothing is merged")
+        session.note("hint: --strategy mean, ours, theirs or sum settles them; PATTERN=HOW some")
+    elif done.restored is None or done.new is None:
+        session.note(f"{branch} is up to date with {rev}")
+    else:
+        what = "Fast-forward" if done.base == done.old else f"Merged {rev} into"
+        session.note(
+            f"{what} {branch}: {done.old.short if done.old else 'nothing'}..{done.new.short}"
+        )
+        tell(session, done.restored)
+    return int(bool(done.conflicts))
+
+
+def _row(conflict: Conflict) -> tuple[str, ...]:
+    """Of each side the share of elements that it changed, or what it did, and the L2 norm."""
+    ours, theirs = (
+        (
+            row.kind if row.changed_share is None else percent(row.changed_share, 1),
+            "" if row.l2 is None else number(row.l2),
+        )
+        for row in (conflict.ours, conflict.theirs)
+    )
+    return printable(conflict.path), printable(conflict.key or ""), *ours, *theirs

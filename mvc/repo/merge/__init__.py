@@ -1,0 +1,1 @@
+"""Merges two versions: a plan as values, then one commit and one checkout."""

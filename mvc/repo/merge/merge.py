@@ -1,0 +1,120 @@
+"""merge: a version with two parents, and the working files of it.
+
+Everything is decided and checked before anything is stored. The version is then stored without a
+name, and one checkout writes its files and moves the branch to it, as a pull does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.errors import RefConflict
+from mvc.ids import CommitId
+from mvc.repo.checkout.checkout import Restored, fast_forward
+from mvc.repo.checkout.checkout import plan as plan_checkout
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.config import Config
+from mvc.repo.diff.diff import diff
+from mvc.repo.handle import Recent
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
+from mvc.repo.lookup.commits import merge_base
+from mvc.repo.lookup.refs import head
+from mvc.repo.merge.plan import OURS, THEIRS, Conflict, Strategy, merge_plan
+from mvc.repo.recording import refuse_recorded
+from mvc.repo.revisions import Rev, id_or_text, resolve
+from mvc.repo.worktree.worktree import check_worktree
+from mvc.store.store import Store
+from mvc.types import Progress
+
+
+class Merged(Struct, frozen=True):
+    """A merge into ``branch`` (None: a detached HEAD), which was at ``old`` and is at ``new``.
+
+    ``base``: the common ancestor; ``old`` if the branch only moved forward. With ``conflicts``
+    nothing was stored. ``restored``: the files; None if nothing changed.
+    """
+
+    branch: str | None
+    old: CommitId | None
+    new: CommitId | None
+    base: CommitId | None
+    conflicts: tuple[Conflict, ...] = ()
+    restored: Restored | None = None
+
+
+def merge(
+    store: Store,
+    config: Config,
+    recent: Recent,
+    rev: Rev,
+    *,
+    strategy: Strategy,
+    progress: Progress | None = None,
+) -> Merged:
+    """As ``Repository.merge``."""
+    check_worktree(store)
+    at, theirs = head(store.fresh()), resolve(store, rev)
+    refuse_recorded(store, at.branch)
+    base = None if at.commit is None else merge_base(store.snapshot, at.commit, theirs)
+    done = Merged(at.branch, at.commit, at.commit, base)
+    if base == theirs:
+        return done
+    if base != at.commit:
+        if base is None or at.commit is None:
+            raise RefConflict(
+                "unrelated histories are not merged: the two have no common ancestor",
+                hint="'mvc average' makes the mean of any versions",
+            )
+        three = [base, at.commit, theirs]
+        versions = [manifests.of_commit(store, each) for each in three]
+        plan = merge_plan(store, versions, strategy)
+        if plan.conflicts:
+            return replace(done, conflicts=_measured(store, plan.conflicts, three, progress))
+        ours, merged = versions[OURS], {**versions[THEIRS].by_path, **versions[OURS].by_path}
+        written = [e for e in merged.values() if e.path in ours.by_path or plan.files.get(e.path)]
+        plan_checkout(store, theirs, written, old=ours, force=False)  # whatever is to be in them
+        for each, manifest in zip(three, versions, strict=True):
+            check_available(store, each, [e for e in manifest.entries if e.path in plan.files])
+        said = {"merge.strategy": " ".join(strategy.rules), "merge.scale": repr(strategy.scale)}
+        request = CommitRequest(
+            given=plan.files,
+            message=f"merge {id_or_text(rev)}",
+            params={"merge.base": base.hex(), **(said if strategy.rules else {})},
+            options=CommitOptions(
+                detached=True,
+                parent=at.commit,
+                parents=(theirs,),
+                allow_empty=True,
+                progress=progress,
+            ),
+        )
+        theirs = commit(store, config, recent, request).id
+    return replace(
+        done,
+        new=theirs,
+        restored=fast_forward(store, at, theirs, "merge", progress=progress),
+    )
+
+
+def _measured(
+    store: Store,
+    conflicts: Sequence[Conflict],
+    three: Sequence[CommitId],
+    progress: Progress | None,
+) -> tuple[Conflict, ...]:
+    """The conflicts with the size of each side's change, as ``diff`` has it."""
+    paths = sorted({each.path for each in conflicts if each.key is not None})
+    if not paths:
+        return tuple(conflicts)
+    diffs = [diff(store, three[0], each, paths, progress=progress) for each in three[1:]]
+    ours, theirs = ({(f.path, row.key): row for f in d.files for row in f.tensors} for d in diffs)
+    return tuple(
+        replace(each, ours=ours.get(at, each.ours), theirs=theirs.get(at, each.theirs))
+        for each in conflicts
+        for at in [(each.path, each.key or "")]
+    )

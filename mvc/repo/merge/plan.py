@@ -1,0 +1,211 @@
+"""A three-way merge as a value: of each file, and of each tensor in it, which version's counts.
+
+Of three versions, and of what they have under one name, the first is the base, the second ours, the
+third theirs. Nothing is read but headers, where a file gets tensors that no version has together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mvc.adapters.python.state import combined_header
+from mvc.adapters.state_file import StateFile
+from mvc.errors import WrongUsage
+from mvc.ids import BlobId
+from mvc.model.manifest import Content, FileEntry, LogicalTensor, Manifest
+from mvc.names import printable
+from mvc.repo.average import fill
+from mvc.repo.commit.proposal import nested
+from mvc.repo.content.compare import TensorDiff, rest
+from mvc.repo.content.contents import skeleton_of
+from mvc.repo.derived import DerivedFile
+from mvc.repo.diff.distance import ROUNDED
+from mvc.store.store import Store
+
+OURS, THEIRS = 1, 2
+_SIDES = {"ours": OURS, "theirs": THEIRS}
+
+_Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
+"""Contents, and by how much each is multiplied before they are added; none if it is no sum."""
+_Chosen: TypeAlias = dict[str, tuple[LogicalTensor, Content, _Sum]]
+"""By name: a tensor of a side, the content that it lies in, and the sum that replaces it."""
+
+
+class Strategy(Struct, frozen=True):
+    """How conflicts are settled: each rule is ``HOW`` or ``PATTERN=HOW``; ``scale`` is for sum."""
+
+    rules: tuple[str, ...]
+    scale: float
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage."""
+        for rule in self.rules:
+            if rule.rpartition("=")[2] not in ("mean", "ours", "theirs", "sum") or not (
+                abs(self.scale) < float("inf")  # nor NaN
+            ):
+                raise WrongUsage(
+                    f"this is no strategy: {printable(rule[:100])} with scale {self.scale:g}",
+                    hint="mean, ours, theirs or sum, or of some tensors 'lm_head.*=ours'; the "
+                    "scale is a finite number",
+                )
+
+    def of(self, *names: str) -> str:
+        """What the last rule says whose pattern fits one of the names; empty without one."""
+        rules = (rule.rpartition("=") for rule in reversed(self.rules))
+        fits = (how for p, _, how in rules if any(fnmatchcase(name, p or "*") for name in names))
+        return next(fits, "")
+
+
+class Conflict(Struct, frozen=True):
+    """A file that both sides changed, or its tensor ``key``, and what each side did to it."""
+
+    path: str
+    key: str | None
+    ours: TensorDiff
+    theirs: TensorDiff
+
+
+class MergePlan(Struct, frozen=True):
+    """``files``: by path what is not as in ours, None for one that goes; what conflicts stays."""
+
+    files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
+    conflicts: list[Conflict] = field(default_factory=list)
+
+
+def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
+    """What merging the last of three versions makes.
+
+    Two paths of which one would be a folder of the other are conflicts.
+    """
+    plan, paths = MergePlan(), {path for each in versions for path in each.by_path}
+    three = {path: [each.by_path.get(path) for each in versions] for path in sorted(paths)}
+    sides = {path: _side(*(e and e.content_id for e in each)) for path, each in three.items()}
+    there = {p for p, each in three.items() if (each[sides[p]] if sides[p] else any(each[1:]))}
+    sides |= {path: -1 for pair in nested(there) for path in pair}
+    for path, (base, ours, theirs) in three.items():
+        side, made = sides[path], None
+        if not side and ours and theirs:
+            made = _combine(plan, store, strategy, base=base, ours=ours, theirs=theirs)
+        if side <= 0 and not made:
+            how = _settle(plan, strategy, path, None, three=three[path], usable=_SIDES)
+            side = _SIDES.get(how, OURS)
+        if made or side == THEIRS:
+            plan.files[path] = made or theirs
+    return plan
+
+
+def _side(base: object, ours: object, theirs: object) -> int:
+    """Whose counts; 0 if both changed it, each in its own way."""
+    return OURS if theirs in (base, ours) else THEIRS if ours == base else 0
+
+
+def _settle(
+    plan: MergePlan,
+    strategy: Strategy,
+    path: str,
+    key: str | None,
+    *,
+    three: Sequence[object],
+    usable: Container[str],
+) -> str:
+    """What the strategy says of a file or tensor; empty, and a conflict, if it is not usable."""
+    how = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
+    if how in usable:
+        return how
+    ours, theirs = (
+        TensorDiff(
+            key or path,
+            "removed" if side is None else "added" if three[0] is None else "changed",
+            None,
+            None,
+        )
+        for side in three[1:]
+    )
+    plan.conflicts.append(Conflict(path, key, ours, theirs))
+    return ""
+
+
+def _combine(
+    plan: MergePlan,
+    store: Store,
+    strategy: Strategy,
+    *,
+    base: FileEntry | None,
+    ours: FileEntry,
+    theirs: FileEntry,
+) -> StateFile | None:
+    """A file merged tensor by tensor; None if a side has none, or no layout holds them."""
+    tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
+    chosen, scale = _Chosen(), strategy.scale
+    sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
+    for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():
+        each = [by_key.get(key) for by_key in tensors]
+        side, how = _side(*(tensor and (tensor.id, tensor.spec) for tensor in each)), ""
+        if not side:
+            specs = [
+                t.spec if t and t.view is None and t.spec.dtype in ROUNDED else t for t in each
+            ]
+            usable = {*_SIDES, *(how for how, w in sums.items() if len({*specs[-len(w) :]}) == 1)}
+            how = _settle(plan, strategy, ours.path, key, three=each, usable=usable)
+            side = _SIDES.get(how, OURS)
+        if (tensor := each[side]) is not None:
+            content = (theirs if side == THEIRS else ours).contents[tensor.content]
+            weights = sums.get(how, ())
+            ids = tuple(t.id for t in each[3 - len(weights) :] if t)
+            chosen[key] = tensor, content, (ids, weights)
+    layouts = _layouts(store, base, ours, theirs, chosen=chosen) if chosen else ()
+    return next(filter(None, (_filled(store, *layout, chosen) for layout in layouts)), None)
+
+
+def _layouts(
+    store: Store, base: FileEntry | None, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
+) -> Iterator[tuple[FileEntry, bytes | None]]:
+    """Layouts that may hold these tensors, the best first: that of ours, of theirs, a new one.
+
+    Theirs is first if only they changed it. A new one, with its header, is for safetensors files.
+    """
+    first = theirs if base is not None and rest(base) == rest(ours) else ours
+    yield from ((entry, None) for entry in (first, ours, theirs))
+    if ours.format == theirs.format and ours.format in {"safetensors", "state"}:
+        order = sorted(chosen.values(), key=lambda each: -each[0].spec.width)
+        header = combined_header(
+            ours,
+            [skeleton_of(store.recovery, entry) for entry in (ours, theirs)],
+            {tensor.key: tensor.spec for tensor, *_ in order},
+        )
+        if header is not None:
+            ends = [*accumulate((t.spec.nbytes for t, *_ in order), initial=len(header))]
+            layout = replace(
+                ours,
+                size=ends[-1],
+                contents=tuple(replace(c, offset=ends[i]) for i, (_, c, _) in enumerate(order)),
+                tensors=tuple(replace(t, content=i) for i, (t, *_) in enumerate(order)),
+            )
+            yield layout, header
+
+
+def _filled(
+    store: Store, layout: FileEntry, skeleton: bytes | None, chosen: _Chosen
+) -> StateFile | None:
+    """A file of this layout with these tensors; None if it has other ones, or ties them."""
+    slots = {t.key: (t.spec, t.view, layout.contents[t.content].spec) for t in layout.tensors}
+    if slots != {key: (t.spec, t.view, content.spec) for key, (t, content, _) in chosen.items()}:
+        return None
+    filled = {(t.content, chosen[t.key][1].id, chosen[t.key][2]) for t in layout.tensors}
+    ids = {i: id_ for i, id_, _ in filled}
+    if len(ids) < len(filled):
+        return None
+    contents = tuple(replace(c, id=ids.get(i, c.id)) for i, c in enumerate(layout.contents))
+    sums = {i: of for i, _, of in filled if of[0]}
+
+    def compute(i: int, start: int, out: memoryview) -> None:
+        fill(store.recovery, contents[i].spec.dtype, *sums[i], start, out=out)
+
+    entry = replace(layout, contents=contents)
+    return StateFile(DerivedFile(store, entry, sums, compute, skeleton=skeleton))
