@@ -22,8 +22,12 @@ _UNIT, _UNITS = 8192, 1 << 12  # bytes from one sample to the next, at least; sa
 _RUN = 3  # samples of a run, at least
 _PERIOD = 8  # bytes of the widest word
 _NEAR = 11  # between two bytes that are alike, signs aside: not three binades of a float16
-_CHANCE, _LEAST = 11.5, 26  # of 64 pairs, those alike by chance, and what is more than chance
-_GAIN, _LOSS = 3, 4  # what two exponents say for a run if they are alike, and against it if not
+_CHANCE, _SPREAD, _LEAST = (
+    11.5,
+    6.5,
+    26,
+)  # of 64 pairs alike: by chance, by which that varies, by rule
+_GAIN, _LOSS = 3, 5  # what two exponents say for a run if they are alike, and against it if not
 
 
 class RunFinder:
@@ -61,15 +65,16 @@ class RunFinder:
         alike = self._alike(places).view(np.uint64).sum(1, keepdims=True).view(np.uint8)
         most = alike.max(1, keepdims=True)
         bits = np.packbits(alike > (most + _CHANCE) / 2, axis=1, bitorder="little")
-        return [int(label) for label in np.where(most < _LEAST, 0, bits % 255)[:, 0]]
+        # In a text, no byte is random.
+        none = (most < _LEAST) | (alike.min(1, keepdims=True) > _CHANCE + _SPREAD)
+        return [int(label) for label in np.where(none, 0, bits % 255)[:, 0]]
 
     def _start(self, at: int, label: int, unit: int) -> int:
         """Where the run begins of which the sample at ``at`` is the first."""
         low, high = max(at - unit, 0), at
         while high - low > _SAMPLE:
             middle = (low + high) // 2 // _PERIOD * _PERIOD
-            inside = self._labels([middle]) == [label]
-            low, high = (low, middle) if inside else (middle, high)
+            low, high = (low, middle) if self._labels([middle]) == [label] else (middle, high)
         low = max(low - _BETWEEN, 0)
         exponents = [label >> i & 1 for i in range(_PERIOD)]
         alike = self._alike([low], high - low + _SAMPLE).reshape(-1, _PERIOD)
