@@ -64,6 +64,7 @@ def violations(tree: ast.AST) -> list[str]:
 
 ALLOWED = {
     ("cli/program.py", "importlib.import_module"),
+    ("adapters/files/hdf5.py", "subprocess"),  # mvc's own module, of which an answer is data
     ("frameworks/common/data.py", "torch.save"),
     ("io/ssh_keygen.py", "subprocess"),  # the user's ssh-keygen; what is signed is on its stdin
     ("cli/pager.py", "subprocess"),  # the program that the user's environment names
