@@ -13,7 +13,7 @@ from posixpath import normpath
 from mvc.adapters.files.cursor import FileCursor
 from mvc.adapters.files.detect import parse_as, parse_file
 from mvc.adapters.files.onnx import GraphTensor, laid_out, tensors
-from mvc.adapters.parsed import ParsedFile, Source, SourceFile
+from mvc.adapters.parsed import ParsedFile, PlacedFile, Source, SourceFile
 from mvc.adapters.state_file import StateFile
 from mvc.errors import BadModelFile, MvcError, SourceChanged
 from mvc.io.files import FileIdentity, FileSystem
@@ -80,9 +80,17 @@ def parse_beside(
 ) -> ParsedFile:
     """As ``parse_file``. Of an opaque file, ONNX graphs in its folder may know the tensors.
 
-    What they said of ``like``, a stored file to compare it with, counts before.
+    A file with the bytes of ``like``, a stored one to compare it with, has that one's tensors. What
+    graphs said of ``like`` counts before.
     """
     parsed = parse_file(file, name, like)
+    if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
+        from mvc.adapters.hashing import hash_file
+
+        with suppress(MvcError):  # what an earlier mvc read otherwise is no change
+            stored = parse_as(like, file, name)
+            if hash_file(stored, name).content_id == like.content_id:
+                return stored
     if parsed.format == "opaque":
         with suppress(MvcError):
             if like is not None and (like.format, like.size) == ("onnx", parsed.size):
@@ -94,6 +102,11 @@ def parse_beside(
             if (parts := laid_out(there, parsed.size)).contents:
                 return SourceFile(file, name, parsed.size, parts)
     return parsed
+
+
+def _layout(file: PlacedFile) -> tuple[object, ...]:
+    contents = [(content.offset, content.spec) for content in file.contents]
+    return file.format, contents, [(tensor.key, tensor.content) for tensor in file.tensors]
 
 
 def external_files(fs: FileSystem, graph: Path) -> dict[Path, FileIdentity]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.codecs.floats import Numbers
+from mvc.io.handles import ReadFile
 
 _MOST = 400  # cuts of a file
 _SAMPLE, _BETWEEN = 512, 4096  # bytes that show how words lie; bytes before, with a run's beginning
@@ -56,7 +57,10 @@ class RunFinder:
         """Of each byte after these places whether it is like that one period on: 1, else 0."""
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
-            read_exactly(self._source, self._name, at, row.data)
+            if isinstance(self._source, ReadFile) and self._source.is_hole(at, len(row)):
+                row[:] = 0
+            else:
+                read_exactly(self._source, self._name, at, row.data)
         return ((data[:, :-_PERIOD] - data[:, _PERIOD:] + _NEAR) & 0x7F <= 2 * _NEAR).view(np.uint8)
 
     def _labels(self, places: Sequence[int]) -> list[int]:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from mvc.adapters.state_file import StateFile
 from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
 from mvc.repo.worktree.status import FileChange, Status
@@ -147,3 +148,17 @@ def test_a_file_that_is_written_to_is_modified(
     monkeypatch.setattr("mvc.repo.worktree.status.entry_of", changing)
     (change,) = repo.status().changes
     assert (change.kind, change.detail) == ("modified", "it is being written to")
+
+
+def test_a_file_that_was_read_in_another_way_is_unchanged(repo: Repository) -> None:
+    """As a file whose format mvc reads only since it was committed."""
+    np.save(repo.root / "a.npy", np.arange(6, dtype=np.float32))
+    data = (repo.root / "a.npy").read_bytes()
+    repo.commit({"a.npy": StateFile.of_bytes(data)})
+    assert [change.kind for change in repo.status().changes] == ["unchanged"]
+    (repo.root / "a.npy").write_bytes(data[:-1] + b"x")
+    assert [change.kind for change in repo.status().changes] == ["modified"]
+    (repo.root / "a.npy").write_bytes(data)
+    assert repo.commit(repo.root / "a.npy").entries["a.npy"].format == "npy"
+    repo.checkout("HEAD~1")
+    assert [change.kind for change in repo.status().changes] == ["unchanged"]
