@@ -16,6 +16,7 @@ import numpy as np
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.codecs.floats import Numbers
 from mvc.io.handles import ReadFile
+from mvc.limits import MIB
 
 _MOST = 400  # cuts of a file
 _SAMPLE, _BETWEEN = 512, 4096  # bytes that show how words lie; bytes before, with a run's beginning
@@ -57,7 +58,7 @@ class RunFinder:
         """Of each byte after these places whether it is like that one period on: 1, else 0."""
         data = np.empty((len(places), length + _PERIOD), np.uint8)
         for at, row in zip(places, data, strict=True):
-            if isinstance(self._source, ReadFile) and self._source.is_hole(at, len(row)):
+            if isinstance(self._source, ReadFile) and self._source.is_hole(at, MIB):
                 row[:] = 0
             else:
                 read_exactly(self._source, self._name, at, row.data)
