@@ -35,13 +35,19 @@ _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matc
 
 
 def encode_stream(
-    data: Bytes, method: Compressor | None, depth: int = 0, *, repeats: bool = False
+    data: Bytes,
+    method: Compressor | None,
+    depth: int = 0,
+    *,
+    repeats: bool = False,
+    sparse: tuple[float, float] = _SPARSE_SHARES,
 ) -> Parts:
     """``data`` as parts to be joined; ``method`` compresses it, None stores it.
 
     A part may lie in ``data``, as a copy would touch fresh memory.
     ``repeats``: the data may repeat over long distances although its bytes look random, as
-    the bitmap of a matrix with idle columns does.
+    the bitmap of a matrix with idle columns does. ``sparse``: the shares of bytes that are not zero
+    between which these are stored apart.
     """
     if method is None:
         return [data.data]
@@ -57,10 +63,10 @@ def encode_stream(
         return [bytes((CONSTANT, first))]
     if entropy > _FULL_ENTROPY and not repeats:
         return _raw(data, depth)
-    least, most = _SPARSE_SHARES
+    least, most = sparse
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:
         marks = np.packbits(data != 0)
-        bitmap = encode_stream(marks, method, depth + 1)
+        bitmap = encode_stream(marks, method, depth + 1, sparse=sparse)
         (filled_bytes,) = split(data, f"values{depth}", marks=marks)
         return [bytes((SPARSE,)), *bitmap, *encode_stream(filled_bytes, method, depth + 1)]
     frame = method.compress(data)

@@ -98,6 +98,14 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         stages = (stage.full() for stage in self.stages)
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
+    def in_blocks(self, length: int) -> Pipeline:
+        """The line with blocks of ``length`` bytes where it compresses planes of each tensor."""
+        return Pipeline.parse(
+            self.text.replace("elide | planes |", "planes |").replace(
+                "planes |", f"blocks:{length} |"
+            )
+        )
+
     @property
     def features(self) -> frozenset[str]:
         """What a reader of the repository's format must know beyond its first release."""
@@ -154,7 +162,10 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         if total <= _WHOLE:
             encoded = form.encode_chunk(new, base, width)
             return len(encoded) / total, encoded
-        sample, old = sample_of(new), None if base is None else sample_of(base)
+        sample, old = (
+            sample_of(new, unit=form.layout.unit),
+            None if base is None else sample_of(base, unit=form.layout.unit),
+        )
         return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
@@ -300,11 +311,12 @@ class Pipeline(LossyPipeline, frozen=True, dict=True):
         return decode_bitmap(cursor, count, FAST, "mask")
 
 
-def sample_of(data: memoryview, block: int = _SAMPLE) -> memoryview:
-    """Blocks spread evenly over ``data``; all of it if it is hardly longer than they are."""
+def sample_of(data: memoryview, block: int = _SAMPLE, unit: int = 64) -> memoryview:
+    """Blocks of whole units, spread over ``data``; all of it if it is hardly longer than they."""
+    block = block // unit * unit
     if len(data) <= 2 * _SAMPLES * block:
         return data
-    step = (len(data) - block) // (_SAMPLES - 1) // 64 * 64
+    step = (len(data) - block) // (_SAMPLES - 1) // unit * unit
     return memoryview(b"".join(data[at : at + block] for at in range(0, _SAMPLES * step, step)))
 
 

@@ -38,6 +38,7 @@ _STAGES: tuple[type[Stage], ...] = (
     lossless.Zigzag,
     lossless.Elide,
     lossless.Planes,
+    lossless.Blocks,
     lossless.Sparse,
     lossless.Gaps,
     lossless.Lattice,

@@ -21,7 +21,7 @@ FORMAT = "format"
 _NAME = "mvc"
 _VERSION = 1
 KNOWN = frozenset(
-    {"lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
+    {"blocks", "lc", "optim", "stages", *FORMATS.values(), *(kind.feature for kind in KINDS)}
 ) - {FIRST_RELEASE}
 """Features of the codes that this release has, beside those of the first one."""
 _BARS_WRITING = "w-"

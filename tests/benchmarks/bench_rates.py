@@ -46,6 +46,7 @@ _LINES = (
     "xor | planes:all",
     *(f"{line} | {name}" for name in _GENERAL for line in ("xor | planes", "planes")),
     "sub | zigzag | elide | planes | zstd:1",
+    "xor | blocks:4 | zstd:1",
     "xor | sparse:values,indices,diff | zstd:1",
     "xor | sparse | zstd:1",
     "steps | gaps | zstd:1",

@@ -31,6 +31,9 @@ TENSOR_PIPELINES = (
     "xor | planes | bz2:9",
     "sub | zigzag | elide | planes | lzma:0",
     "xor | planes | brotli:4",
+    "sub | zigzag | blocks:18 | zstd:huff",
+    "xor | blocks:3 | zlib:1",
+    "sub | blocks:1024",
 )
 GROUP_PIPELINES = (
     "vsol",
@@ -44,6 +47,20 @@ GROUP_PIPELINES = (
 )
 
 widths = st.sampled_from(WIDTHS)
+
+
+def quantised(weights: np.ndarray) -> np.ndarray:
+    """The last dimension as blocks of Q4_1: scale and minimum in float16, then 32 quants of 4 bits.
+
+    Two quants are one byte.
+    """
+    blocks = weights.reshape(*weights.shape[:-1], -1, 32)
+    least, most = (each(blocks, axis=-1, keepdims=True) for each in (np.min, np.max))
+    scale = np.maximum((most - least) / 15, 1e-6)
+    quants = np.rint((blocks - least) / scale).astype(np.uint8)
+    halves = [part.astype("<f2").view(np.uint8) for part in (scale, least)]
+    bytes_ = [*halves, quants[..., :16] | quants[..., 16:] << 4]
+    return np.concatenate(bytes_, axis=-1).reshape(*weights.shape[:-1], -1)
 
 
 def pair(nbytes: int, width: int, share: float, seed: int) -> tuple[bytes, bytes]:

@@ -184,7 +184,7 @@ def test_a_codec_outside_the_closed_table(text: str) -> None:
 def test_the_tables_are_closed() -> None:
     assert set(STAGES) == {
         "every", "drift", "topk", "topk-all", "sub", "xor", "lsb", "guard", "dsed", "zigzag",
-        "elide", "planes", "sparse", "grid", "steps", "gaps", "lattice",
+        "elide", "planes", "blocks", "sparse", "grid", "steps", "gaps", "lattice",
         "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
         "expq", "promote", "uniform", "huffman", "packed", "ans",
     }  # fmt: skip

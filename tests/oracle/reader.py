@@ -13,7 +13,7 @@ from blake3 import blake3
 from tests.oracle import grid, optim, steps
 
 MIB = 1 << 20
-FEATURES = "", "stages", "optim", "lc", "gguf", "onnx", "hdf5"
+FEATURES = "", "stages", "optim", "lc", "blocks", "gguf", "onnx", "hdf5"
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -121,6 +121,18 @@ class Cursor:
         data = b"".join(self.stream(c, by) if by else self.take(c) for c in cuts)
         return np.frombuffer(np.frombuffer(data, "u1").reshape(n, size).T.tobytes(), f"<u{width}")
 
+    def blocks(self, k, width, coding, *_):  # words, of bytes at the same places of blocks
+        by = next((name for name in COMPRESSORS if f"{name}:" in coding), None)
+        stage = next(s for s in coding.split(" | ") if s.startswith("blocks:"))
+        length, size, places = int(stage[7:]), k * width, []
+        marks = grid.bits(self.take(-(-length // 8)))[1:length]
+        cuts = [0, *(np.flatnonzero(marks) + 1), length]
+        count, get = size // length, self.stream if by else lambda n, by: self.take(n)
+        for n in np.diff(cuts):
+            places += list(np.frombuffer(get(n * count, by), "u1").reshape(count, n).T)
+        data = np.array(places).T.tobytes() + get(size % length, by)
+        return np.frombuffer(data, f"<u{width}")
+
     def words(self, k, width, coding):  # unfolded
         kept, at = k, np.arange(k)
         cut = 4 * MIB if "planes:" in coding or "sparse" in coding else max(1, k * width)
@@ -132,7 +144,8 @@ class Cursor:
             if need(kept <= k, "more words than there are") or kept < k:
                 at = self.column(kept, 8, coding, "indices" in options)
                 at = np.cumsum(at, dtype="i8") if "diff" in options else at.astype("i8")
-        words = self.column(kept, width, coding, split, cut)
+        read = self.blocks if "blocks" in coding else self.column
+        words = read(kept, width, coding, split, cut)
         out = np.zeros(k, words.dtype)
         out[at] = words >> 1 ^ -(words & 1) if "zigzag" in coding else words
         return out.tobytes()

@@ -39,6 +39,8 @@ def test_examples_of_the_document():
     width, delta = Cursor(example("payload-elided")).single(16, coding)
     assert reader.combine(old, delta, width, "sub", False) == new
     assert reader.combine(new, delta, width, "sub", True) == old
+    width, piece = Cursor(example("payload-blocks")).single(10, "blocks:3 | zstd:huff")
+    assert (width, piece) == (1, bytes([9, 60, 1, 9, 60, 2, 9, 61, 3, 9]))
     coding = "xor | planes:all | zstd:1"
     first, second = Cursor(example("payload-group")).group([16, 3], coding)
     assert reader.combine(old, first[1], first[0], "xor", False) == new

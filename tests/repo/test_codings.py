@@ -9,6 +9,7 @@ from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
 from mvc.store.format import FORMAT, read_features
+from tests.codecs.samples import quantised
 
 NEW = (
     "xor | sparse | zstd:1",
@@ -55,6 +56,19 @@ def test_the_format_names_them_before_they_are_written(tmp_path: Path, pipeline:
 def test_and_no_others(tmp_path: Path, pipeline: str) -> None:
     commit_all(tmp_path, pipeline)
     assert features(tmp_path) == frozenset()
+
+
+def test_quantised_blocks_are_named_too(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((200, 320))
+    versions = [{"w": quantised(weights + step / 1000)} for step in range(3)]
+    with Repository.init(tmp_path) as repo:
+        ids = [repo.commit({"w": versions[0]["w"][:, :199]}).id]
+        assert features(tmp_path) == frozenset()
+        ids = [repo.commit(state).id for state in versions]
+        assert features(tmp_path) == {"blocks"}
+        assert repo.storage.fsck(full=True).problems == ()
+        for id_, state in zip(ids, versions, strict=True):
+            assert np.array_equal(repo.checkout(id_)["w"], state["w"])
 
 
 def test_repacking_under_another_pipeline(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+from tests.codecs.samples import quantised
 
 SIZE = 40_000
+PLANES = "sub | zigzag | elide | planes | zstd:huff"
 OLD = np.random.default_rng(0).standard_normal(SIZE).astype(np.float32)
 NEW = OLD + np.float32(1e-4)
 OTHER = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
@@ -61,3 +63,35 @@ def test_nothing_serves_where_a_full_record_is_stored_anyway_or_its_header_count
 def test_what_a_delta_must_save_counts_here_too(estimated):
     assert chosen(NEW, saving=0.8) == [False]
     assert estimated == ["delta", "full"]
+
+
+def texts(new, old, dtype="uint8", pipeline="lossless"):
+    """The codings of ``new`` in full, and as a delta to ``old``."""
+    spec, data = TensorSpec(dtype, new.shape), [memoryview(each.tobytes()) for each in (new, old)]
+    policy, base = Policy(Pipeline.parse(pipeline)), BasePiece(b"1" * 32, data[1])
+    choices = [
+        choose(spec, data[0], *known, policy=policy) for known in ((None, None), (spec, base))
+    ]
+    return [choice.text for (choice,) in choices]
+
+
+@pytest.mark.parametrize("rows", [40, 1500])
+def test_rows_of_quantised_blocks_are_coded_by_blocks(rows):
+    weights = np.random.default_rng(0).standard_normal((rows, 960)).astype(np.float32)
+    old, new = quantised(weights), quantised(weights + NEW[:960] / 1000)
+    assert new.shape[1] % 20 == new.shape[1] % 24 == 0
+    assert texts(new, old) == ["blocks:20 | zstd:huff", "sub | zigzag | blocks:20 | zstd:huff"]
+    for dtype, shape in (("uint8", (-1,)), ("int8", new.shape), ("uint8", (*new.shape, 1))):
+        plain = texts(new.reshape(shape), old.reshape(shape), dtype)
+        assert plain == ["planes | zstd:huff", PLANES]
+    assert texts(new, old, pipeline="none")[0] == "raw"
+
+
+def test_other_rows_of_bytes_are_not(estimated):
+    rng = np.random.default_rng(0)
+    noise = rng.binomial(8, 0.5, (500, 720)).astype(np.uint8)
+    assert texts(noise, noise ^ (rng.random(noise.shape) < 0.3)) == ["planes | zstd:huff", PLANES]
+    for others in (noise[:, :719], noise[:22]):
+        estimated.clear()
+        texts(others, np.zeros_like(others))
+        assert estimated == ["full", "delta", "full"]

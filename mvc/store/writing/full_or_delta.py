@@ -16,6 +16,7 @@ from msgspec import Struct
 from mvc.codecs import cast
 from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
+from mvc.codecs.stages import LENGTHS
 from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.pipelines.pipeline import Pipeline
@@ -29,6 +30,7 @@ _AGAIN = 4  # deltas of a chain after which the size of the full record is estim
 _SAMPLE = 64 << 10
 _SAMPLED = 256 << 10  # bytes of raw content from which the changed part is looked for
 _TINY = 4096
+_ERROR = 1.005  # of a sample; blocks must save more than this
 
 
 class Policy(Struct, frozen=True):
@@ -98,6 +100,11 @@ class Choice(Struct, frozen=True, gc=False):
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
 
     @property
+    def cost(self) -> float:
+        """The share by which codings of a piece are compared."""
+        return self.share * (_ERROR if "blocks:" in self.text else 1.0)
+
+    @property
     def grouped(self) -> bool:
         """Whether pieces of this coding share one payload."""
         return self.pipeline is not None and self.pipeline.scope == "group"
@@ -157,21 +164,27 @@ def _first_share(base: BasePiece, nbytes: int) -> float | None:
     return first.stored / nbytes if first.depth == 0 and first.nbytes == nbytes else None
 
 
-def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
-    """Element widths to try: raw bytes may be floats, which only a sample shows."""
+def _forms(pipeline: Pipeline, spec: TensorSpec, size: int) -> list[tuple[Pipeline, int]]:
+    """Codings and element widths to try: a sample shows what bytes are.
+
+    Raw bytes may be floats, and rows of bytes quantised blocks.
+    """
+    if spec.dtype == "uint8" and len(spec.shape) > 1 and size >= 4 * _TINY:
+        blocks = (pipeline.in_blocks(n) for n in LENGTHS if spec.shape[-1] % n == 0)
+        return [(form, 1) for form in dict.fromkeys((pipeline, *blocks))]
     if spec.dtype != "raw" or size < _TINY:
-        return (spec.width,)
-    return (4, 2, 8, 1) if size > _SAMPLED else (4, 1)
+        return [(pipeline, spec.width)]
+    return [(pipeline, width) for width in ((4, 2, 8, 1) if size > _SAMPLED else (4, 1))]
 
 
 def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
     pipeline = policy.pipeline.full()
     best = min(
         (
-            Choice("", pipeline, *pipeline.estimate(new, None, width), width=width)
-            for width in _widths(spec, len(new))
+            Choice("", form, *form.estimate(new, None, width), width=width)
+            for form, width in _forms(pipeline, spec, len(new))
         ),
-        key=lambda choice: choice.share,
+        key=lambda choice: choice.cost,
     )
     if spec.dtype != "raw" or pipeline.text == "raw":
         return best
@@ -195,15 +208,13 @@ def _delta(
         part = len(new) / size
     if pipeline.operator != "none":
         data = fitted(data, len(new))
-        for width in _widths(spec, size):
-            share, encoded = pipeline.estimate(new, data, width)
+        for form, width in _forms(pipeline, spec, size):
+            share, encoded = form.estimate(new, data, width)
             whole = encoded if len(new) == size else None
-            choices.append(
-                Choice(transform, pipeline, share * part, whole, width=width, against=True)
-            )
+            choices.append(Choice(transform, form, share * part, whole, width=width, against=True))
     if spec.dtype == "raw" and pipeline.text != "raw":
         choices.append(Choice("patch", None, _patch_share(new, data) * part, against=True))
-    return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 9.0, against=True))
+    return min(choices, key=lambda c: c.cost, default=Choice("", pipeline, 9.0, against=True))
 
 
 def _changed(new: memoryview, base: memoryview) -> tuple[memoryview, memoryview]:

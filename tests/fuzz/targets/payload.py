@@ -12,6 +12,7 @@ TEXTS = (
     "sub | zigzag | elide | planes | zstd:huff", "xor | planes | zstd:1", "sub | raw", "xor | elide | zstd:3",
     "sub | zigzag | planes | zstd:1", "xor | zstd:1", "sub | elide | planes | zstd:19", "xor | elide | planes | zstd:huff",
     "xor | sparse:values,indices,diff | zstd:1", "sub | zigzag | sparse:none | zlib:1", "xor | planes | bz2:1", "sub | planes | lzma:0",
+    "sub | zigzag | blocks:3 | zstd:huff",
 )  # fmt: skip
 
 
