@@ -172,21 +172,17 @@ class Transport(Protocol):
 
     def head(self, after: Place | None = None) -> RemoteHead:
         """What the remote is now, and whether its journal continues ``after``; one round trip."""
-        ...
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
-        ...
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         """A mark of what is live on a target, once it is another one than ``mark``.
 
         None if it is not within so many seconds. It says nothing but that something else is live.
         """
-        ...
 
     def receive(self, given: Slice) -> Received:
         """Has the remote take a slice. A lost answer is settled by giving it again."""
-        ...
 
     def close(self) -> None: ...

@@ -233,7 +233,8 @@ def fill(
 
     for at in range(0, len(ids), count):
         batch = ids[at : at + count]
-        pieces: dict[bytes, memoryview] = {id_: np.empty(len(out), np.uint8).data for id_ in batch}
+        rooms = (np.empty(len(out), np.uint8).data for _ in batch[1:])
+        pieces: dict[bytes, memoryview] = dict(zip(batch, (*rooms, out), strict=True))
         try:
             recovery.pieces(pieces, start)
         except DamagedData:  # perhaps there are paths around the damage

@@ -39,7 +39,6 @@ class Gate(Protocol):
 
     def caller(self, authorization: str | None, repository: str) -> Caller:
         """Raises Denied."""
-        ...
 
 
 class Account:

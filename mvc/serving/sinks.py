@@ -37,7 +37,6 @@ class Sink(Protocol):
         """Serves a version that went live, which may be served already; if the block fails, what
         was served before is served again.
         """
-        ...
 
 
 class ModelSink:

@@ -26,15 +26,12 @@ class Base(Protocol):
     def spec(self) -> TensorSpec: ...
     def chain(self, start: int) -> tuple[Link, ...]:
         """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
-        ...
 
     def piece(self, start: int) -> memoryview:
         """The bytes of the base's own piece at ``start``, which lies inside it."""
-        ...
 
     def held(self, link: Link, start: int) -> memoryview | None:
         """The piece at ``start`` of an object that leads to it, if it is in memory."""
-        ...
 
 
 class Recovers(Protocol):

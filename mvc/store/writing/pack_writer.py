@@ -40,15 +40,12 @@ class RecordSink(Protocol):
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
         """Takes one record; returns where it lies."""
-        ...
 
     def push(self) -> None:
         """Begins to make durable what was appended."""
-        ...
 
     def sync(self) -> tuple[Region, ...]:
         """Makes everything durable; returns where it lies."""
-        ...
 
 
 class PackWriter:

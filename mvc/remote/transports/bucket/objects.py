@@ -51,38 +51,30 @@ class Objects(Protocol):
 
     def read(self, name: str, limit: int) -> bytes | None:
         """All of an object; None if there is none. RemoteRefused if it is longer than ``limit``."""
-        ...
 
     def read_range(self, name: str, start: int, length: int) -> bytes | None:
         """So many bytes of an object, fewer where it ends; None if there is none."""
-        ...
 
     def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
         """Makes the parts, ``size`` bytes together, the content of an object."""
-        ...
 
     def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
         """An object that is swapped; ``known`` again, without content, if it is still that."""
-        ...
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         """Replaces the version ``known`` ("": there is none) and names the new one.
 
         None if another version is there by now.
         """
-        ...
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose names begin so; none that are swapped."""
-        ...
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes objects, swapped ones with all versions; one that is gone does no harm."""
-        ...
 
     def now_ns(self) -> int:
         """The store's own clock, which gives objects their times; it may write an object."""
-        ...
 
     def close(self) -> None:
         """Lets go of the store, where there is anything to let go of."""
