@@ -84,13 +84,6 @@ def parse_beside(
     graphs said of ``like`` counts before.
     """
     parsed = parse_file(file, name, like)
-    if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
-        from mvc.adapters.hashing import hash_file
-
-        with suppress(MvcError):  # what an earlier mvc read otherwise is no change
-            stored = parse_as(like, file, name)
-            if hash_file(stored, name).content_id == like.content_id:
-                return stored
     if parsed.format == "opaque":
         with suppress(MvcError):
             if like is not None and (like.format, like.size) == ("onnx", parsed.size):
@@ -100,7 +93,14 @@ def parse_beside(
             maps = (_external(fs, graph, fs.stat(graph)) for graph in graphs[:_GRAPHS])
             there = (each for found in maps for each in found.get(path.name, ()))
             if (parts := laid_out(there, parsed.size)).contents:
-                return SourceFile(file, name, parsed.size, parts)
+                parsed = SourceFile(file, name, parsed.size, parts)
+    if like is not None and like.size == parsed.size and _layout(parsed) != _layout(like):
+        from mvc.adapters.hashing import hash_file
+
+        with suppress(MvcError):  # what an earlier mvc read otherwise is no change
+            stored = parse_as(like, file, name)
+            if hash_file(stored, name).content_id == like.content_id:
+                return stored
     return parsed
 
 

@@ -59,6 +59,10 @@ class MemorySource(Source):
         return bytes(self.data[offset : offset + length])
 
 
+class StoredSource(Source):
+    """A file of a version that no parser understood when it was committed."""
+
+
 class ParsedContent(Struct, frozen=True, gc=False):
     """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 

@@ -271,6 +271,37 @@ def test_without_h5py(tmp_path: Path, no_h5py: Callable[[], None], name: str) ->
     assert "h5py" in why and "mvc-weights[hdf5]" in hint
 
 
+def test_h5py_is_installed_after_a_commit(tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "m.weights.h5"
+    with mvc.Repository.init(tmp_path) as repo:
+        file.write_bytes(made(lambda f: f.create_dataset("w", data=NUMBERS)))
+        with monkeypatch.context() as missing:
+            missing.setattr(hdf5, "find_spec", lambda _: None)
+            assert repo.commit(file).entries[file.name].format == "opaque"
+        assert repo.status().clean
+        assert {each.kind for each in repo.diff(None).files} == {"unchanged"}
+        repo.branch("opaque", "HEAD")
+        assert repo.commit(file).entries[file.name].format == "hdf5"
+        repo.switch("opaque")
+        assert repo.status().clean
+
+
+def test_a_stored_file_is_not_read_again_to_say_why_it_is_opaque(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = made(lambda f: f.create_dataset("w", data=["texts"]))
+    for name, data in {"m.h5": weights, "m.keras": keras_zip(weights)}.items():
+        (tmp_path / name).write_bytes(data)
+    with mvc.Repository.init(tmp_path) as repo:
+        version = repo.commit(tmp_path)
+        monkeypatch.setattr(
+            hdf5.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started")
+        )
+        for name in version.entries:
+            why, how = repo.open_file(version, name).why_opaque()
+            assert "plain numbers" in why and how
+
+
 # -- files that do something to libhdf5 ----------------------------------------------------------
 
 

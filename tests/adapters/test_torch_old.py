@@ -139,6 +139,13 @@ def test_a_long_pickle_is_read_to_its_end():
     assert_holds(round_trip(old(state)), {"a": torch.ones(3)})
 
 
+def test_its_pickles_have_one_limit_of_steps():
+    head = old({})[:15]
+    for steps, why in (1_200_000, "of another version"), (1_300_000, "steps"):
+        data = head + 4 * (b"\x80\x02" + (steps - 3) * b"N" + b"N.")
+        assert why in why_opaque(MemorySource(data), "a.pt")[0]
+
+
 def test_other_pickles_are_opaque():
     data = pickle.dumps({"a": 1})
     assert round_trip(data).format == "opaque"

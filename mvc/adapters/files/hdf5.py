@@ -23,7 +23,7 @@ from msgspec import MsgspecError, Struct, json
 
 from mvc.adapters.files.numpy_files import DESCRIPTIONS
 from mvc.adapters.files.zip_layout import KERAS_WEIGHTS, ZipMember, find_checks
-from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, StoredSource
 from mvc.errors import BadModelFile, NotInstalled, how_to_install
 from mvc.io.process import import_path
 from mvc.limits import MAX_DIMENSIONS, MIB
@@ -104,9 +104,14 @@ def laid_out(
 
 
 def ask(source: Source, name: str, start: int, size: int) -> list[DatasetPlace]:
-    """What h5py says of the ``size`` bytes at ``start``. Raises BadModelFile, NotInstalled."""
+    """What h5py says of the ``size`` bytes at ``start``. Raises BadModelFile, NotInstalled.
+
+    Of a stored file it is not asked again: a version may have many, made to last.
+    """
     if find_spec("h5py") is None:
         raise NotInstalled("h5py is not installed, which reads it", hint=how_to_install("hdf5"))
+    if isinstance(source, StoredSource):
+        raise BadModelFile(f"{name}: h5py saw no plain numbers in it, without compression")
     here, there = Pipe()
     command = [sys.executable, "-P", "-m", "mvc.adapters.files.hdf5_child"]
     try:

@@ -8,7 +8,7 @@ can hold. Opcodes: CPython, Lib/pickletools.py. Neither pickle nor pickletools i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from msgspec import Struct, field
@@ -67,10 +67,10 @@ def read_pickles(
     """
     if len(data) > MAX_PICKLE:
         raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
-    found, end = [], 0
+    found, end, steps = [], 0, iter(range(_MAX_OPCODES))
     try:
         for _ in range(count):
-            machine = _Machine(data, end)
+            machine = _Machine(data, end, steps)
             found.append(machine.run())
             end = machine.at
             if references is not None:
@@ -81,10 +81,13 @@ def read_pickles(
 
 
 class _Machine:
-    """The stack machine. ``stack`` begins at the last mark; ``at`` is the next byte."""
+    """The stack machine. ``stack`` begins at the last mark; ``at`` is the next byte.
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
+    ``steps``: those that it may make, some of which others may have made.
+    """
+
+    def __init__(self, data: bytes, at: int, steps: Iterator[int]) -> None:
+        self._data, self._steps = data, steps
         self.at = at
         self.stack: list[Any] = []
         self._below: list[list[Any]] = []  # what lies below each mark
@@ -93,7 +96,7 @@ class _Machine:
 
     def run(self) -> Any:
         data = self._data
-        for _ in range(_MAX_OPCODES):
+        for _ in self._steps:
             code = data[self.at]
             self.at += 1
             if code == _STOP:

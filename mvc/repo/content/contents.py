@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mvc.adapters.files.assemble import assemble, joined
-from mvc.adapters.parsed import MemorySource, Source, gaps
+from mvc.adapters.parsed import MemorySource, Source, StoredSource, gaps
 from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData
 from mvc.io.handles import PAGE, aligned
@@ -58,13 +58,16 @@ def state_of(recovery: Recovery, entry: FileEntry) -> Any:
     return to_state(entry, skeleton_of(recovery, entry), in_memory(recovery, entry).__getitem__)
 
 
-class StoredBytes(Source):
-    """An opaque file of a version; decodes the piece that is asked for, and keeps the last one."""
+class StoredBytes(StoredSource):
+    """An opaque file of a version; decodes the piece that is asked for, and keeps the last one.
+
+    What reads it back and forth gets DamagedData, since a small file can state a long walk.
+    """
 
     def __init__(self, recovery: Recovery, entry: FileEntry) -> None:
-        """Raises DamagedData for a file that is not one content."""
-        if [content.spec.nbytes for content in entry.contents] != [entry.size]:
-            raise DamagedData(f"{entry.path} is opaque, but is not one content")
+        """Raises DamagedData for a file with bytes outside of its contents."""
+        if entry.skeleton_size:
+            raise DamagedData(f"{entry.path} is opaque, but has bytes outside of its contents")
         self._recovery = recovery
         self._size = entry.size
         self._pieces = [
@@ -73,6 +76,7 @@ class StoredBytes(Source):
             for start in range(0, content.spec.nbytes, PIECE)
         ]
         self._last = (-1, memoryview(b""))
+        self._left = 8 + 8 * len(self._pieces)
 
     def size(self) -> int:
         return self._size
@@ -85,6 +89,9 @@ class StoredBytes(Source):
             if at >= end:
                 break
             if at != self._last[0]:
+                if not self._left:
+                    raise DamagedData("its parts lie too far apart to be read from a version")
+                self._left -= 1
                 piece = np.empty(size, np.uint8).data
                 self._recovery.piece(id_, start, piece)
                 self._last = at, piece

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -72,6 +73,27 @@ def test_each_name_of_a_model_is_checked_at_commit(mvc, suffix) -> None:
     if suffix == ".bin":
         _write(mvc, "m.BIN", b"<!doctype html>")
     assert "is no sound model file" in mvc("commit", f"m{suffix.upper()}", code=3).err
+
+
+def test_why_a_file_of_several_runs_of_numbers_is_opaque(mvc) -> None:
+    numbers = np.random.default_rng(0).standard_normal(300_000)
+    values = {"w": numbers.astype("f4").tobytes(), "t": "x", "v": numbers.tobytes()}
+    (mvc.folder / "b.ckpt").write_bytes(pickle.dumps(values))
+    assert "b.ckpt (it is a pickle, and not one of torch.save" in mvc("commit", ".", "-m", "x").err
+    assert "b.ckpt  opaque, 3.60 MB: it is a pickle" in mvc("ls").out
+    (mvc.folder / "cut.pt").write_bytes(b"PK\3\4 cut off")
+    mvc("commit", "--opaque", "cut.pt", "-m", "y")
+    assert "cut.pt" in mvc("deploy", "HEAD", "prod", code=None).err
+
+
+def test_a_model_that_becomes_opaque_is_named(mvc) -> None:
+    mvc.commit()
+    model = mvc.folder / "model.safetensors"
+    model.write_bytes(b"other")
+    said = mvc("commit", "-a", "--opaque", "-m", "x").err
+    assert "opaque, so its tensors are not compared: model.safetensors (" in said
+    model.write_bytes(b"again")
+    assert "opaque" not in mvc("commit", "-a", "--opaque", "-m", "y").err
 
 
 def test_ls_has_the_reason_why_a_model_is_opaque(mvc) -> None:

@@ -74,6 +74,21 @@ def test_a_data_file_has_the_tensors_of_its_graph(tmp_path: Path) -> None:
         assert repo.storage.fsck(full=True).sound
 
 
+def test_the_graph_comes_after_its_data(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    graph = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").unlink()
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(folder)
+        (folder / "model.onnx").write_bytes(graph)
+        status = repo.status()
+        assert status.untracked == ("model.onnx",)
+        assert {change.kind for change in status.changes} == {"unchanged"}
+        assert {each.kind for each in repo.diff(None).files} == {"unchanged"}
+        repo.commit(folder)
+        assert keys(repo, "model.onnx.data").keys() == {"a", "b", "tied"}
+
+
 def test_its_tensors_are_contents_of_other_files_too(tmp_path: Path) -> None:
     a, b = weights(0)
     save_file({"a": a, "b": b, "tied": b}, tmp_path / "m.safetensors")

@@ -166,8 +166,9 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
             word = session.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
             session.line(f" {word} {printable(path.path)}{was}")
-    added = [done.entries[path.path] for path in done.paths if path.kind == "added"]
-    _name_opaque(session, done.id, [file for file in added if file.format == "opaque"])
+    new = {p.path for p in done.paths if p.kind == "added" or p.tensors_changed > p.tensors}
+    files = [file for path, file in done.entries.items() if path in new]
+    _name_opaque(session, done.id, [file for file in files if file.format == "opaque"])
     for name, version in same_as.items():
         session.note(f"{name} is what it was in {session.named(version)}")
 
