@@ -36,7 +36,8 @@ WITHOUT = {
 """Commands that need no repository."""
 
 ARGUMENTS = {
-    "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
+    "annotate": ["HEAD", "--note", "good"], "merge": ["HEAD"], "average": ["HEAD", "HEAD"],
+    "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "retrain": ["HEAD"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "backup": ["../../copy"],

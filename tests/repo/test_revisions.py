@@ -327,12 +327,18 @@ def refused(use: Callable[[], object]) -> str:
     return caught.value.message
 
 
+def averaged(repo: Repository, rev: Any) -> list[float]:
+    repo.average([rev, "HEAD"])
+    return repo.checkout("HEAD")["w"].tolist()
+
+
 # By the method and the parameter that takes the revision.
 USES: dict[tuple[str, str], Use] = {
     ("annotate", "rev"): lambda repo, rev: repo.annotate(rev, note="good").note,
     ("annotations", "rev"): lambda repo, rev: repo.annotations(rev),
     ("attachment", "rev"): lambda repo, rev: refused(lambda: repo.attachment(rev, "none")),
     ("availability", "rev"): lambda repo, rev: repo.availability(rev),
+    ("average", "revs"): averaged,
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("cost", "rev"): lambda repo, rev: repo.storage.cost(rev).nbytes,
@@ -357,6 +363,7 @@ USES: dict[tuple[str, str], Use] = {
     ("retraining", "rev"): lambda repo, rev: made_again(repo, rev),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
+    ("merge", "rev"): lambda repo, rev: repo.merge(rev).new,
     ("predicted", "rev"): lambda repo, rev: repo.storage.predicted(rev),
     ("repack", "add"): lambda repo, rev: str(
         repo.storage.repack(add=[rev], dry_run=True).plan.goal

@@ -30,6 +30,8 @@ from mvc.store.store import Store
 
 OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
+_NEW_LAYOUTS = frozenset({"safetensors", "state"})
+"""Formats of which all that is no tensor is metadata."""
 
 _Sum: TypeAlias = tuple[tuple[BlobId, ...], tuple[float, ...]]
 """Contents, and by how much each is multiplied before they are added; none if it is no sum."""
@@ -142,6 +144,10 @@ def _combine(
 ) -> StateFile | None:
     """A file merged tensor by tensor; None if a side has none, or no layout holds them."""
     tensors = [{t.key: t for t in e.tensors} if e else {} for e in (base, ours, theirs)]
+    # With checksums of its tensors a skeleton always differs.
+    beside = _side(*(entry and rest(entry)[bool(entry.checks) :] for entry in (base, ours, theirs)))
+    if not beside and ours.format not in _NEW_LAYOUTS:
+        return None  # numbers may be among what is read as no tensor
     chosen, scale = _Chosen(), strategy.scale
     sums = {"mean": (0.5, 0.5), "sum": (1 - 2 * scale, scale, scale)}
     for key in dict.fromkeys((*tensors[OURS], *tensors[THEIRS])) if all(tensors[1:]) else ():
@@ -159,20 +165,17 @@ def _combine(
             weights = sums.get(how, ())
             ids = tuple(t.id for t in each[3 - len(weights) :] if t)
             chosen[key] = tensor, content, (ids, weights)
-    layouts = _layouts(store, base, ours, theirs, chosen=chosen) if chosen else ()
+    first = theirs if beside == THEIRS else ours
+    layouts = _layouts(store, first, ours, theirs, chosen=chosen) if chosen else ()
     return next(filter(None, (_filled(store, *layout, chosen) for layout in layouts)), None)
 
 
 def _layouts(
-    store: Store, base: FileEntry | None, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
+    store: Store, first: FileEntry, ours: FileEntry, theirs: FileEntry, *, chosen: _Chosen
 ) -> Iterator[tuple[FileEntry, bytes | None]]:
-    """Layouts that may hold these tensors, the best first: that of ours, of theirs, a new one.
-
-    Theirs is first if only they changed it. A new one, with its header, is for safetensors files.
-    """
-    first = theirs if base is not None and rest(base) == rest(ours) else ours
+    """Layouts that may hold these tensors, the best first; a new one comes with its header."""
     yield from ((entry, None) for entry in (first, ours, theirs))
-    if ours.format == theirs.format and ours.format in {"safetensors", "state"}:
+    if ours.format == theirs.format and ours.format in _NEW_LAYOUTS:
         order = sorted(chosen.values(), key=lambda each: -each[0].spec.width)
         header = combined_header(
             ours,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.numpy import load, load_file, save_file
+from safetensors.numpy import load_file, save_file
 
 from mvc.api import Repository
 from mvc.errors import (
@@ -523,17 +523,16 @@ def test_the_output_of_mergekit_is_a_version_with_its_recipe(repo: Repository) -
     diverged(repo, {"a": full(1)}, {"a": full(4)})
     for name, rev in (("base", "HEAD~1"), ("exp-a", "main"), ("exp-b", "side")):
         repo.branch(name, rev)
-    recipe = "merge_method: ties\nmodels: [in/a, in/b]\n"
+    recipe = "merge_method: ties\nmodels: [../in/a, ../in/b]\n"
     (repo.root / "ties.yaml").write_text(recipe)
     for command in block.strip().splitlines():
         if command.startswith("mergekit-yaml"):
-            states = [
-                load_file(repo.root / f"in/{n}/model.safetensors") for n in ("base", "a", "b")
-            ]
+            folder = repo.root.parent
+            states = [load_file(folder / f"in/{n}/model.safetensors") for n in ("base", "a", "b")]
             base, one, other = (state["a"] for state in states)
             largest = np.where(abs(one - base) > abs(other - base), one, other)
-            (repo.root / "out").mkdir()
-            save_file(states[0] | {"a": largest}, repo.root / "out/model.safetensors")
+            (folder / "out").mkdir()
+            save_file(states[0] | {"a": largest}, folder / "out/model.safetensors")
         else:
             program = f'mvc() {{ "{sys.executable}" -m mvc "$@"; }}; {command}'
             subprocess.run(["bash", "-ec", program], cwd=repo.root, check=True)
@@ -542,5 +541,28 @@ def test_the_output_of_mergekit_is_a_version_with_its_recipe(repo: Repository) -
     assert (made.params["a"], made.params["b"]) == tuple(
         str(repo.find(r)) for r in ("exp-a", "exp-b")
     )
-    out = repo.open_file("HEAD", "out/model.safetensors").read()
-    assert equal(load(out), {**FIRST, "a": full(4)})
+    assert made.parents == (repo.find("base"),)
+    assert equal(load_file(repo.root / "model.safetensors"), {**FIRST, "a": full(4)})
+    assert {"in", "out"}.isdisjoint(path.split("/")[0] for path in repo.manifest().by_path)
+
+
+def test_what_is_no_tensor_and_changed_on_both_sides_is_a_conflict(repo: Repository) -> None:
+    """As an array in Fortran order, whose numbers are raw bytes."""
+
+    def write(value: float) -> None:
+        row = np.asfortranarray(np.full((2, 3), value))
+        np.savez(repo.root / "m.npz", a=np.ones(3), fortran=row)
+        repo.commit(repo.root / "m.npz")
+
+    write(0)
+    repo.branch("side")
+    write(1)
+    repo.switch("side")
+    write(2)
+    repo.switch("main")
+    for strategy in ((), "mean"):
+        (conflict,) = repo.merge("side", strategy=strategy).conflicts
+        assert (conflict.path, conflict.key) == ("m.npz", None)
+    repo.merge("side", strategy="theirs")
+    with np.load(repo.root / "m.npz") as found:
+        assert found["fortran"].tolist() == [[2, 2, 2]] * 2
