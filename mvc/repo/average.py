@@ -28,6 +28,7 @@ from mvc.repo.checkout.export import WriteOptions, export
 from mvc.repo.checkout.outputs import names_folder
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.content.compare import rest
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.derived import DerivedFile
 from mvc.repo.diff.distance import ROUNDED, rounded, to_float64
@@ -46,8 +47,8 @@ class Averaged(Struct, frozen=True):
     """``result``: the new version, if there is one; ``written``: the files that were written.
 
     ``copied``: what differs between the versions but has no mean, and is that of the last one:
-    ``PATH: TENSOR`` for integers, ``PATH`` for a file without tensors. What a model file has beside
-    its tensors is always that of the last one.
+    ``PATH: TENSOR`` for integers, ``PATH`` for a file without tensors, and ``PATH: what is beside
+    its tensors`` for metadata, and for numbers that are read as no tensors.
     """
 
     copied: tuple[str, ...]
@@ -180,22 +181,35 @@ def _check_alike(entries: Mapping[CommitId, FileEntry]) -> None:
 def _derived(
     store: Store, entries: Sequence[FileEntry], shares: Sequence[float], copied: list[str]
 ) -> DerivedFile:
-    """The mean of a file, laid out as the last of ``entries``."""
+    """The mean of a file, laid out as the last of ``entries``.
+
+    Raises WrongUsage for tensors that are of one storage there, and not in every other.
+    """
     last, sources = entries[-1], dict[int, tuple[str, Sequence[BlobId]]]()
-    named = [
-        dict(zip(content_names(e.contents, e.tensors), e.contents, strict=True)) for e in entries
-    ]
+    named = [{t.key: e.contents[t.content] for t in e.tensors} for e in entries]
+    names = content_names(last.contents, last.tensors)
     dtypes: list[set[str]] = [set() for _ in last.contents]
     for tensor in last.tensors:
+        first = names[tensor.content]
+        if any(each[tensor.key].id != each[first].id for each in named):
+            raise WrongUsage(
+                f"{printable(tensor.key)} of {printable(last.path)} has the storage of "
+                f"{printable(first)} in the last version, and one of its own in another",
+                hint="name a version last in which each of them has its own",
+            )
         dtypes[tensor.content].add(tensor.spec.dtype)
-    for i, name in enumerate(content_names(last.contents, last.tensors)):
+    for i, name in enumerate(names):
         spec, dtype = last.contents[i].spec, min(dtypes[i], default="raw")
         ids = [c.id for each in named if (c := each.get(name)) is not None and c.spec == spec]
         whole = len(dtypes[i]) == 1 and not spec.nbytes % DTYPES[dtype].itemsize
         if len(ids) == len(shares) and whole and dtype in ROUNDED and len(set(ids)) > 1:
             sources[i] = dtype, ids
-        elif len(ids) < len(shares) or len(set(ids)) > 1:
-            copied.append(printable(last.path) + (f": {printable(name)}" if dtypes[i] else ""))
+        elif dtypes[i] and (len(ids) < len(shares) or len(set(ids)) > 1):
+            copied.append(f"{printable(last.path)}: {printable(name)}")
+    # With checksums of its tensors a skeleton always differs.
+    if len({rest(entry)[bool(entry.checks) :] for entry in entries}) > 1:
+        beside = ": what is beside its tensors" if last.tensors else ""
+        copied.append(printable(last.path) + beside)
 
     def compute(content: int, start: int, out: memoryview) -> None:
         fill(store.recovery, *sources[content], shares, start, out=out)

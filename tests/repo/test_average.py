@@ -150,7 +150,7 @@ def test_other_files_come_from_the_last_and_are_named(repo):
     (repo.root / "later.txt").write_text("stays")
     repo.commit(repo.root / "later.txt")
     done = repo.average(ids)
-    assert done.copied == ("config.json",)
+    assert done.copied == ("config.json", f"{MODEL}: what is beside its tensors")
     with safe_open(repo.root / MODEL, "np") as file:
         assert file.metadata() == {"step": "2"}
     assert repo.open_file("HEAD", "config.json").read() == b'{"step": 2}'
@@ -283,6 +283,30 @@ def test_a_torch_file_with_shared_storage(repo, tmp_path):
     assert done.copied == ()
     repo.average(ids)
     assert (repo.root / "m.pt").read_bytes() == (tmp_path / "out.pt").read_bytes()
+
+
+def test_numbers_that_are_no_tensors_are_named(repo):
+    ids = []
+    for i in (1.0, 3.0):
+        row = np.asfortranarray(np.full((2, 3), i))
+        np.savez(repo.root / "m.npz", a=np.full(3, i), fortran=row)
+        ids.append(repo.commit(repo.root / "m.npz").id)
+    assert repo.average(ids).copied == ("m.npz: what is beside its tensors",)
+    with np.load(repo.root / "m.npz") as found:
+        assert found["a"].tolist() == [2, 2, 2] and found["fortran"][0, 0] == 3
+
+
+def test_weights_that_are_tied_in_some_versions(repo, tmp_path):
+    """Those of their own have a mean of their own, or are refused where they have no room."""
+    tied, ids = torch.ones(4), []
+    for head in (tied, torch.full((4,), 5.0)):
+        torch.save({"emb": tied, "head": head}, repo.root / "m.pt")
+        ids.append(repo.commit(repo.root / "m.pt").id)
+    with pytest.raises(WrongUsage, match=r"head of m.pt has the storage of emb in the last"):
+        repo.average(ids[::-1])
+    repo.average(ids, weights=[3, 1], to=tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert found["emb"].tolist() == [1] * 4 and found["head"].tolist() == [2] * 4
 
 
 def test_states_with_an_optimizer(repo):

@@ -347,16 +347,17 @@ def _refuse(lost: Sequence[str]) -> None:
 
 
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:
-    """Raises WouldOverwrite if a folder on the way to a path is a symbolic link.
+    """Raises WouldOverwrite if a folder on the way to a path is a symbolic link, or a file.
 
-    Writing and deleting refuse links as well; this check comes before the first file.
+    Writing and deleting refuse these as well; this check comes before the first file.
     """
     parents = {parent for path in paths for parent in PurePosixPath(path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):
         identity = fs.stat(root / parent, follow=False)
-        if identity is not None and identity.is_symlink:
+        if identity is not None and (identity.is_symlink or identity.is_file):
+            kind = "a symbolic link" if identity.is_symlink else "a file and no folder"
             raise WouldOverwrite(
-                f"{parent} is a symbolic link: nothing is written through it",
+                f"{parent} is {kind}: nothing is written through it",
                 hint="check out elsewhere with -o",
             )
 

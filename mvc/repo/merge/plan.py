@@ -91,10 +91,10 @@ def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -
     there = {p for p, each in three.items() if (each[sides[p]] if sides[p] else any(each[1:]))}
     sides |= {path: -1 for pair in nested(there) for path in pair}
     for path, (base, ours, theirs) in three.items():
-        side, made = sides[path], None
+        side, made, known = sides[path], None, len(plan.conflicts)
         if not side and ours and theirs:
             made = _combine(plan, store, strategy, base=base, ours=ours, theirs=theirs)
-        if side <= 0 and not made:
+        if side <= 0 and not made and len(plan.conflicts) == known:
             how = _settle(plan, strategy, path, None, three=three[path], usable=_SIDES)
             side = _SIDES.get(how, OURS)
         if made or side == THEIRS:

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 
 from mvc.api import Repository
 from mvc.errors import (
-    IoFailed,
     RefConflict,
     UnknownRevision,
     WeightsDropped,
@@ -124,6 +123,11 @@ def test_conflicts_are_listed_with_the_size_of_both_changes(repo: Repository) ->
     assert (a.path, a.key, a.ours.l2, a.theirs.l2) == ("model.safetensors", "a", 2.0, 6.0)
     assert (b.key, b.ours.kind, b.theirs.kind) == ("b", "removed", "changed")
     assert stored(repo) == before and (repo.root / "model.safetensors").read_bytes() == files
+
+
+def test_conflicts_of_tensors_that_leave_none_are_no_conflict_of_the_file(repo: Repository) -> None:
+    diverged(repo, {"a": None}, {"a": full(3), "b": None}, {"a": full(1), "b": full(2, "b")})
+    assert [each.key for each in repo.merge("side").conflicts] == ["a"]
 
 
 def test_the_last_rule_that_fits_counts(repo: Repository) -> None:
@@ -365,8 +369,10 @@ def test_a_file_in_the_place_of_a_folder_is_a_conflict(repo: Repository) -> None
         ("place", "added", "removed"), ("place/inside", "removed", "added"),
     ]  # fmt: skip
     assert repo.status().clean
-    with pytest.raises(IoFailed, match="place is not a folder"):  # as any checkout says
+    before = stored(repo)
+    with pytest.raises(WouldOverwrite, match="place is a file and no folder"):
         repo.merge("side", strategy="theirs")
+    assert stored(repo) == before
     repo.merge("side", strategy="ours")
     assert repo.manifest().by_path.keys() == {"x", "y", "place"} and repo.status().clean
 
