@@ -376,8 +376,12 @@ class Repository(Unpicklable):
         """
         from mvc.repo.average import average
 
-        if to is not None and (branch or deploy):
-            raise WrongUsage("to= writes files: nothing is committed or deployed")
+        if to is not None and (branch or deploy or to == "-"):
+            raise WrongUsage(
+                "an average is written to a file or folder, not to stdout"
+                if to == "-"
+                else "to= writes files: nothing is committed or deployed"
+            )
         ids = [self.find(rev) for rev in revs]
         message = message or f"average of {len(ids)} versions"
         commit = partial(self.commit, message=message, deploy=deploy)

@@ -47,7 +47,7 @@ TOPICS = {
             "If a clock change makes a local time ambiguous or skips it, mvc refuses it and shows "
             "both readings. It refuses a date whose weekday is wrong.",
             "`--at TIME` selects the last deployment at or before TIME. Without `--at`, the rule "
-            "for what is live *now* also covers clocks that were set back and records made late "
+            "for what is live now also covers clocks that were set back and records made late "
             "(`mvc help targets`).",
         ),
     ),
@@ -83,7 +83,7 @@ TOPICS = {
             "setting `commit.pipeline` holds the one that commits use; `mvc pipeline SPEC` "
             "explains one.",
             "Versions are stored exactly as they are given, with every pipeline. Those that are "
-            "lossy make *production weights*, where these are asked for.",
+            "lossy make production weights, where these are asked for.",
         ),
     ),
     "strategies": Topic(

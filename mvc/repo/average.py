@@ -133,12 +133,14 @@ def _shares(count: int, weights: Sequence[float] | None) -> tuple[float, ...]:
     given = [1.0] * count if weights is None else [float(weight) for weight in weights]
     sound = [weight for weight in given if abs(weight) <= 1e100]
     total = math.fsum(sound)
-    if count < 2 or not len(sound) == len(given) == count or abs(total) < 1e-100:
-        raise WrongUsage(
-            "an average is of two versions or more, with a weight for each; there are "
-            f"{count}, with {len(given)}",
-            hint="weights are finite numbers whose sum is not zero",
-        )
+    problems = {
+        "an average is of two versions or more": count < 2,
+        f"there are {count} versions, with {len(given)} weights": len(given) != count,
+        "a weight is a finite number, at most 1e100": sound != given,
+        f"the sum of the weights is {total:g}, and they are divided by it": abs(total) < 1e-100,
+    }
+    for problem in (text for text, there in problems.items() if there):
+        raise WrongUsage(problem)
     return tuple(weight / total for weight in given)
 
 

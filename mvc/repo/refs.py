@@ -19,6 +19,7 @@ from mvc.repo.lookup.refs import (
     Ref,
     branches,
     head,
+    refuse_namesake,
     remote_refs,
     tags,
     tip,
@@ -56,7 +57,7 @@ def branch_change(store: Store, name: str, commit: CommitId, force: bool = False
     if old is not None and not force:
         raise _exists("branch", name)
     refuse_recorded(store, name)
-    _refuse_namesake(store.snapshot, TAG, "tag", name)
+    refuse_namesake(store.snapshot, TAG, "tag", name)
     return RefChange(BRANCH + name, old, commit)
 
 
@@ -90,7 +91,6 @@ def advance(
                 raise RefConflict(
                     f"{branch or HEAD} has moved meanwhile", hint="run the command again"
                 )
-            _refuse_namesake(store.snapshot, TAG, "tag", branch or "")
             made.append(RefChange(ref, old, resolve(store, new)))
         at = head(store.snapshot)
         if first is not None and at.commit is None and at.branch not in moves:
@@ -136,7 +136,7 @@ def rename_branch(store: Store, old: str, new: str, force: bool = False) -> None
         there = store.snapshot.ref(BRANCH + new)
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
-        _refuse_namesake(store.snapshot, TAG, "tag", new)
+        refuse_namesake(store.snapshot, TAG, "tag", new)
         for name in (old, new):
             refuse_recorded(store, name)
         made = []
@@ -164,7 +164,7 @@ def create_tag(store: Store, name: str, rev: Rev = HEAD, force: bool = False) ->
             raise _exists("tag", name)
         if store.snapshot.ref(HEAD) == name:
             raise _exists("branch", name)
-        _refuse_namesake(store.snapshot, BRANCH, "branch", name)
+        refuse_namesake(store.snapshot, BRANCH, "branch", name)
         return [RefChange(TAG + name, old, commit)]
 
     _publish(store, "tag", name, change)
@@ -211,12 +211,6 @@ def _exists(kind: str, name: str) -> RefConflict:
     return RefConflict(
         f"there is a {kind} {name} already", hint="choose another name, or force the change"
     )
-
-
-def _refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> None:
-    """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
-    if snapshot.ref(prefix + name) is not None:
-        raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
 
 
 def _others(snapshot: Snapshot, name: str, at: Head) -> list[CommitId]:

@@ -17,6 +17,7 @@ import mvc
 from mvc.api import ema_weights
 from mvc.errors import (
     DamagedData,
+    RefConflict,
     StateForgotten,
     UnknownRevision,
     WouldOverwrite,
@@ -190,12 +191,20 @@ def test_a_missing_file_is_refused(repo):
 
 
 @pytest.mark.parametrize(
-    ("weights", "count"),
-    [(None, 1), ([1], 2), ([1, 2, 3], 2), ([1, -1], 2), ([1, math.nan], 2), ([math.inf, 1], 2)],
+    ("weights", "count", "said"),
+    [
+        (None, 1, "an average is of two versions or more"),
+        ([1], 2, "there are 2 versions, with 1 weights"),
+        ([1, 2, 3], 2, "there are 2 versions, with 3 weights"),
+        ([1, -1], 2, "the sum of the weights is 0,"),
+        ([0, 0], 2, "the sum of the weights is 0,"),
+        ([1, math.nan], 2, "a weight is a finite number"),
+        ([math.inf, -math.inf], 2, "a weight is a finite number"),
+    ],
 )
-def test_weights_without_a_mean_are_refused(repo, weights, count):
+def test_weights_without_a_mean_are_refused(repo, weights, count, said):
     ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
-    with pytest.raises(WrongUsage, match="two versions or more"):
+    with pytest.raises(WrongUsage, match=said):
         repo.average(ids[:count], weights=weights)
 
 
@@ -241,6 +250,30 @@ def test_another_branch_leaves_the_working_folder(repo):
     assert repo.version("mean").message == "average of 2 versions"
 
 
+def test_a_new_branch_is_compared_with_its_first_parent(repo):
+    first = {"w": torch.zeros(2), "same": torch.ones(2)}
+    ids = committed(repo, first, first | {"w": torch.ones(2)})
+    for branch in ("new", "new"):
+        done = repo.average(ids, branch=branch)
+        assert done.result is not None
+        (path,) = done.result.paths
+        parent, made = (repo.manifest(rev).by_path[MODEL] for rev in ("new^", "new"))
+        changed = sum(a.id != b.id for a, b in zip(parent.tensors, made.tensors, strict=True))
+        assert (path.tensors_changed, path.tensors) == (changed, 2)
+
+
+def test_a_branch_with_the_name_of_a_tag_is_refused(repo):
+    ids = committed(repo, {"w": torch.zeros(2)}, {"w": torch.ones(2)})
+    repo.tag("v1")
+    with pytest.raises(RefConflict, match="there is a tag v1 already"):
+        repo.average(ids, branch="v1")
+    for new in (True, False):
+        options = mvc.CommitOptions(branch="v1", new_branch=new)
+        with pytest.raises(RefConflict, match="there is a tag v1 already"):
+            repo.commit({"w": torch.zeros(2)}, options=options)
+    assert repo.find("v1") == ids[1]
+
+
 def test_a_bare_repository(tmp_path):
     with mvc.Repository.init(tmp_path / "bare", bare=True) as repo:
         ids = [repo.commit({"w": np.full(3, v)}).id for v in (1.0, 3.0)]
@@ -267,6 +300,9 @@ def test_shards_and_a_folder_as_output(repo, tmp_path):
         repo.average(ids, to=tmp_path / "out.safetensors")
     with pytest.raises(WrongUsage, match="nothing is committed"):
         repo.average(ids, to=tmp_path / "out2", branch="b")
+    with pytest.raises(WrongUsage, match="not to stdout"):
+        repo.average(ids, to="-")
+    assert not Path("-").exists()
     assert repo.find("HEAD") == ids[1]
 
 

@@ -315,7 +315,13 @@ def plan(
             deletes.append(entry.path)
             if not (force or _is_kept(store, old, present)):
                 lost.append(entry.path)
-    _refuse(lost)
+    if lost:
+        discards = f"; 'mvc checkout -f HEAD {shlex.join(lost)}' discards the changes"
+        raise WouldOverwrite(
+            f"{listed(lost, 1)} would be overwritten, but holds work that is not committed",
+            hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'), or move it "
+            f"away{discards if old.by_path.keys() >= {*lost} else ''}",
+        )
     _refuse_links(store.fs, store.root, [*writes, *deletes])
     return Changes(commit, store.root, writes, deletes, unchanged=tuple(unchanged))
 
@@ -335,15 +341,6 @@ def _present(store: Store, path: str, like: FileEntry) -> FileEntry | Literal["n
     if identity is None:
         return None
     return entry_of(store, path, like) if identity.is_file else "no file"
-
-
-def _refuse(lost: Sequence[str]) -> None:
-    if lost:
-        raise WouldOverwrite(
-            f"{listed(lost, 1)} would be overwritten, but holds work that is not committed",
-            hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'); -f, or "
-            f"'mvc checkout -f HEAD {shlex.join(lost)}', loses it",
-        )
 
 
 def _refuse_links(fs: FileSystem, root: Path, paths: Iterable[str]) -> None:

@@ -75,7 +75,9 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
     how = signing(store, request.options.sign, version=True, deployment=deploys)
     generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = tip_of(store, request)
-    parent = manifests.of_commit(store, at.commit or next(reversed(request.options.parents), None))
+    others = request.options.parents
+    parent = manifests.of_commit(store, at.commit or next(reversed(others), None))
+    first = manifests.if_kept(store, others[0]) if others and not at.commit else None
     policy = storage_policy(store, config, recent, inputs=inputs, parent=parent)
     store.require()
     for cache in caches.values():
@@ -113,7 +115,11 @@ def _attempt(store: Store, config: Config, recent: Recent, inputs: Inputs) -> Co
         commit=entry.commits[0],
         branch=version.at.branch,
         deployment=deployed,
-        paths=path_changes(version.parent, version.manifest, written.entries),
+        paths=path_changes(
+            first if first and not version.at.commit else version.parent,
+            version.manifest,
+            written.entries,
+        ),
         raw_bytes=written.raw_bytes,
         stored_bytes=stored + recorded.after.offset - recorded.offset,
         entries=written.entries,

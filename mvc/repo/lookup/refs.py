@@ -66,13 +66,15 @@ def head_if_known(snapshot: Snapshot) -> Head:
 def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
     """``branch`` and its newest commit, wherever HEAD is; None means HEAD.
 
-    Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``.
+    Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``,
+    and RefConflict if such a branch would have a tag's name.
     """
     if branch is None:
         return head(snapshot)
     found = snapshot.ref(BRANCH + branch)
     if isinstance(found, CommitId):
         return Head(branch, found)
+    refuse_namesake(snapshot, TAG, "tag", branch)
     if not new and branch != snapshot.ref(HEAD):
         raise UnknownRevision(
             f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
@@ -82,10 +84,15 @@ def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
 
 def tagged(snapshot: Snapshot, name: str) -> CommitId | None:
     """The version of a tag; None if there is none. Raises RefConflict for a branch's name."""
-    if snapshot.ref(BRANCH + name) is not None:
-        raise RefConflict(f"there is a branch {name} already", hint="choose another name")
+    refuse_namesake(snapshot, BRANCH, "branch", name)
     found = snapshot.ref(TAG + name)
     return found if isinstance(found, CommitId) else None
+
+
+def refuse_namesake(snapshot: Snapshot, prefix: str, kind: str, name: str) -> None:
+    """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
+    if snapshot.ref(prefix + name) is not None:
+        raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
 
 
 def branches(snapshot: Snapshot) -> list[Ref]:

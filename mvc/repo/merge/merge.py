@@ -36,7 +36,8 @@ class Merged(Struct, frozen=True):
     """A merge into ``branch`` (None: a detached HEAD), which was at ``old`` and is at ``new``.
 
     ``base``: the common ancestor; ``old`` if the branch only moved forward. With ``conflicts``
-    nothing was stored. ``restored``: the files; None if nothing changed.
+    nothing was stored. ``restored``: the files; None if nothing changed. ``unused``: the rules
+    ``PATTERN=HOW`` that fit no conflict.
     """
 
     branch: str | None
@@ -45,6 +46,7 @@ class Merged(Struct, frozen=True):
     base: CommitId | None
     conflicts: tuple[Conflict, ...] = ()
     restored: Restored | None = None
+    unused: tuple[str, ...] = ()
 
 
 def merge(
@@ -73,6 +75,8 @@ def merge(
         three = [base, at.commit, theirs]
         versions = [manifests.of_commit(store, each) for each in three]
         plan = merge_plan(store, versions, strategy)
+        unused = (rule for rule in strategy.rules if "=" in rule and rule not in plan.used)
+        done = replace(done, unused=tuple(unused))
         if plan.conflicts:
             return replace(done, conflicts=_measured(store, plan.conflicts, three, progress))
         ours, merged = versions[OURS], {**versions[THEIRS].by_path, **versions[OURS].by_path}
@@ -80,11 +84,15 @@ def merge(
         plan_checkout(store, theirs, written, old=ours, force=False)  # whatever is to be in them
         for each, manifest in zip(three, versions, strict=True):
             check_available(store, each, [e for e in manifest.entries if e.path in plan.files])
-        said = {"merge.strategy": " ".join(strategy.rules), "merge.scale": repr(strategy.scale)}
+        said = {
+            "merge.base": base.hex(),
+            "merge.strategy": " ".join(strategy.rules),
+            "merge.scale": repr(strategy.scale) if "sum" in strategy.hows else "",
+        }
         request = CommitRequest(
             given=plan.files,
             message=f"merge {id_or_text(rev)}",
-            params={"merge.base": base.hex(), **(said if strategy.rules else {})},
+            params={name: text for name, text in said.items() if text},
             options=CommitOptions(
                 detached=True,
                 parent=at.commit,

@@ -27,9 +27,11 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.derived import DerivedFile
 from mvc.repo.diff.distance import ROUNDED
 from mvc.store.store import Store
+from mvc.text import did_you_mean
 
 OURS, THEIRS = 1, 2
 _SIDES = {"ours": OURS, "theirs": THEIRS}
+_HOWS = ("mean", "ours", "theirs", "sum")
 _NEW_LAYOUTS = frozenset({"safetensors", "state"})
 """Formats of which all that is no tensor is metadata."""
 
@@ -47,21 +49,28 @@ class Strategy(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises WrongUsage."""
-        for rule in self.rules:
-            if rule.rpartition("=")[2] not in ("mean", "ours", "theirs", "sum") or not (
-                abs(self.scale) < float("inf")  # nor NaN
-            ):
-                raise WrongUsage(
-                    f"this is no strategy: {printable(rule[:100])} with scale {self.scale:g}",
-                    hint="mean, ours, theirs or sum, or of some tensors 'lm_head.*=ours'; the "
-                    "scale is a finite number",
-                )
+        for how in (how for how in self.hows if how not in _HOWS):
+            raise WrongUsage(
+                f"there is no strategy {printable((how or self.hows[how])[:100])}",
+                hint=did_you_mean(
+                    how, _HOWS, "mean, ours, theirs or sum, or of some tensors 'lm_head.*=ours'"
+                ),
+            )
+        if not (abs(self.scale) < float("inf") and (self.scale == 1 or "sum" in self.hows)):
+            raise WrongUsage("--scale is a finite number, and goes with --strategy sum")
 
-    def of(self, *names: str) -> str:
-        """What the last rule says whose pattern fits one of the names; empty without one."""
-        rules = (rule.rpartition("=") for rule in reversed(self.rules))
-        fits = (how for p, _, how in rules if any(fnmatchcase(name, p or "*") for name in names))
-        return next(fits, "")
+    @property
+    def hows(self) -> dict[str, str]:
+        """What the rules say, and a rule that says it."""
+        return {rule.rpartition("=")[2]: rule for rule in self.rules}
+
+    def of(self, *names: str) -> list[str]:
+        """The rules whose pattern fits one of the names; the last one counts."""
+        return [
+            rule
+            for rule in self.rules
+            if any(fnmatchcase(name, rule.rpartition("=")[0] or "*") for name in names)
+        ]
 
 
 class Conflict(Struct, frozen=True):
@@ -74,10 +83,14 @@ class Conflict(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """``files``: by path what is not as in ours, None for one that goes; what conflicts stays."""
+    """``files``: by path what is not as in ours, None for one that goes; what conflicts stays.
+
+    ``used``: the rules that fit a conflict, also one that they settle.
+    """
 
     files: dict[str, FileEntry | StateFile | None] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
 
 
 def merge_plan(store: Store, versions: Sequence[Manifest], strategy: Strategy) -> MergePlan:
@@ -117,7 +130,9 @@ def _settle(
     usable: Container[str],
 ) -> str:
     """What the strategy says of a file or tensor; empty, and a conflict, if it is not usable."""
-    how = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
+    rules = strategy.of(path, *([] if key is None else [key, f"{path}:{key}"]))
+    plan.used.update(rules)
+    how = rules[-1].rpartition("=")[2] if rules else ""
     if how in usable:
         return how
     ours, theirs = (

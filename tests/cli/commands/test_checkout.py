@@ -180,6 +180,18 @@ def test_the_refusal_names_the_files_that_hold_work(mvc) -> None:
     mvc.write(2, "a b.safetensors")
     mvc.write(2)
     told = mvc("checkout", "HEAD", "a b.safetensors", code=3).err
-    command = told.partition("-f, or 'mvc ")[2].partition("', loses it")[0]
+    command = told.partition("away; 'mvc ")[2].partition("' discards the changes")[0]
     mvc(*shlex.split(command))
     assert mvc("status", "-s").out == "M model.safetensors\n"
+
+
+def test_a_file_that_head_lacks_can_only_be_moved_away(mvc) -> None:
+    mvc.commit(1)
+    mvc.write(1, "new.safetensors")
+    mvc("commit", "new.safetensors")
+    mvc("checkout", "HEAD~1")
+    mvc.write(2, "new.safetensors")
+    told = mvc("checkout", "main", code=3).err
+    assert "move it away" in told and "checkout -f" not in told
+    (mvc.folder / "new.safetensors").rename(mvc.folder / "mine.safetensors")
+    mvc("checkout", "main")

@@ -257,6 +257,8 @@ def run(rounds: list[Any]) -> Counter[str]:
                     world.repo.switch(branch, force=True)
                     world.edit(edits)
             world.repo.switch(into, force=True)
+            if not any(rule.endswith("sum") for rule in rules):
+                scale = 1.0
             seen[world.merge(BRANCHES[1 - BRANCHES.index(into)], rules, scale)] += 1
         assert not world.repo.storage.fsck(full=True).problems
         world.repo.close()

@@ -138,7 +138,8 @@ def test_the_last_rule_that_fits_counts(repo: Repository) -> None:
     repo.merge("side", strategy=rules)
     expected = {**FIRST, "a": full(4), "b": full(6, "b"), "lm_head.w": full(2, "lm_head.w")}
     assert equal(repo.checkout(), expected)
-    assert repo.version("HEAD").params["merge.strategy"] == " ".join(rules)
+    params = repo.version("HEAD").params
+    assert params["merge.strategy"] == " ".join(rules) and "merge.scale" not in params
 
 
 def test_a_rule_for_everything_replaces_those_before_it(repo: Repository) -> None:
@@ -248,6 +249,14 @@ def test_unrelated_histories_are_refused(repo: Repository) -> None:
         repo.merge("side")
 
 
+def test_a_rule_that_fits_no_conflict_is_named(repo: Repository) -> None:
+    diverged(repo, {"a": full(1), "b": full(5, "b")}, {"a": full(2)})
+    rules = ["lm_haed*=ours", "b=ours", "*=theirs"]
+    done = repo.merge("side", strategy=rules[:2])
+    assert done.conflicts and done.unused == ("lm_haed*=ours", "b=ours")  # b is no conflict
+    assert repo.merge("side", strategy=["mean", *rules]).unused == ("lm_haed*=ours", "b=ours")
+
+
 def test_what_is_no_version_or_strategy_is_refused(repo: Repository) -> None:
     diverged(repo, {"a": full(1)}, {"a": full(2)})
     with pytest.raises(UnknownRevision):
@@ -255,8 +264,12 @@ def test_what_is_no_version_or_strategy_is_refused(repo: Repository) -> None:
     for wrong in ("slerp", "lm_head.*", "lm_head.*=", "a=b=c"):
         with pytest.raises(WrongUsage, match="no strategy"):
             repo.merge("side", strategy=wrong)
-    with pytest.raises(WrongUsage, match="sum with scale nan"):
-        repo.merge("side", strategy="sum", scale=float("nan"))
+    with pytest.raises(WrongUsage, match="no strategy meen") as caught:
+        repo.merge("side", strategy="meen")
+    assert caught.value.hint == "did you mean mean?"
+    for rules, scale in (("sum", float("nan")), ("sum", float("inf")), ("mean", 0.5), ((), 2)):
+        with pytest.raises(WrongUsage, match="goes with --strategy sum"):
+            repo.merge("side", strategy=rules, scale=scale)
 
 
 def test_a_branch_on_which_a_training_records_stays(repo: Repository) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from mvc.api import ema_weights
 from mvc.cli.commits import summary
-from mvc.cli.verb import FORCE_FILE, CommandOptions, PathText, Session, argument, option, verb
+from mvc.cli.verb import CommandOptions, PathText, Session, argument, flag, option, verb
 
 
 class _AverageOptions(CommandOptions, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class _AverageOptions(CommandOptions, frozen=True, kw_only=True):
         "-o",
         takes="revs weights ema force",
     )
-    force: bool = FORCE_FILE
+    force: bool = flag("Replace FILE if it exists.", "-f", needs="output")
     branch: str | None = option("NAME", "The branch that gets it, made if there is none.")
     message: str = option("MSG", "Say what this version is.", "-m", default="")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")

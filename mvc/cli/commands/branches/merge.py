@@ -31,13 +31,18 @@ def command(session: Session, args: _MergeOptions) -> int:
     done = session.run(
         "merging", session.repo.merge, args.rev, strategy=args.strategy, scale=args.scale
     )
+    for rule in done.unused:
+        session.warn(f"{rule} fits no conflict")
     branch, rev = printable(done.branch or "HEAD"), printable(args.rev)
     if session.answered("mvc.merge/1", done):
         return int(bool(done.conflicts))
     session.table(_COLUMNS, map(_row, done.conflicts))
     if done.conflicts:
         session.line(f"{count(len(done.conflicts), 'conflict')}: nothing is merged")
-        session.note("hint: --strategy mean, ours, theirs or sum settles them; PATTERN=HOW some")
+        session.note(
+            "hint: --strategy ours or theirs settles any conflict, mean and sum those of floats; "
+            "PATTERN=HOW some"
+        )
     elif done.restored is None or done.new is None:
         session.note(f"{branch} is up to date with {rev}")
     else:

@@ -38,11 +38,7 @@ def command(session: Session, args: _HelpOptions) -> None:
 
 def _format(topic: Topic, formatter: click.HelpFormatter) -> None:
     formatter.write(f"{topic.title}\n\n")
-    formatter.write_dl([(form, _plain(meaning)) for form, meaning in topic.forms.items()])
+    formatter.write_dl([(form, meaning.replace("`", "")) for form, meaning in topic.forms.items()])
     for note in topic.notes:
         formatter.write_paragraph()
-        formatter.write_text(_plain(note))
-
-
-def _plain(text: str) -> str:
-    return text.replace("`", "").replace("*", "")
+        formatter.write_text(note.replace("`", ""))
