@@ -47,7 +47,7 @@ BUDGET = {
     "probing": 785,
     "recipes": 1_531,
     "remote": 6_013,
-    "repo": 6_864,
+    "repo": 6_862,
     "report": 644,
     "server": 1_197,
     "serving": 494,

@@ -316,11 +316,15 @@ def plan(
             if not (force or _is_kept(store, old, present)):
                 lost.append(entry.path)
     if lost:
-        discards = f"; 'mvc checkout -f HEAD {shlex.join(lost)}' discards the changes"
         raise WouldOverwrite(
             f"{listed(lost, 1)} would be overwritten, but holds work that is not committed",
             hint="commit it, if need be on a branch of its own ('mvc switch -c NAME'), or move it "
-            f"away{discards if old.by_path.keys() >= {*lost} else ''}",
+            "away"
+            + (
+                f"; 'mvc checkout -f HEAD {shlex.join(lost)}' discards the changes"
+                if old.by_path.keys() >= {*lost}
+                else ""
+            ),
         )
     _refuse_links(store.fs, store.root, [*writes, *deletes])
     return Changes(commit, store.root, writes, deletes, unchanged=tuple(unchanged))

@@ -75,8 +75,10 @@ def merge(
         three = [base, at.commit, theirs]
         versions = [manifests.of_commit(store, each) for each in three]
         plan = merge_plan(store, versions, strategy)
-        unused = (rule for rule in strategy.rules if "=" in rule and rule not in plan.used)
-        done = replace(done, unused=tuple(unused))
+        done = replace(
+            done,
+            unused=tuple(r for r in strategy.rules if "=" in r and r not in plan.used),
+        )
         if plan.conflicts:
             return replace(done, conflicts=_measured(store, plan.conflicts, three, progress))
         ours, merged = versions[OURS], {**versions[THEIRS].by_path, **versions[OURS].by_path}
