@@ -143,7 +143,7 @@ def test_types_have_the_sizes_of_the_package() -> None:
     theirs = {
         int(kind): (kind.name, *size)
         for kind, size in gguf.GGML_QUANT_SIZES.items()
-        if kind.name != "Q8_1"  # of two halfs in ggml, which the package has not followed
+        if kind.name != "Q8_1"  # of two float16 in ggml, which the package has not followed
     }
     assert {code: row for code, row in TYPES.items() if row[0] != "Q8_1"} == theirs
 
