@@ -189,7 +189,10 @@ def test_numbers_of_keras_that_numpy_lacks() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     {
-        "gzip": (made(lambda f: f.create_dataset("a", data=NUMBERS, compression="gzip")), "compression"),
+        "gzip": (
+            made(lambda f: f.create_dataset("a", data=NUMBERS, compression="gzip")),
+            "compression",
+        ),
         "nothing": (made(lambda f: f.create_group("a")), "plain numbers"),
         "name": (made(lambda f: f.create_dataset("a\u202ex", data=NUMBERS)), "name"),
         "deflated": (keras_zip(FILES["several"], zipfile.ZIP_DEFLATED), "compressed"),
