@@ -211,7 +211,7 @@ def chained(place: Path, count: int, order: str) -> Slice:
         recovery = repo.handle.store.recovery
         encoded = recovery.manifest(manifest)
         others = [full(manifest, encoded, MANIFEST)]
-        for id_, spec in objects(Manifest.decode(encoded)).items():
+        for id_, spec in objects(Manifest.decode(encoded).all_entries).items():
             if spec != TensorSpec("int32", (16,)):  # what is no tensor
                 others.append(full(id_, bytes(recovery.blob(id_, spec))))
     blobs = [bytes(array.data) for array in state.values()]
