@@ -136,6 +136,7 @@ STAGES_SPOILED = {
     "zigzag": ("sub | zigzag | zstd:1", STAGE, "zigzag", lambda _: lambda words: None),
     "elide": (_DELTA, PIPELINE, "encode_stream", first_argument),
     "planes": (_DELTA, STAGE, "split", _split),
+    "blocks": ("sub | blocks:18 | zstd:1", STAGE, "encode_stream", result(last_part)),
     "sparse": ("xor | sparse:values", STAGE, "encode_sparse", result(last_part)),
     "gaps": ("steps | gaps", STEPS, "encode", result(lambda p: p and last_part(p))),
     "lattice": ("lattice", STEPS, "_encode_full", result(lambda p: p and last_part(p))),

@@ -74,11 +74,11 @@ def tip(snapshot: Snapshot, branch: str | None, *, new: bool = False) -> Head:
     found = snapshot.ref(BRANCH + branch)
     if isinstance(found, CommitId):
         return Head(branch, found)
-    refuse_namesake(snapshot, TAG, "tag", branch)
     if not new and branch != snapshot.ref(HEAD):
         raise UnknownRevision(
             f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
         )
+    refuse_namesake(snapshot, TAG, "tag", branch)
     return Head(branch, None)
 
 
