@@ -267,9 +267,12 @@ def test_a_branch_with_the_name_of_a_tag_is_refused(repo):
     repo.tag("v1")
     with pytest.raises(RefConflict, match="there is a tag v1 already"):
         repo.average(ids, branch="v1")
-    for new in (True, False):
+    for new, error, why in (
+        (True, RefConflict, "there is a tag v1 already"),
+        (False, UnknownRevision, "there is no branch v1"),
+    ):
         options = mvc.CommitOptions(branch="v1", new_branch=new)
-        with pytest.raises(RefConflict, match="there is a tag v1 already"):
+        with pytest.raises(error, match=why):
             repo.commit({"w": torch.zeros(2)}, options=options)
     assert repo.find("v1") == ids[1]
 
