@@ -35,7 +35,7 @@ BUDGET = {
     "api": 884,
     "cli": 3_642,
     "codecs": 1_576,
-    "distributed": 1_652,
+    "distributed": 1_687,
     "frameworks": 2_564,
     "importing": 412,
     "io": 1_607,

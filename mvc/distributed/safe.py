@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from itertools import product
 from statistics import fmean
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,61 @@ class Cap(SafeFunction):
     def reach(self, drift: Vector) -> float:
         along = float(np.sum(drift * self._reference)) / self._norm
         return max(-along, norm_of(drift + self._reference) - self._norm)
+
+
+class Own(SafeFunction):
+    """``f(X) - f(0) - r`` with a convex function f of the user's.
+
+    ``function.value`` and ``function.gradient`` get the drift and the reference, in float64 and
+    not writable. Any subgradient will do. It serves ``check``.
+    """
+
+    def __init__(self, function: Any, reference: Vector, radius: float) -> None:
+        super().__init__(reference, radius)
+        self._function, self._reference = function, np.broadcast_to(reference, reference.shape)
+        self._zero = float(self._asked("value", np.zeros(len(reference)), ()))
+
+    def reach(self, drift: Vector) -> float:
+        return float(self._asked("value", drift, ())) - self._zero
+
+    def check(self) -> None:
+        """Raises WrongUsage if it is not safe. Tries its tangents around the end of the safe zone,
+        in random directions: a convex function is nowhere below one.
+        """
+        ways = np.random.default_rng(0).normal(size=(2, len(self._reference)))
+        edges = [self._edge(way) for way in (*ways, *-ways)]
+        for step, start, way in product((1e-5, -1e-5, 1.0, -1.0), edges, edges[:2]):
+            slope = float(np.sum(self._asked("gradient", start, start.shape) * way))
+            rise = self.reach(start + step * way) - self.reach(start)
+            if rise < step * slope - 1e-10 * (self.radius + abs(rise)):  # but for rounding
+                fault = "is not convex" if abs(step) == 1 else "has a wrong gradient"
+                raise WrongUsage(
+                    f"the safe function {fault}: "
+                    f"it rises at {rise / step:.6g} where its gradient says {slope:.6g}"
+                )
+
+    def _edge(self, way: Vector) -> Vector:
+        """A drift this way that is not safe, at most eight times as long as one that is."""
+        for exponent in range(-60, 60, 3):
+            if self.reach(drift := way * 2.0**exponent) > self.radius:
+                return drift
+        raise WrongUsage(
+            f"the safe function has no end: a drift of length {norm_of(drift):.0e} is safe"
+        )
+
+    def _asked(self, what: str, drift: Vector, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The value or the gradient. Raises WrongUsage unless it is finite and of this shape."""
+        found = np.asarray(
+            getattr(self._function, what)(np.broadcast_to(drift, drift.shape), self._reference)
+        )
+        if found.shape != shape or found.dtype.kind not in "fiu":
+            raise WrongUsage(
+                f"the {what} of the safe function is {found.dtype} {found.shape}: "
+                f"it must be float64 {shape}"
+            )
+        if not np.isfinite(found).all():
+            raise WrongUsage(f"the {what} of the safe function is not finite")
+        return found
 
 
 SAFE_FUNCTIONS: dict[str, type[SafeFunction]] = {"norm": Norm, "variance": Variance, "cap": Cap}

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
 from mvc.distributed.codecs import VectorLayout, Wire, codec_named
-from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Vector, norm_of
+from mvc.distributed.safe import SAFE_FUNCTIONS, Own, SafeFunction, Vector, norm_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-__all__ = ["Coordinator", "Counts", "Protocol", "Vector", "Worker"]
+__all__ = ["Coordinator", "Counts", "Protocol", "SafeName", "Vector", "Worker"]
 
 PERIOD = 40
 """Updates in which a radius is found where none is given."""
@@ -29,6 +29,8 @@ PERIOD = 40
 _Positive = Annotated[float, Meta(gt=0, le=1e300)]
 _Share = Annotated[float, Meta(gt=0, lt=1)]
 _Number = Annotated[int, Meta(ge=1)]
+
+SafeName = Literal["norm", "variance", "cap"]
 
 _M = TypeVar("_M", bound=m.Message)
 _T = TypeVar("_T")
@@ -44,12 +46,12 @@ class Protocol(Struct, frozen=True):
     so that it holds for other rates and networks. ``period``: r is found in the training, as how
     far the workers' models go in so many updates; ``PERIOD`` if nothing is given.
 
-    ``safe``: of gm and fgm. ``every``: updates between averages, of the periodic ones; None of all
-    others. ``balancing``: of gm. ``barrier``: a round ends when psi has come that near to zero, as
-    a share of its first value (fgm). ``rebalance``: c_r, or None for no rebalancing (fgm): the
-    round goes on after a flush if psi is below that share of its first value. ``outer_rate``,
-    ``outer_momentum``: of the coordinator's step; 1 and 0 are plain averaging. ``up``, ``down``:
-    codecs of drifts and of the model's change.
+    ``safe``: of gm and fgm; a name, or a function of the user's (``Own``). ``every``: updates
+    between averages, of the periodic ones; None of all others. ``balancing``: of gm. ``barrier``:
+    a round ends when psi has come that near to zero, as a share of its first value (fgm).
+    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
+    below that share of its first value. ``outer_rate``, ``outer_momentum``: of the coordinator's
+    step; 1 and 0 are plain averaging. ``up``, ``down``: codecs of drifts and of the model's change.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Protocol(Struct, frozen=True):
     rho: _Positive | None = None
     rate: _Positive | None = None
     period: _Number | None = None
-    safe: Literal["norm", "variance", "cap"] = "norm"
+    safe: SafeName | Any = "norm"
     every: _Number | None = None
     balancing: Literal["random", "hedge", "none"] = "random"
     barrier: _Share = 0.01
@@ -152,12 +154,19 @@ class Side:
         reference = self.reference[: self.layout.measured].astype(np.float64)
         radius = self.protocol.radius_at(reference, found)
         assert radius is not None
-        return SAFE_FUNCTIONS[self.protocol.safe](reference, radius)
+        safe = self.protocol.safe
+        return (
+            SAFE_FUNCTIONS[safe](reference, radius)
+            if isinstance(safe, str)
+            else Own(safe, reference, radius)
+        )
 
     def _renew(self) -> None:
-        """The safe function of a round that begins, if it has one."""
+        """The safe function of a round that begins, if it has one; the first is checked."""
         if self.protocol.every is None and not self.measuring:
-            self.safe = self._safe_function(self.radius)
+            first, self.safe = not hasattr(self, "safe"), self._safe_function(self.radius)
+            if first and isinstance(self.safe, Own):
+                self.safe.check()
 
 
 class Coordinator(Side):

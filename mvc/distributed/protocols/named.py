@@ -10,7 +10,7 @@ from msgspec import ValidationError, convert
 from numpy.typing import NDArray
 
 from mvc.distributed.codecs import VectorLayout, codec_named
-from mvc.distributed.protocols.base import Coordinator, Protocol, Worker
+from mvc.distributed.protocols.base import Coordinator, Protocol, SafeName, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
 from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
 from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
@@ -35,8 +35,8 @@ class NamedProtocol(Protocol, frozen=True):
         return _KINDS[self.name][1](self, number, model, layout)
 
 
-OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True)
-"""The options of protocols, each with its type."""
+OPTIONS: Mapping[str, Any] = get_type_hints(Protocol, include_extras=True) | {"safe": SafeName}
+"""The options of protocols, each with its type. ``safe`` may be an object, too (``Own``)."""
 
 _UNITS = {"radius", "relative", "rho", "period"}
 _MONITORS = {*_UNITS, "safe"}
@@ -96,10 +96,14 @@ def valid(name: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
     """The value as one of this type. Raises WrongUsage if it is none. Unless ``strict``, it may be
     a text.
     """
+    own = kind is SafeName and callable(getattr(value, "gradient", None))
     try:
-        return convert(value, kind, strict=strict)
+        return value if own else convert(value, kind, strict=strict)
     except ValidationError as error:
         reason = re.sub(r"`(\w+)[^`]*`", r"\1", str(error)).replace("Expected", "it must be")
         if get_origin(kind) is Literal:
             reason = f"it must be one of {', '.join(get_args(kind))}"
-        raise WrongUsage(f"{name} cannot be {value}: {reason}") from None
+        raise WrongUsage(
+            f"{name} cannot be {value}: {reason}",
+            hint="or an object with methods value and gradient" if kind is SafeName else None,
+        ) from None

@@ -6,6 +6,7 @@ import atexit
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -180,7 +181,10 @@ class Participant:
         something else than rank 0.
         """
         link = self._link
-        choices = [f"{name}={value}" for name, value in sorted(settings.items())]
+        choices = [
+            re.sub(r" at 0x\w+|\s+", " ", f"{name}={value}")  # of an object, on one line
+            for name, value in sorted(settings.items())
+        ]
         lines, parts = [*choices, *self._layout.describe()], list[bytes]()
         if link.rank == 0:
             self._service = Service(

@@ -86,10 +86,12 @@ def _run(rank: int, variables: dict[str, str], end: Any, work: Any, arguments: A
     os._exit(0)
 
 
-def ordinary(rank: int, count: int, width: int = 32) -> tuple[int, dict[str, torch.Tensor]]:
+def ordinary(
+    rank: int, count: int, width: int = 32, **settings: Any
+) -> tuple[int, dict[str, torch.Tensor]]:
     """The loop of the documentation: the steps of this worker and its model at the end."""
     trainer = Trainer(rank, width, count=count)
-    with mvc.distributed.join(trainer.model, trainer.optimizer) as worker:
+    with mvc.distributed.join(trainer.model, trainer.optimizer, **settings) as worker:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
     return worker.steps, trainer.model.state_dict()

@@ -16,6 +16,7 @@ from mvc.api import Repository
 from mvc.distributed.runner.ranks import Ranks
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from tests.cli.program import Mvc
+from tests.distributed.own import Weighted, faulty
 from tests.distributed.runner import small
 from tests.distributed.runner.processes import global_models, in_processes, ordinary, train
 from tests.distributed.runner.small import Trainer
@@ -38,6 +39,14 @@ def wider(rank: int, count: int) -> Any:
 def other_protocol(rank: int, count: int) -> Any:
     trainer = Trainer(rank, count=count)
     mvc.distributed.join(trainer.model, protocol="gm" if rank == 2 else "fgm", radius=1.0)
+
+
+def other_function(rank: int, count: int) -> Any:
+    return ordinary(rank, count, safe=Weighted(2.0 if rank == 1 else 1.0))
+
+
+def no_function(rank: int, count: int) -> Any:
+    return ordinary(rank, count, safe=faulty(lambda drift, _: float("nan")))
 
 
 def with_nan(rank: int, count: int) -> Any:
@@ -64,6 +73,12 @@ def failing(rank: int, count: int) -> Any:
     [
         (wider, "rank 1: it trains something else: 0.weight float32 [33, 20], and rank 0 0.weight"),
         (other_protocol, "rank 2: it trains something else: protocol=gm, and rank 0 protocol=fgm"),
+        (
+            other_function,
+            "rank 1: it trains something else: safe=Weighted(weight=2.0), and rank 0 "
+            "safe=Weighted(weight=1.0)",
+        ),
+        (no_function, "rank 0: the value of the safe function is not finite"),
         (with_nan, "rank 1: worker 1: its model holds numbers that are not finite after update 6"),
     ],
 )

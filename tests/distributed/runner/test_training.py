@@ -18,6 +18,7 @@ from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.ranks import Ranks
 from mvc.distributed.settings import protocol_of
 from mvc.distributed.simulator import Simulation
+from tests.distributed.own import Squares
 from tests.distributed.runner import small
 from tests.distributed.runner.processes import Outcome, global_models, in_processes, ordinary, train
 from tests.distributed.runner.small import Trainer
@@ -76,7 +77,7 @@ def simulated(count: int, batches: int, **settings: Any) -> tuple[Coordinator, l
     return simulation.run(learn), [layout.state(vector, carried) for vector in models]
 
 
-def at_every_step(rank: int, count: int) -> Any:
+def at_every_step(rank: int, count: int, **settings: Any) -> Any:
     """All workers meet after each step, as in the simulator; so the order is fixed."""
     asked = [0]
 
@@ -85,7 +86,7 @@ def at_every_step(rank: int, count: int) -> Any:
         return asked[0] % 2 == 1
 
     Ranks.called = alternately  # type: ignore[method-assign]
-    return ordinary(rank, count)
+    return ordinary(rank, count, **settings)
 
 
 @pytest.mark.parametrize("settings", PROTOCOLS, ids=lambda s: "-".join(map(str, s.values())))
@@ -115,6 +116,19 @@ def test_what_rises_within_an_exchange_is_counted(tmp_path: Path, up: str) -> No
     coordinator, models = simulated(1, 60, **settings)
     kept = global_models(tmp_path)
     assert len(models) == len(kept) == coordinator.counts.rounds + 1 > 3
+    assert all(same(a, b) for a, b in zip(models, kept, strict=True))
+
+
+def with_own_function(rank: int, count: int) -> Any:
+    functions = [Squares() for _ in range(rank + 1)]  # at another address in each process
+    return at_every_step(rank, count, safe=functions[-1])
+
+
+def test_an_own_safe_function_makes_the_models_of_the_named_one(tmp_path: Path) -> None:
+    succeeded(train(tmp_path, 2, 12, with_own_function, protocol="fgm", radius=0.0625))
+    coordinator, models = simulated(2, 12, protocol="fgm", safe="variance", radius=0.25)
+    kept = global_models(tmp_path)
+    assert len(models) == len(kept) == coordinator.counts.rounds + 1 > 2
     assert all(same(a, b) for a, b in zip(models, kept, strict=True))
 
 
