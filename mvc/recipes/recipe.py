@@ -4,6 +4,11 @@ A recipe names a base version, data sets, a training service with its objects an
 references to each other, and the Merkle root that the result must have. The states of objects, the
 source code and the environment are attached to the version beside it.
 
+A training by steps attaches all this to its full states instead, as ``steps.json``: a recipe whose
+base is the version itself, which cannot name its own id and root; both are zeros. The
+``recipe.json`` of each version then names the full state before it, and the rows of its batches
+(``Batches``).
+
 An object's arguments are JSON values. A number that is finite, a text, a list, true, false and
 null are themselves; everything else is an object with one tag:
 
@@ -23,9 +28,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct, convert
+from msgspec import Meta, Struct, convert, structs
 
 from mvc.api import Dropped, FileEntry, Repository
 from mvc.documents import OtherSchema, decoded, encoded
@@ -38,8 +43,16 @@ from mvc.names import RECIPE, check_path, printable
 SERVICE = "service/"
 """Where a version's attached files hold the states; the recipe is ``names.RECIPE``."""
 
+STEPS = "steps.json"
+"""The attached file of a full state from which a training by steps goes on."""
+
+DRAWN = f"{SERVICE}random.safetensors"
+"""The attached file with the states of random generators that ``Batches.drawn`` counts."""
+
 _LONGEST = 16 << 20  # bytes
 _SCHEMA = "mvc.recipe/1"
+_BATCHES = "mvc.batches/1"
+_T = TypeVar("_T")
 _DEPTH = 180  # of lists and objects in a value
 _DATA = re.compile(r"[A-Za-z0-9_][\w.+-]{0,150}", re.ASCII)
 _QUALIFIED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
@@ -151,6 +164,10 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         """The versions without which the recipe is worth nothing."""
         return tuple(sorted({self.base.version, *(data.version for data in self.data)}))
 
+    def carrier(self, commit: CommitId) -> CommitId:
+        """The version that carries states, code and environment; ``commit`` has the recipe."""
+        return commit
+
     @property
     def calls(self) -> list[Call]:
         """What a replay calls, in this order: the model, the objects, the service."""
@@ -188,9 +205,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     def decode(cls, data: bytes) -> Recipe:
         """Raises DamagedData unless ``data`` is a recipe in every detail."""
         try:
-            if len(data) > _LONGEST:
-                raise ValueError(f"it is longer than {_LONGEST} bytes")
-            recipe = decoded(data, cls, _SCHEMA)
+            recipe = _decoded(data, cls, _SCHEMA)
             files = (each.file for each in recipe.data if each.file)
             for path in (recipe.makes.path, recipe.base.path, *files):
                 check_path(path)
@@ -204,6 +219,37 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         return recipe
 
 
+class Batches(Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``recipe.json`` of a version that steps made, from the full state ``start``.
+
+    Each text of ``rows`` is a batch after the version ``before``: positions in the data, with
+    spaces between them. Before the batches of the positions ``drawn``, something else had changed
+    the random generators: the attached file ``DRAWN`` has their states.
+    """
+
+    start: CommitId
+    before: CommitId
+    rows: tuple[Annotated[str, Meta(pattern=r"(?a)\A\d{1,15}( \d{1,15})*\Z")], ...]
+    drawn: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+
+    def encoded(self) -> bytes:
+        return encoded(self, _BATCHES)
+
+
+class StepRecipe(Recipe, frozen=True, kw_only=True):
+    """The recipe of a version that steps made, with its ``batches``."""
+
+    batches: Batches
+
+    @property
+    def needs(self) -> tuple[CommitId, ...]:
+        others = (data.version for data in self.data)
+        return tuple(sorted({self.base.version, self.batches.before, *others}))
+
+    def carrier(self, _: CommitId) -> CommitId:
+        return self.base.version
+
+
 def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
     """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
     version = repo.version(commit)
@@ -212,13 +258,39 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
             f"version {commit.short} has no recipe to make it again by",
             hint="mvc.record(repo, ...) records one",
         )
-    recipe = Recipe.decode(attached_bytes(repo, commit, RECIPE))
-    entry = repo.manifest(commit).by_path.get(recipe.makes.path)
+    data, files = attached_bytes(repo, commit, RECIPE), repo.manifest(commit).by_path
+    batches = _batches_in(data)
+    if batches is None:
+        recipe = Recipe.decode(data)
+    else:
+        steps = Recipe.decode(attached_bytes(repo, batches.start, STEPS))
+        path = steps.makes.path
+        made = {
+            "makes": Result(path, files[path].state.root if path in files else steps.makes.root),
+            "base": BaseState(batches.start, path),
+            "steps": len(batches.rows),
+        }
+        recipe = StepRecipe(**{**structs.asdict(steps), **made}, batches=batches)
+    entry = files.get(recipe.makes.path)
     if entry is None or not is_made_whole(entry) or entry.state.root != recipe.makes.root:
         raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
     if set(recipe.needs) != set(version.needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
+
+
+def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
+    """Each version from a full state, which is left out, to one that steps made.
+
+    Raises DamagedData where no batches lead there.
+    """
+    found, at, start = dict[CommitId, Batches](), commit, None
+    while at != start:
+        batches = _batches_in(attached_bytes(repo, at, RECIPE))
+        if batches is None or start not in {None, batches.start}:
+            raise DamagedData(f"the recipe of {commit.short} leads to no full state")
+        found[at], start, at = batches, batches.start, batches.before
+    return dict(reversed(found.items()))
 
 
 def missing_weights(repo: Repository, commit: CommitId) -> Dropped | None:
@@ -238,6 +310,22 @@ def is_made_whole(entry: FileEntry) -> bool:
 def is_data_name(name: Any) -> bool:
     """Whether a data set may have this name: letters, digits and ``. _ + -``."""
     return isinstance(name, str) and bool(_DATA.fullmatch(name))
+
+
+def _batches_in(data: bytes) -> Batches | None:
+    """What ``recipe.json`` says of a version that steps made; None for any other recipe."""
+    try:
+        return _decoded(data, Batches, _BATCHES)
+    except OtherSchema:
+        return None
+    except ValueError as error:
+        raise _damaged(str(error)) from None
+
+
+def _decoded(data: bytes, kind: type[_T], schema: str) -> _T:
+    if len(data) > _LONGEST:
+        raise ValueError(f"it is longer than {_LONGEST} bytes")
+    return decoded(data, kind, schema)
 
 
 def _damaged(why: str) -> DamagedData:

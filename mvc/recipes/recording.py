@@ -15,28 +15,23 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.api import CommitOptions, CommitResult, Dropped, FileEntry, Repository
 from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
 from mvc.files import MemorySource, parse
-from mvc.ids import Root
-from mvc.models import environment
-from mvc.models.models import NAME, Architecture, StoredModel, describe
-from mvc.models.sources import Sources, sources_of
+from mvc.models.models import Architecture
 from mvc.names import RECIPE, printable
 from mvc.recipes import dataset
-from mvc.recipes.making import making_of
-from mvc.recipes.recipe import BaseState, Model, Recipe, Result, is_made_whole
+from mvc.recipes.description import Description
+from mvc.recipes.recipe import BaseState, Recipe, Result, is_made_whole
 from mvc.recipes.replay import ReplayOptions, made_again
-from mvc.recipes.service import START, Describer, counting_steps
+from mvc.recipes.service import Describer, counting_steps
 from mvc.recipes.weights import alternative, is_cheaper
 from mvc.state import StateFile
 from mvc.times import check_seconds
-from mvc.training.state.parts import kernels, passing_buffers, unwrap
-from mvc.training.state.rng import rng_state
+from mvc.training.state.parts import kernels, unwrap
 from mvc.types import Progress
 
 
@@ -91,8 +86,6 @@ class Run:
         self._architecture = model
         self._service, self._given, self._options = service, data, options
         self._entered = self._called = False
-        self._stored: StoredModel | None = None
-        self._files: Mapping[str, bytes] = {}
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
         self._start: dict[str, Any] | None = None
@@ -126,26 +119,10 @@ class Run:
                 "that were given up are lost",
                 hint="leave out drop_weights, or store the data with 'mvc import --data'",
             )
-        self._describer = describer = Describer(self._model, self._data.places)
-        self._model_value = self._built_by(describer)
-        self._call, self._passed = self._described(describer)
+        self._description = Description(self._architecture, self._data, self._options.path)
+        self._call, self._passed = self._described(self._description.describer)
         self._entered = True
         return self
-
-    def _built_by(self, describer: Describer) -> Any:
-        """The value that builds the model; also how ``load_model`` builds it, if that can."""
-        made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
-        state, path = self._model.state_dict(), self._options.path
-        if made is None:
-            self._stored, self._files = describe(self._architecture, state, path)
-            call = f"{self._stored.module}:{self._stored.name}"
-            return describer.model(call, self._stored.arguments)
-        value = describer.made_model()
-        with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
-            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
-            given = Architecture(made.call, bound.arguments)
-            self._stored, self._files = describe(given, state, path)
-        return value
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
         """The value of the service, and what a function is given beside its arguments."""
@@ -247,42 +224,10 @@ class Run:
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
         """The recipe without its result; the random state is read last."""
-        describer, model = self._describer, self._model
-        described = {name: describer.value(value, name) for name, value in keywords.items()}
-        code = self._sources()
-        here = environment.capture()
-        describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
-        describer.finish()
-        self._attached = {
-            environment.NAME: here.encoded,
-            **({NAME: self._stored.encoded} if self._stored else {}),
-            **code.files,
-            **describer.states,
-        }
-        return Recipe(
-            makes=Result(self._options.path, Root(bytes(32))),
-            base=self._base,
-            data=self._data.data,
-            model=Model(
-                self._model_value,
-                frozen=tuple(n for n, p in model.named_parameters() if not p.requires_grad),
-                evaluating=tuple(n for n, m in model.named_modules() if not m.training),
-                device=str(next((p.device for p in model.parameters()), torch.device("cpu"))),
-            ),
-            objects=tuple(describer.objects),
-            service=self._call,
-            arguments=described,
-            packages=dict(sorted(code.packages.items())),
-            code={name: blake3(data).hexdigest() for name, data in sorted(code.files.items())},
-            seconds=0.0,
-            steps=0,
-        )
-
-    def _sources(self) -> Sources:
-        """The source files of everything that the recipe names, the model's own included."""
-        packages = self._stored.packages if self._stored else {}
-        found = sources_of(self._describer.classes, values=True)
-        return Sources({**self._files, **found.files}, {**packages, **found.packages})
+        value = self._description.describer.value
+        described = {name: value(given, name) for name, given in keywords.items()}
+        recipe, self._attached = self._description.recipe(self._base, self._call, described)
+        return recipe
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Commits the model, unless the block failed; then proves the recipe, if asked to."""

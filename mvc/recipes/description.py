@@ -1,0 +1,95 @@
+"""What a recipe says of a training, and what a version carries beside it: code, states, models."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from mvc.errors import MvcError
+from mvc.ids import Root
+from mvc.models import environment
+from mvc.models.models import NAME, Architecture, StoredModel, describe
+from mvc.models.sources import sources_of
+from mvc.recipes.dataset import Used
+from mvc.recipes.making import making_of
+from mvc.recipes.recipe import BaseState, Model, Recipe, Result
+from mvc.recipes.service import START, Describer
+from mvc.training.state.parts import passing_buffers
+from mvc.training.state.rng import rng_state
+
+
+class Description:
+    """The objects of a training as they are now, at most once each in a recipe.
+
+    ``path`` is that of the model's state. Raises CannotRecord, which names what cannot be made
+    again and where it is.
+    """
+
+    def __init__(self, given: torch.nn.Module | Architecture, data: Used, path: str) -> None:
+        model: Any = given.model if isinstance(given, Architecture) else given
+        self._model: torch.nn.Module = model
+        self._data, self._path = data, path
+        self.describer = Describer(self._model, data.places)
+        self._stored: StoredModel | None = None
+        self._files: Mapping[str, bytes] = {}
+        self._made = self._built_by(given)
+
+    def _built_by(self, given: torch.nn.Module | Architecture) -> Any:
+        """The value that builds the model; also how ``load_model`` builds it, if that can."""
+        made = None if isinstance(given, Architecture) else making_of(self._model)
+        state = self._model.state_dict()
+        if made is None:
+            self._stored, self._files = describe(given, state, self._path)
+            call = f"{self._stored.module}:{self._stored.name}"
+            return self.describer.model(call, self._stored.arguments)
+        value = self.describer.made_model()
+        with suppress(MvcError, ValueError, TypeError):  # its arguments may be objects
+            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
+            built = Architecture(made.call, bound.arguments)
+            self._stored, self._files = describe(built, state, self._path)
+        return value
+
+    def recipe(
+        self, base: BaseState, service: Any, arguments: Mapping[str, Any]
+    ) -> tuple[Recipe, dict[str, Any]]:
+        """The recipe without its result, and what is attached; the random state is read last.
+
+        ``service`` and ``arguments`` are values of the describer.
+        """
+        describer, model = self.describer, self._model
+        found = sources_of(describer.classes, values=True)
+        packages = {**(self._stored.packages if self._stored else {}), **found.packages}
+        files = {**self._files, **found.files}
+        here = environment.capture()
+        describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
+        describer.finish()
+        attached = {
+            environment.NAME: here.encoded,
+            **({NAME: self._stored.encoded} if self._stored else {}),
+            **files,
+            **describer.states,
+        }
+        recipe = Recipe(
+            makes=Result(self._path, Root(bytes(32))),
+            base=base,
+            data=self._data.data,
+            model=Model(
+                self._made,
+                frozen=tuple(n for n, p in model.named_parameters() if not p.requires_grad),
+                evaluating=tuple(n for n, m in model.named_modules() if not m.training),
+                device=str(next((p.device for p in model.parameters()), torch.device("cpu"))),
+            ),
+            objects=tuple(describer.objects),
+            service=service,
+            arguments=arguments,
+            packages=dict(sorted(packages.items())),
+            code={name: blake3(data).hexdigest() for name, data in sorted(files.items())},
+            seconds=0.0,
+            steps=0,
+        )
+        return recipe, attached
