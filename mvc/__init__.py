@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from mvc.pipelines.requirements import Requirements
     from mvc.probing.probe import Probe, probe
     from mvc.recipes.making import constructed
+    from mvc.recipes.recorder import Recorder
     from mvc.recipes.verbs import record, retrain, retraining
     from mvc.report.change import first_change
     from mvc.report.page import write_report
     from mvc.serving.follower import Follower
     from mvc.serving.sinks import FileSink, ModelSink, ReplicaSink
-    from mvc.training.recorder import Recorder, Report, watch
+    from mvc.training.recorder import Report, watch
     from mvc.training.resume import Loaded, Resumed, load, resume
 
     __version__: str
@@ -111,7 +112,7 @@ _LAZY = {
     "LogEntry": "mvc.api",
     "LogOptions": "mvc.api",
     "Probe": "mvc.probing.probe",
-    "Recorder": "mvc.training.recorder",
+    "Recorder": "mvc.recipes.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api",
     "Requirements": "mvc.pipelines.requirements",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import FsckReport, Problem, Repaired
     from mvc.maintenance.stats import Stats
-    from mvc.maintenance.weights import Alternative
+    from mvc.maintenance.weights import Alternative, Proof
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.model.statement import Statement
@@ -110,6 +110,7 @@ __all__ = [
     "NodeStatus",
     "Operation",
     "Problem",
+    "Proof",
     "Pushed",
     "Receipt",
     "RecordingNotice",
@@ -159,6 +160,7 @@ __all__ = [
 
 _IN = {
     "Alternative": "mvc.maintenance.weights",
+    "Proof": "mvc.maintenance.weights",
     "Annotation": "mvc.repo.statements.annotations",
     "Availability": "mvc.repo.lookup.availability",
     "Averaged": "mvc.repo.average",

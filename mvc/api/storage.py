@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import Repaired
     from mvc.maintenance.stats import Stats
-    from mvc.maintenance.weights import Alternative, Cost
+    from mvc.maintenance.weights import Alternative, Cost, Proof
     from mvc.repo.queries import Queries
     from mvc.repo.version_stats import VersionStats
 
@@ -194,37 +194,18 @@ class Storage:
 
         return work_folder(self._store)
 
-    def proofs(self) -> dict[CommitId, ReplayProof]:
-        """The versions whose weights a replay on this repository has made again."""
-        return availability.proven_here(self._store)
+    def proofs(self, versions: Iterable[CommitId] | None = None) -> dict[CommitId, ReplayProof]:
+        """The versions, all or of these, whose weights a replay on this repository has made."""
+        return availability.proven_here(self._store, versions)
 
-    def prove(
-        self,
-        rev: Rev,
-        path: str,
-        file: StateFile,
-        *,
-        base: CommitId,
-        seconds: float,
-        where: str,
-    ) -> None:
-        """Records that a replay here made ``file``, which is at ``path`` of a version.
+    def prove(self, proofs: Sequence[Proof], *, where: str) -> None:
+        """Records that replays here made these states, in the environment ``where``.
 
-        It began at version ``base``. Raises DamagedData if the version has another state there.
+        Raises DamagedData if one of the versions has another state there.
         """
         from mvc.maintenance.weights import prove
 
-        commit = resolve(self._store, rev)
-        prove(
-            self._store,
-            self._config,
-            commit,
-            path,
-            file=file,
-            base=base,
-            seconds=seconds,
-            where=where,
-        )
+        prove(self._store, self._config, proofs, where=where)
 
     def cost(self, rev: Rev, path: str | None = None, *, besides: CommitId | None = None) -> Cost:
         """What a version, or its file ``path``, costs as it is stored.

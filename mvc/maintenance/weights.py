@@ -6,15 +6,16 @@ The next ``gc`` deletes what no other version has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.adapters.state_file import StateFile
 from mvc.errors import CannotRetrain, DamagedData
-from mvc.ids import CommitId
+from mvc.ids import CommitId, Root
 from mvc.limits import PIECE
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.manifest import FileEntry
@@ -46,6 +47,16 @@ class Alternative(Struct, frozen=True):
     needs: tuple[tuple[CommitId, str], ...] = ()
 
 
+class Proof(Struct, frozen=True):
+    """A replay made the state ``root`` of the file ``path``, from ``base`` in ``seconds``."""
+
+    commit: CommitId
+    path: str
+    root: Root
+    base: CommitId
+    seconds: float
+
+
 class Cost(Struct, frozen=True):
     """What files cost as they are stored: estimated ``seconds`` to recover them, and ``nbytes``."""
 
@@ -73,45 +84,40 @@ def cost(store: Store, commit: CommitId, path: str | None, besides: CommitId | N
     return Cost(rates.version(rates.works(walks), len(files), size), stored)
 
 
-def prove(
-    store: Store,
-    config: Config,
-    commit: CommitId,
-    path: str,
-    file: StateFile,
-    *,
-    base: CommitId,
-    seconds: float,
-    where: str,
-) -> None:
-    """Records that a replay on this repository made ``file``, which is at ``path`` of a version.
+def prove(store: Store, config: Config, proofs: Sequence[Proof], *, where: str) -> None:
+    """Records that replays on this repository made these states, in the environment ``where``.
 
-    Nothing where the repository cannot be written. Raises DamagedData if it has another state.
+    Nothing where the repository cannot be written. Raises DamagedData if a version has another
+    state there.
     """
-    _check_same(file, _file(store, commit, path))
-    if store.writable:
-        proof = ReplayProof(
-            subject=commit,
-            author=config.author,
-            path=path,
-            base=base,
-            milliseconds=round(seconds * 1000),
-            environment=where,
+    for each in proofs:
+        _check_same(each.root, _file(store, each.commit, each.path))
+    if store.writable and proofs:
+        made = tuple(
+            ReplayProof(
+                subject=each.commit,
+                author=config.author,
+                path=each.path,
+                base=each.base,
+                milliseconds=ceil(each.seconds * 1000),
+                environment=where,
+            )
+            for each in proofs
         )
-        store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=(proof,)))
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), where, statements=made))
 
 
 def providing(
     store: Store, commit: CommitId, path: str, file: StateFile
 ) -> AbstractContextManager[None]:
     """While the block runs, the file at ``path`` of a version is read from ``file``."""
-    _check_same(file, _file(store, commit, path))
+    _check_same(file.root, _file(store, commit, path))
     contents = {bytes(tensor.id): file.tensor_bytes(tensor) for tensor in file.entry.tensors}
     return store.with_made(contents)
 
 
-def _check_same(file: StateFile, entry: FileEntry) -> None:
-    if file.root != entry.state.root:
+def _check_same(root: Root, entry: FileEntry) -> None:
+    if root != entry.state.root:
         raise DamagedData(f"this is not the state of {printable(entry.path)} in that version")
 
 
@@ -231,7 +237,7 @@ def store(store: Store, config: Config, commit: CommitId, file: StateFile | None
         return
     entry, mark = _file(store, commit, gone.path), StateMark(commit, "stored", gone.path)
     if file is not None:
-        _check_same(file, entry)
+        _check_same(file.root, entry)
     policy = replace(encoding_policy(config), reset=True)
 
     def attempt() -> None:

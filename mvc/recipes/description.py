@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 
-from mvc.errors import MvcError
+from mvc.errors import CannotRecord, MvcError, WrongUsage
 from mvc.ids import Root
 from mvc.models import environment
 from mvc.models.models import NAME, Architecture, StoredModel, describe
@@ -19,7 +19,7 @@ from mvc.recipes.dataset import Used
 from mvc.recipes.making import making_of
 from mvc.recipes.recipe import BaseState, Model, Recipe, Result
 from mvc.recipes.service import START, Describer
-from mvc.training.state.parts import passing_buffers
+from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
 
 
@@ -93,3 +93,48 @@ class Description:
             steps=0,
         )
         return recipe, attached
+
+
+def refuse_model(model: Any) -> None:
+    """Raises CannotRecord for a model that would not be the same if it were made again."""
+    if not isinstance(model, torch.nn.Module):
+        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
+        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
+    if unwrap(model) is not model:
+        raise CannotRecord(
+            f"the model is wrapped ({type(model).__qualname__})",
+            hint="pass the module inside, and wrap it within the service",
+        )
+    for name, module in model.named_modules():
+        shown = f"the module {name}" if name else "the model"
+        for kind in _HOOKS:
+            if getattr(module, kind, None):
+                raise CannotRecord(
+                    f"{shown} has hooks, which a recipe does not hold",
+                    hint="register them within the service",
+                )
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    for name, tensor in tensors:
+        if not tensor.is_contiguous():
+            raise CannotRecord(
+                f"{name} is not contiguous, and its order in memory would not be restored",
+                hint="choose the memory format within the service",
+            )
+    devices = sorted({str(tensor.device) for _, tensor in tensors})
+    if len(devices) > 1:
+        raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
+
+
+def refuse_process_group() -> None:
+    """Raises CannotRecord in a process of a distributed training: a replay is one process alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise CannotRecord(
+            "this process belongs to a process group of torch.distributed, which no recipe holds",
+            hint="train without init_process_group; or commit the model without a recipe",
+        )
+
+
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_state_dict_hooks", "_state_dict_pre_hooks",
+)  # fmt: skip

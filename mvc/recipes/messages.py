@@ -15,7 +15,8 @@ from mvc.models.environment import EnvironmentDifference
 class Job(Struct, frozen=True):
     """What the process is told. ``base``: a file with the weights, empty if they are stored.
 
-    ``folder`` is what it works in. ``fork``: a fork of the process does it.
+    ``folder`` is what it works in. ``fork``: a fork of the process does it. ``wanted``: versions on
+    the way that are written, too.
     """
 
     repository: str
@@ -27,6 +28,7 @@ class Job(Struct, frozen=True):
     folder: str
     result: str
     fork: bool
+    wanted: tuple[str, ...] = ()
 
 
 class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
@@ -44,6 +46,13 @@ class Stepped(_Event, frozen=True):
     """An optimizer has made its step of this number; 0: the training begins."""
 
     step: int
+
+
+class Reached(_Event, frozen=True):
+    """A wanted version on the way is written, to the result's path and its id."""
+
+    version: str
+    seconds: float
 
 
 class Ended(_Event, frozen=True):
@@ -66,4 +75,4 @@ class Idle(_Event, frozen=True):
     """The fork that did the job has ended; the next job may come."""
 
 
-Event: TypeAlias = Compared | Stepped | Ended | Failed | Idle
+Event: TypeAlias = Compared | Stepped | Reached | Ended | Failed | Idle

@@ -279,6 +279,12 @@ def recipe_of(repo: Repository, commit: CommitId) -> Recipe:
     return recipe
 
 
+def carrier_of(repo: Repository, commit: CommitId) -> CommitId:
+    """The version that carries code and environment for this one: itself, or a full state."""
+    has_recipe = RECIPE in repo.version(commit).attached
+    return recipe_of(repo, commit).carrier(commit) if has_recipe else commit
+
+
 def segment(repo: Repository, commit: CommitId) -> dict[CommitId, Batches]:
     """Each version from a full state, which is left out, to one that steps made.
 

@@ -24,14 +24,14 @@ from mvc.files import MemorySource, parse
 from mvc.models.models import Architecture
 from mvc.names import RECIPE, printable
 from mvc.recipes import dataset
-from mvc.recipes.description import Description
+from mvc.recipes.description import Description, refuse_model, refuse_process_group
 from mvc.recipes.recipe import BaseState, Recipe, Result, is_made_whole
 from mvc.recipes.replay import ReplayOptions, made_again
 from mvc.recipes.service import Describer, counting_steps
 from mvc.recipes.weights import alternative, is_cheaper
 from mvc.state import StateFile
 from mvc.times import check_seconds
-from mvc.training.state.parts import kernels, unwrap
+from mvc.training.state.parts import kernels
 from mvc.types import Progress
 
 
@@ -103,8 +103,8 @@ class Run:
                 hint="leave one of them out; mvc.retrain(repo, ..., trust=True) proves "
                 "recipes later",
             )
-        _refuse_model(self._model)
-        _refuse_process_group()
+        refuse_model(self._model)
+        refuse_process_group()
         self._base = _base(self._repo, self._model, self._options)
         if self._options.verify and isinstance(
             self._repo.availability(self._base.version), Dropped
@@ -336,48 +336,3 @@ def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> Base
         "the model's weights are those of no version, so there is nothing to train them from",
         hint="commit them first: repo.commit(model.state_dict())",
     )
-
-
-def _refuse_model(model: Any) -> None:
-    """Raises CannotRecord for a model that would not be the same if it were made again."""
-    if not isinstance(model, torch.nn.Module):
-        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
-        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
-    if unwrap(model) is not model:
-        raise CannotRecord(
-            f"the model is wrapped ({type(model).__qualname__})",
-            hint="pass the module inside, and wrap it within the service",
-        )
-    for name, module in model.named_modules():
-        shown = f"the module {name}" if name else "the model"
-        for kind in _HOOKS:
-            if getattr(module, kind, None):
-                raise CannotRecord(
-                    f"{shown} has hooks, which a recipe does not hold",
-                    hint="register them within the service",
-                )
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    for name, tensor in tensors:
-        if not tensor.is_contiguous():
-            raise CannotRecord(
-                f"{name} is not contiguous, and its order in memory would not be restored",
-                hint="choose the memory format within the service",
-            )
-    devices = sorted({str(tensor.device) for _, tensor in tensors})
-    if len(devices) > 1:
-        raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
-
-
-def _refuse_process_group() -> None:
-    """Raises CannotRecord in a process of a distributed training: a replay is one process alone."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        raise CannotRecord(
-            "this process belongs to a process group of torch.distributed, which no recipe holds",
-            hint="train without init_process_group; or commit the model without a recipe",
-        )
-
-
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_state_dict_hooks", "_state_dict_pre_hooks",
-)  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from msgspec import Struct, json
 
-from mvc.api import Repository
+from mvc.api import FileEntry, Proof, Repository
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -40,8 +40,8 @@ from mvc.models import environment
 from mvc.models.environment import Environment, variables
 from mvc.models.models import attached_bytes, code_of
 from mvc.recipes import dataset
-from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
-from mvc.recipes.recipe import Recipe, missing_weights, recipe_of
+from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Reached, Stepped
+from mvc.recipes.recipe import Recipe, StepRecipe, missing_weights, recipe_of, segment
 from mvc.state import Distance, StateFile, distance_of
 from mvc.system import FileSystem, import_path
 from mvc.text import listed, printable
@@ -236,6 +236,7 @@ class _Replay:
         self.what = f"retraining {commit.short}"
         self.entry = repo.manifest(commit).by_path[recipe.makes.path]
         self.result = folder / "result.pt"
+        self._proofs = list[Proof]()
         self.done = Ended(0.0, 0, ())
         self.differences: list[str] = []
         self.where = ""
@@ -257,10 +258,13 @@ class _Replay:
     def _prepare(self, base: str) -> tuple[Job, dict[str, str]]:
         """The job: data sets and code are compared with what the recipe names."""
         repo, commit, recipe = self._repo, self._commit, self._recipe
-        code_of(repo, commit, recipe.code, recipe.packages)
+        carrier = recipe.carrier(commit)
+        code_of(repo, carrier, recipe.code, recipe.packages)
         recorded = Environment.decode(
-            attached_bytes(repo, commit, environment.NAME), recipe.packages
+            attached_bytes(repo, carrier, environment.NAME), recipe.packages
         )
+        steps = [*segment(repo, commit)] if isinstance(recipe, StepRecipe) else []
+        proven = repo.storage.proofs(steps)
         data = {
             each.name: str(dataset.place(repo, each, self._folder / "data" / each.name))
             for each in recipe.data
@@ -277,6 +281,7 @@ class _Replay:
             folder=str(work),
             result=str(self.result),
             fork=sys.platform == "linux" and recipe.model.device == "cpu",
+            wanted=tuple(each.hex() for each in steps if each not in {commit, *proven}),
         )
         return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
@@ -296,6 +301,8 @@ class _Replay:
                 done, passed = event.step, time.monotonic() - began
                 left = passed / max(done, 1) * max(total - done, 0)
                 self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
+            elif isinstance(event, Reached):
+                self._reached(CommitId.parse(event.version), event.seconds)
             elif isinstance(event, Ended):
                 self.done = event
                 worker.deadline = time.monotonic() + _ENDING
@@ -342,31 +349,48 @@ class _Replay:
         A replay with another number of threads than the recipe names is no proof of the recipe.
         Raises RetrainingDiffers, which says by how much.
         """
-        with FileSystem().open_read(self.result) as source:
-            file = StateFile.of(parse(source, "result.pt").nested())
-        if file.root != self._recipe.makes.root:
-            raise self._differs(file)
+        try:
+            file = self._checked(self._commit, self.done.seconds, self.result)
+        finally:
+            self._record()
         if self.done.not_finite:
             names = _among("", list(map(printable, self.done.not_finite)))
             text = f"{self._commit.short} was made again bit for bit, with values that are not "
             warnings.warn(f"{text}finite: {names}", MvcWarning, 2)
-        if self._options.threads is None:
-            self._repo.storage.prove(
-                self._commit,
-                self.entry.path,
-                file,
-                base=self._recipe.base.version,
-                seconds=self.done.seconds,
-                where=self.where,
-            )
         return file
 
-    def _differs(self, file: StateFile) -> RetrainingDiffers:
-        there = {tensor.key: tensor for tensor in self.entry.tensors}
+    def _reached(self, commit: CommitId, seconds: float) -> None:
+        """Compares a version on the way; what was proven before it is recorded if it differs."""
+        result = Path(f"{self.result}.{commit.hex()}")
+        try:
+            self._checked(commit, seconds, result)
+        except RetrainingDiffers:
+            self._record()
+            raise
+        result.unlink()
+
+    def _checked(self, commit: CommitId, seconds: float, result: Path) -> StateFile:
+        """What the process wrote, if it is the state of the version."""
+        with FileSystem().open_read(result) as source:
+            file = StateFile.of(parse(source, "result.pt").nested())
+        entry = self._repo.manifest(commit).by_path[self._recipe.makes.path]
+        if file.root != entry.state.root:
+            raise self._differs(commit, entry, file)
+        self._proofs.append(
+            Proof(commit, entry.path, file.root, self._recipe.base.version, seconds)
+        )
+        return file
+
+    def _record(self) -> None:
+        if self._options.threads is None:
+            self._repo.storage.prove(self._proofs, where=self.where)
+
+    def _differs(self, commit: CommitId, entry: FileEntry, file: StateFile) -> RetrainingDiffers:
+        there = {tensor.key: tensor for tensor in entry.tensors}
         here = {tensor.key: tensor for tensor in file.entry.tensors}
         stored = None
-        if missing_weights(self._repo, self._commit) is None:
-            stored = self._repo.open_file(self._commit, self.entry.path, counted=False)
+        if missing_weights(self._repo, commit) is None:
+            stored = self._repo.open_file(commit, entry.path, counted=False)
         found = []
         for key in sorted({*here, *there}):
             a, b = there.get(key), here.get(key)
@@ -382,7 +406,7 @@ class _Replay:
         furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
-            f"retraining {self._commit.short} made other weights, which are not used: "
+            f"retraining {commit.short} made other weights, which are not used: "
             f"{len(found)} of {len(there)} tensors differ" + _among(": ", [*map(str, furthest)]),
             hint=f"the environment differs: {why}"
             if why

@@ -19,7 +19,7 @@ from mvc.models.models import NAME, attached_bytes, trusted_versions
 from mvc.models.models import read_model as model
 from mvc.models.stored_code import FOLDER
 from mvc.names import ATTACHED, DEFAULT_STATE, RECIPE
-from mvc.recipes.recipe import Call, missing_weights, recipe_of
+from mvc.recipes.recipe import Call, carrier_of, missing_weights, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
 from mvc.types import Progress, Reason
 
@@ -195,7 +195,7 @@ def calls(repo: Repository, rev: Rev = "HEAD") -> list[Call]:
 
 def code(repo: Repository, rev: Rev = "HEAD") -> dict[str, bytes]:
     """The source files that a version carries, by name; empty if it has none. Runs nothing."""
-    commit = repo.find(rev)
+    commit = carrier_of(repo, repo.find(rev))
     names = [entry.path.removeprefix(ATTACHED) for entry in repo.manifest(commit).attached]
     files = [name for name in names if name.startswith(FOLDER)]
     return {name: attached_bytes(repo, commit, name) for name in files}
@@ -206,7 +206,7 @@ def environment(repo: Repository, rev: Rev = "HEAD") -> Environment:
 
     Raises UnknownPath if the version does not carry it, DamagedData.
     """
-    commit = repo.find(rev)
+    commit = carrier_of(repo, repo.find(rev))
     carried = repo.version(commit).attached
     if ENVIRONMENT not in carried:
         raise UnknownPath(

@@ -9,7 +9,7 @@ from mvc.api import Alternative, Dropped, Repository, Stored
 from mvc.errors import CannotRetrain, DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.recipes import dataset
-from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.recipe import STEPS, Recipe, StepRecipe, recipe_of, segment
 
 
 def alternatives(repo: Repository) -> dict[CommitId, Alternative]:
@@ -48,8 +48,11 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
                 "unproven",
                 hint=f"'mvc retrain {version.short} --trust-code' stores them again",
             )
+        carriers = {recipe.carrier(version): None, version: None}
+        if isinstance(recipe, StepRecipe):
+            carriers |= dict.fromkeys(segment(repo, version))
         needs += [
-            *((version, entry.path) for entry in repo.manifest(version).attached),
+            *((each, entry.path) for each in carriers for entry in repo.manifest(each).attached),
             *(
                 (data.version, entry.path)
                 for data in recipe.data
@@ -59,6 +62,26 @@ def alternative(repo: Repository, commit: CommitId, seconds: float = 0.0) -> Alt
     needs.append((recipe.base.version, recipe.base.path))
     first = lineage[0][1]
     return Alternative(first.base.version, first.makes.path, seconds, tuple(needs))
+
+
+def drop_steps(repo: Repository, end: CommitId) -> list[CommitId]:
+    """Drops the weights of proven versions between a full state and ``end``; returns these.
+
+    ``end`` and full states keep theirs, and so do versions that would take longer to recover than
+    ``store.max_recovery``. Raises CannotRetrain where data lie outside of mvc, DamagedData.
+    """
+    recipe, bound = recipe_of(repo, end), repo.config.get("store.max_recovery")
+    needs = alternative(repo, end).needs
+    start, path = recipe.base.version, recipe.makes.path
+    first = repo.storage.cost(start).seconds
+    going = {}
+    for commit, proof in repo.storage.proofs(segment(repo, end)).items():
+        seconds = proof.milliseconds / 1000
+        fast = bound is None or first + seconds <= bound
+        if fast and commit != end and STEPS not in repo.version(commit).attached:
+            going[commit] = Alternative(start, path, seconds, needs)
+    repo.storage.drop_weights(going)
+    return list(going)
 
 
 def is_cheaper(repo: Repository, commit: CommitId, again: Alternative) -> bool:

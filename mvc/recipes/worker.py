@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,10 +30,10 @@ from mvc.models import environment
 from mvc.models.environment import Environment
 from mvc.models.models import attached_bytes, take_dtypes
 from mvc.models.settings import apply_settings
-from mvc.names import RECIPE
-from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Stepped
-from mvc.recipes.recipe import Model, Recipe
+from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Reached, Stepped
+from mvc.recipes.recipe import DRAWN, Model, StepRecipe, recipe_of, segment
 from mvc.recipes.service import START, Rebuilt, counting_steps
+from mvc.recipes.stepping import Stepping, rows_in
 from mvc.system import signal_at_end_of_parent
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
@@ -115,8 +115,9 @@ def _tell(events: Connection[Any, Any], event: Event) -> None:
 
 def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     commit = CommitId.parse(job.version)
-    recipe = Recipe.decode(attached_bytes(repo, commit, RECIPE))
-    recorded = Environment.decode(attached_bytes(repo, commit, environment.NAME), recipe.packages)
+    recipe = recipe_of(repo, commit)
+    carrier = recipe.carrier(commit)
+    recorded = Environment.decode(attached_bytes(repo, carrier, environment.NAME), recipe.packages)
     apply_settings(recorded)
     if job.threads is not None:
         torch.set_num_threads(job.threads)
@@ -126,7 +127,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     if compared.verdict == "different" and not job.anyway:
         return
     data = {name: Path(path) for name, path in job.data.items()}
-    rebuilt = Rebuilt(repo, commit, recipe, data)
+    rebuilt = Rebuilt(repo, carrier, recipe, data)
     model = rebuilt.model()
     weights = (
         torch.load(job.base, weights_only=True)
@@ -150,12 +151,43 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
 
     set_rng_state(start["rng"])
     with counting_steps(step) as steps:
-        service(model, **arguments)
+        if isinstance(recipe, StepRecipe):
+            training = Stepping(service, model, **arguments)
+            began += sum(_versions(repo, commit, training, job, events))
+        else:
+            service(model, **arguments)
     seconds = time.monotonic() - began
     result = dict(model.state_dict())
     torch.save(result, job.result)
     wrong = tuple(name for name, value in result.items() if not _is_finite(value))
     _tell(events, Ended(seconds, steps.count, wrong))
+
+
+def _versions(
+    repo: Repository,
+    commit: CommitId,
+    training: Stepping,
+    job: Job,
+    events: Connection[Any, Any],
+) -> Iterator[float]:
+    """Makes the versions from a full state to ``commit``, and writes those that the job names.
+
+    Yields the seconds that the writing took.
+    """
+    began, wrote = time.monotonic(), 0.0
+    for version, batches in segment(repo, commit).items():
+        drawn = repo.attachment(version, DRAWN) if batches.drawn else {}
+        for number, rows in enumerate(batches.rows):
+            if number in batches.drawn:
+                check_rng(drawn[str(number)])
+                set_rng_state(drawn[str(number)])
+            training.step(rows_in(rows))
+        if version.hex() in job.wanted:
+            done = time.monotonic()
+            torch.save(dict(training.model.state_dict()), f"{job.result}.{version.hex()}")
+            _tell(events, Reached(version.hex(), done - began - wrote))
+            wrote += (spent := time.monotonic() - done)
+            yield spent
 
 
 def _is_finite(value: Any) -> bool:

@@ -18,6 +18,7 @@ from mvc.names import DEFAULT_STATE, check_author, check_path, check_ref, check_
 from mvc.pipelines import Pipeline, Requirements, pipeline_and_bound
 from mvc.state import ServedVersion
 from mvc.training.staging import MODES
+from mvc.training.step_notes import StepNotes
 
 Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
@@ -74,6 +75,7 @@ class RecorderOptions(Struct, frozen=True):
     """The hyper-parameters that a framework knows; ``params`` of the same names count."""
     files: Mapping[str, bytes] = {}
     """Files of every version in the folder of ``name``, by their path in it."""
+    steps: StepNotes | None = None
 
     @classmethod
     def of(cls, given: RecorderKeywords, every: int = 1) -> RecorderOptions:

@@ -28,6 +28,7 @@ from mvc.training.pushing import Pusher, PushReport
 from mvc.training.resume import Resumed, resumed_since
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
+from mvc.training.step_notes import ProofReport, StepNotes
 from mvc.training.writer_thread import WriterThread
 from mvc.types import Unpicklable
 
@@ -42,6 +43,7 @@ class Report(Struct, frozen=True):
     ``newest_step`` its step. ``waiting_bytes`` are staged now, ``peak_bytes`` were at most.
     ``push`` says what of it is at the remote, if the Recorder pushes. ``not_deployed`` of the
     durable ones were not deployed, because somebody else had deployed or protected the target.
+    ``proof`` says which steps were replayed, if the Recorder has a recipe.
     """
 
     steps: int
@@ -57,6 +59,7 @@ class Report(Struct, frozen=True):
     skipped: int = 0
     push: PushReport | None = None
     not_deployed: int = 0
+    proof: ProofReport | None = None
 
 
 class Recorder(Unpicklable):
@@ -109,12 +112,13 @@ class Recorder(Unpicklable):
         include: Sequence[str] | None = None,
         every: int = 1,
         start: int | Resumed | None = None,
+        steps: StepNotes | None = None,
         **options: Unpack[RecorderKeywords],
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         if done is not None:
             done = checks.whole("start", done, 0)
-        chosen = replace(RecorderOptions.of(options, every), start=done, origin=origin)
+        chosen = replace(RecorderOptions.of(options, every), start=done, origin=origin, steps=steps)
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
         self._begin(repo, parts, chosen)
@@ -151,6 +155,9 @@ class Recorder(Unpicklable):
             )
             options = replace(options, branch=self._recording.branch)
             self._options = options
+            if options.steps is not None:
+                options.steps.open(self._repo)
+                failed.callback(options.steps.finish)
             self._pusher: Pusher | None = None
             if options.push is not None:
                 self._pusher = Pusher(self._repo, options.push, options.branch)
@@ -237,6 +244,8 @@ class Recorder(Unpicklable):
             self._before += self._steps - self._first
             self._first = self._steps = resumed.step
             self._origin = resumed.commit
+            if self._options.steps is not None:
+                self._options.steps.restart()
         first = self._first
         self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
         taken = False
@@ -255,7 +264,10 @@ class Recorder(Unpicklable):
         reducer = self._writer.reducer
         if reducer is not None:
             reducer.check(loss=item.metrics.get("loss"), data=item.data)
-        live = self._collect(batch)
+        notes, full = self._options.steps, True
+        if notes is not None:
+            item.position, full = notes.begin()
+        live = self._collect(batch, full=full)
         if self._source.weights and not live["model"]:
             raise WrongUsage(
                 f"the state at {self._options.name} is empty: the model has no tensors"
@@ -267,7 +279,7 @@ class Recorder(Unpicklable):
             return False
         try:
             self._writer.raise_failure()
-            item.slot.fill(self._collect(batch) if waited else live)
+            item.slot.fill(self._collect(batch, full=full) if waited else live)
         except BaseException:
             self._queue.give_back(item)
             raise
@@ -275,11 +287,30 @@ class Recorder(Unpicklable):
         self._queue.put(item)
         return True
 
-    def _collect(self, batch: Any) -> dict[str, Any]:
+    def _collect(self, batch: Any, *, full: bool) -> dict[str, Any]:
         return {
             "model": self._source.model_state(),
-            "training": self._source.training_state(self._steps, batch),
+            "training": self._source.training_state(self._steps, batch) if full else {},
         }
+
+    def train(self, rows: Sequence[int], batch: Any = None, **given: Any) -> Any:
+        """Makes a step by the recipe's function, records it as ``step`` does, returns its result.
+
+        ``rows`` are the positions of the batch in the data; ``batch`` is what lies there, if the
+        caller has it. A result that is a number is the loss. The further arguments are those of
+        ``step``. Raises WrongUsage without a recipe, and what ``step`` raises.
+        """
+        self._check_open()
+        notes = self._options.steps
+        if notes is None:
+            raise WrongUsage(
+                "this recorder has no recipe to train by",
+                hint="mvc.Recorder(..., recipe=train_step, data=dataset)",
+            )
+        done = notes.train(rows, batch)
+        is_loss = isinstance(done, int | float) or getattr(done, "shape", None) == ()
+        self.step(done if is_loss else None, **given)
+        return done
 
     @property
     def production(self) -> ServedVersion | None:
@@ -322,6 +353,7 @@ class Recorder(Unpicklable):
             newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
             skipped=writer.skipped, push=None if pusher is None else pusher.report,
             not_deployed=self._recording.left_out,
+            proof=None if self._options.steps is None else self._options.steps.report,
         )  # fmt: skip
 
     def close(self) -> Report:

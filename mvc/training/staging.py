@@ -174,7 +174,7 @@ class Item(Struct, eq=False):
 
     ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production
     weights. ``origin`` is the version that the training went on from. ``nbytes`` is the room that
-    it takes in the queue.
+    it takes in the queue. ``position`` is that of ``StepNotes``.
     """
 
     step: int
@@ -186,6 +186,7 @@ class Item(Struct, eq=False):
     origin: CommitId | None = None
     slot: Slot = field(default_factory=Slot)
     nbytes: int = 0
+    position: int = 0
 
 
 class Queue:

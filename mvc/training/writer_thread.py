@@ -101,6 +101,8 @@ class WriterThread(threading.Thread):
                     self.skipped += 1
                 else:
                     self._named = item.origin
+                    if self._options.steps is not None:
+                        self._options.steps.committed(item.position, item.step, made.id)
                     self.newest = item.step, made
                     self.durable += 1
                     if self._pusher is not None:
@@ -139,7 +141,7 @@ class WriterThread(threading.Thread):
     def _store(self, item: Item, model: Mapping[str, Any]) -> CommitResult:
         options = self._options
         training = item.slot.state["training"]
-        reduced = self.reducer is not None
+        reduced, full = self.reducer is not None, bool(training)
         self._stored = None
         if self.reducer is not None:
             kept = item.slot.state["model"] if options.keep_training else None
@@ -155,7 +157,10 @@ class WriterThread(threading.Thread):
         files, path = self._files_to_store(), training_path(options.name)
         if self._weights:
             files[options.name] = self._hashed(model, training)
-        files[path] = self._file(path, training)
+        if full:
+            files[path] = self._file(path, training)
+        notes = options.steps
+        carried, needs = ({}, ()) if notes is None else notes.carried(item.position)
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
@@ -166,7 +171,9 @@ class WriterThread(threading.Thread):
             params=item.params,
             deploy=options.deploy,
             pipeline=self._coding.text if reduced else options.pipeline,
+            attachments=carried,
             options=CommitOptions(
+                needs=needs,
                 at=item.called_ns if as_of_call else None,
                 time=item.called_ns,
                 code=self._code,

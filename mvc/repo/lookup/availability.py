@@ -249,11 +249,18 @@ def proof(snapshot: Snapshot, commit: CommitId, path: str) -> ReplayProof | None
     return here[-1] if here else None
 
 
-def proven_here(store: Store) -> dict[CommitId, ReplayProof]:
-    """By version the last proof by a replay here."""
-    entries = [recorded.entry for recorded in store.fresh().stating(ReplayProof)]
-    here = (each for e in entries if not e.is_received for each in e.of(ReplayProof))
-    return {CommitId(each.subject): each for each in here}
+def proven_here(
+    store: Store, versions: Iterable[CommitId] | None = None
+) -> dict[CommitId, ReplayProof]:
+    """By version, all or of these, the last proof by a replay here."""
+    snapshot = store.fresh()
+    if versions is None:
+        entries = [recorded.entry for recorded in snapshot.stating(ReplayProof)]
+        every = [(entry, each) for entry in entries for each in entry.of(ReplayProof)]
+    else:
+        about = [pair for id_ in versions for pair in snapshot.about(ReplayProof, id_)]
+        every = [(recorded.entry, each) for recorded, each in about]
+    return {CommitId(each.subject): each for entry, each in every if not entry.is_received}
 
 
 def _proofs(snapshot: Snapshot, commit: CommitId, path: str) -> list[tuple[Recorded, ReplayProof]]:

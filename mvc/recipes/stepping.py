@@ -1,0 +1,43 @@
+"""A training by steps: a function that is called with a model, an optimizer and a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch.utils.data import TensorDataset, default_collate
+
+
+class Stepping(Struct, frozen=True):
+    """``function(model, optimizer, batch)`` makes a step; ``data`` has a sample at each position.
+
+    Samples are joined to a batch as a DataLoader joins them.
+    """
+
+    function: Callable[[Any, Any, Any], Any]
+    model: torch.nn.Module
+    optimizer: Any
+    data: Any
+
+    def step(self, rows: Sequence[int], batch: Any = None) -> Any:
+        """Trains on the samples at these positions, or on the ``batch`` that was made of them."""
+        batch = self._batch(rows) if batch is None else batch
+        return self.function(self.model, self.optimizer, batch)
+
+    def _batch(self, rows: Sequence[int]) -> Any:
+        if type(self.data) is TensorDataset:
+            at = torch.tensor(rows)
+            return [tensor[at] for tensor in self.data.tensors]
+        return default_collate([self.data[row] for row in rows])
+
+
+def rows_in(text: str) -> list[int]:
+    """The positions of a batch, as ``Batches`` has them."""
+    return list(map(int, text.split(" ")))
+
+
+def rows_text(rows: Sequence[int]) -> str:
+    """The text of which ``rows_in`` makes these positions."""
+    return " ".join(map(str, rows))
