@@ -30,9 +30,9 @@ CEILINGS = {
 }
 
 BUDGET = {
-    ".": 1_043,
+    ".": 1_044,
     "adapters": 2_601,
-    "api": 884,
+    "api": 883,
     "cli": 3_642,
     "codecs": 1_576,
     "distributed": 1_687,
@@ -40,20 +40,20 @@ BUDGET = {
     "importing": 412,
     "io": 1_607,
     "lossy": 2_106,
-    "maintenance": 5_637,
+    "maintenance": 5_645,
     "model": 665,
     "models": 917,
     "pipelines": 456,
     "probing": 785,
-    "recipes": 1_531,
+    "recipes": 1_853,
     "remote": 6_013,
-    "repo": 6_862,
+    "repo": 6_866,
     "report": 644,
     "server": 1_197,
     "serving": 494,
     "store": 5_971,
     "testing": 238,
-    "training": 1_413,
+    "training": 1_461,
 }
 """Statements of each package, without docstrings; ``.`` is for modules that are in none."""
 
@@ -200,7 +200,9 @@ def test_slow_tests_are_there() -> None:
 
 
 BEHIND = {"mvc.training", "mvc.probing", "mvc.distributed.runner", "mvc.frameworks",
-          "mvc.recipes.recording", "mvc.recipes.service", "mvc.recipes.worker",
+          "mvc.recipes.description", "mvc.recipes.prover", "mvc.recipes.recorder",
+          "mvc.recipes.recording", "mvc.recipes.service", "mvc.recipes.stepping",
+          "mvc.recipes.worker",
           "mvc.models.settings"}  # fmt: skip
 """What may import torch: behind calls of ``need_torch``, or behind a framework."""
 

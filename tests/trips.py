@@ -23,7 +23,7 @@ TRIPS = {
     "checkout": ("mvc.api.repository", "Repository.checkout", ("self._store",)),
     "gc": ("mvc.api.storage", "Storage.gc", ("self._store",)),
     "push": ("mvc.api.repository", "Repository.push", ("self._store",)),
-    "recorded step": ("mvc.training.recorder", "Recorder.step", ("self", "state")),
+    "recorded step": ("mvc.training.recorder", "StateRecorder.step", ("self", "state")),
 }
 
 

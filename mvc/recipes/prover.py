@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
 from queue import SimpleQueue
+
+from msgspec.structs import replace
 
 from mvc.api import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.recipes.recipe import segment
-from mvc.recipes.replay import ReplayOptions, made_again
+from mvc.recipes.replay import ReplayOptions, ReplayProcess, made_again
 from mvc.recipes.weights import drop_steps
 from mvc.training.step_notes import ProofReport
 
@@ -31,36 +32,39 @@ class Prover:
 
     def made(self, commit: CommitId, step: int, *, ends: bool) -> None:
         """A version was made by a step; ``ends``: it is the last one of its segment."""
-        self._steps[commit], self._last = step, None if ends else commit
-        if ends:
-            self._ends.put(commit)
+        if self._thread is not None:
+            self._steps[commit], self._last = step, None if ends else commit
+            if ends:
+                self._ends.put(commit)
 
     def finish(self) -> None:
         """Waits until all segments were replayed."""
         if self._thread is not None:
-            for end in (self._last, None) if self._last is not None else (None,):
-                self._ends.put(end)
+            if self._last is not None:
+                self._ends.put(self._last)
+            self._ends.put(None)
             self._thread.join()
 
     def _run(self) -> None:
-        while (end := self._ends.get()) is not None:
-            before = self.report
-            why, versions = before.why, [*segment(self._repo, end)]
-            dropped: Collection[CommitId] = ()
-            try:
-                with made_again(self._repo, end, ReplayOptions(trusted={end})):
-                    pass
-            except MvcError as error:
-                why = error.message
-            proofs = self._repo.storage.proofs(versions)
-            try:
-                dropped = drop_steps(self._repo, end)
-            except MvcError as error:
-                why = error.message
-            differ = [self._steps[each] for each in versions if each not in proofs][:1]
-            self.report = ProofReport(
-                proven=before.proven + len(proofs),
-                dropped=before.dropped + len(dropped),
-                unproven=(*before.unproven, *differ),
-                why=why,
-            )
+        try:
+            with self._repo.storage.work_folder() as folder, ReplayProcess(folder) as worker:
+                while (end := self._ends.get()) is not None:
+                    self._replay(end, worker)
+        except MvcError as error:
+            self.report = replace(self.report, why=error.message)
+
+    def _replay(self, end: CommitId, worker: ReplayProcess) -> None:
+        versions, why = [*segment(self._repo, end)], self.report.why
+        try:
+            with made_again(self._repo, end, ReplayOptions(trusted={end}), worker):
+                pass
+        except MvcError as error:
+            why = error.message
+        proofs, dropped = self._repo.storage.proofs(versions), drop_steps(self._repo, end)
+        steps = {each: self._steps.pop(each) for each in versions}
+        self.report = ProofReport(
+            proven=self.report.proven + len(proofs),
+            dropped=self.report.dropped + len(dropped),
+            unproven=(*self.report.unproven, *(steps[v] for v in versions if v not in proofs)),
+            why=why,
+        )

@@ -21,8 +21,8 @@ from mvc.recipes.making import making_of
 from mvc.recipes.prover import Prover
 from mvc.recipes.recipe import DRAWN, STEPS, BaseState, Batches
 from mvc.recipes.stepping import Stepping, rows_text
-from mvc.training import recorder
 from mvc.training.checks import RecorderKeywords, whole
+from mvc.training.recorder import StateRecorder
 from mvc.training.resume import Resumed
 from mvc.training.state.rng import rng_state
 from mvc.training.step_notes import ProofReport
@@ -30,14 +30,49 @@ from mvc.training.step_notes import ProofReport
 _ITSELF = CommitId(bytes(32))
 
 
-class Recorder(recorder.Recorder):
-    """A ``mvc.training`` Recorder, also of a training whose versions can be made again.
+class Recorder(StateRecorder):
+    """Records a training's state; use it as a context manager, or ``close`` it.
+
+    ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
+    closes. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``;
+    by default everything that is passed, and the random generators. Every ``every``-th step is
+    recorded. ``when_full`` says what a step does when the queue is full: ``block`` waits,
+    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
+    bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
+    the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
+    ``deploy`` is the target on which each version goes live, as of the call. If somebody else
+    deploys or rolls back there, or the setting ``deploy.protect`` names it, versions are committed
+    and not deployed any more, until ``deploy_again``. ``push`` names the
+    remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
+    gets later what it missed. ``metrics`` and
+    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
+    the number of steps done before, or what ``mvc.resume`` returned; by default those of the
+    version that ``mvc.resume`` set the model to, and else 0. After a resume every version names
+    the one that training went on from. ``message`` is put before each version's own; ``author`` is
+    as for ``commit``. ``run`` names the training that the versions belong to; after a resume it is
+    by default that of the version that the training went on from.
+    ``pipeline`` is text, or Requirements, which ``commit`` explains.
+
+    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,
+    unless that is ``lc`` or its kind: such a pipeline stores approximate weights and moments, from
+    which the training can be resumed (docs/lc.md). With another lossy one a version holds
+    production weights, made in the recorder's thread; the training's own weights are not touched.
+    That thread calls ``on_deploy`` with every version
+    once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
+    samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
+    each sample. ``exact`` names tensors, beside the buffers, that must not change.
+    ``keep_training`` also stores the training weights, exactly; without them such a version
+    cannot be resumed.
 
     With a ``recipe``, a function that makes a step as ``recipe(model, optimizer, batch)``, each
     version can be made again from the rows of its batches in ``data``: ``train`` calls it. Every
     ``full_every``-th version keeps the whole training state. With ``prove`` another process
     replays each segment between two of these, and the weights of versions that it made again bit
     for bit are dropped (docs/recorder.md). Raises CannotRecord for what cannot be made again.
+
+    Call it from one thread, the one that trains. Raises WrongUsage naming an argument that
+    cannot be right, InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch
+    that does not exist.
     """
 
     def __init__(
@@ -46,7 +81,7 @@ class Recorder(recorder.Recorder):
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
-        recipe: Callable[..., Any] | None = None,
+        recipe: Callable[..., object] | None = None,
         data: Any = None,
         full_every: int = 15,
         prove: bool = False,

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
@@ -41,7 +41,7 @@ from mvc.models.environment import Environment, variables
 from mvc.models.models import attached_bytes, code_of
 from mvc.recipes import dataset
 from mvc.recipes.messages import Compared, Ended, Event, Failed, Idle, Job, Reached, Stepped
-from mvc.recipes.recipe import Recipe, StepRecipe, missing_weights, recipe_of, segment
+from mvc.recipes.recipe import Data, Recipe, StepRecipe, missing_weights, recipe_of, segment
 from mvc.state import Distance, StateFile, distance_of
 from mvc.system import FileSystem, import_path
 from mvc.text import listed, printable
@@ -140,19 +140,24 @@ def _order(repo: Repository, commit: CommitId) -> list[CommitId]:
 
 
 @contextmanager
-def made_again(repo: Repository, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
+def made_again(
+    repo: Repository, commit: CommitId, options: ReplayOptions, worker: ReplayProcess | None = None
+) -> Iterator[Retrained]:
     """Trains a version again, and those bases that are not stored; yields the verified state.
 
     While the block runs, the version can be read like one that is stored. Each version whose result
     was verified is recorded as proven, if the repository can be written. Raises NotTrusted where
     one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
-    result is another one.
+    result is another one. ``worker`` is a process of the caller, which it may use again.
     """
     need_torch("training a version again")
     order = [commit] if options.start is not None else _order(repo, commit)
     recipes = {each: recipe_of(repo, each) for each in order}
     _refuse_untrusted(recipes, options.trusted)
-    with repo.storage.work_folder() as folder, _Worker(folder) as worker:
+    with (
+        repo.storage.work_folder() as folder,
+        nullcontext(worker) if worker else ReplayProcess(folder) as process,
+    ):
         base, replay = "", None
         if options.start is not None:
             import torch
@@ -165,7 +170,7 @@ def made_again(repo: Repository, commit: CommitId, options: ReplayOptions) -> It
             replay = _Replay(repo, each, recipe, folder=place, options=options)
             if len(order) > 1:
                 replay.what += f" ({number + 1} of {len(order)})"
-            replay.run(base, worker)
+            replay.run(base, process)
             base = str(replay.result)
             if each != commit:
                 replay.proven()  # a wrong base is named as such
@@ -241,12 +246,12 @@ class _Replay:
         self.differences: list[str] = []
         self.where = ""
 
-    def run(self, base: str, worker: _Worker) -> None:
+    def run(self, base: str, worker: ReplayProcess) -> None:
         """Trains. ``base``: a file with the base's weights, or nothing if they are stored.
 
         Raises CannotRetrain, CannotBuild, DamagedData.
         """
-        worker.begin(*self._prepare(base), timeout=self._options.timeout)
+        worker.begin(*self._prepare(base, worker), timeout=self._options.timeout)
         self._follow(worker)
         if not self.result.exists():
             said = self._last_line(worker.log)
@@ -255,7 +260,7 @@ class _Replay:
                 + (f": {said}" if said else ""),
             )
 
-    def _prepare(self, base: str) -> tuple[Job, dict[str, str]]:
+    def _prepare(self, base: str, worker: ReplayProcess) -> tuple[Job, dict[str, str]]:
         """The job: data sets and code are compared with what the recipe names."""
         repo, commit, recipe = self._repo, self._commit, self._recipe
         carrier = recipe.carrier(commit)
@@ -265,10 +270,7 @@ class _Replay:
         )
         steps = [*segment(repo, commit)] if isinstance(recipe, StepRecipe) else []
         proven = repo.storage.proofs(steps)
-        data = {
-            each.name: str(dataset.place(repo, each, self._folder / "data" / each.name))
-            for each in recipe.data
-        }
+        data = {each.name: str(worker.place(repo, each)) for each in recipe.data}
         work = self._folder / "work"
         FileSystem().make_dirs(work)
         job = Job(
@@ -285,7 +287,7 @@ class _Replay:
         )
         return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
-    def _follow(self, worker: _Worker) -> None:
+    def _follow(self, worker: ReplayProcess) -> None:
         """Reads the process's events until it can do another job, or ends."""
         began, total, done = 0.0, self._recipe.steps, 0
         self._tell(0, total, "starts")
@@ -377,7 +379,7 @@ class _Replay:
         if file.root != entry.state.root:
             raise self._differs(commit, entry, file)
         self._proofs.append(
-            Proof(commit, entry.path, file.root, self._recipe.base.version, seconds)
+            Proof(commit, entry.path, file.root, base=self._recipe.base.version, seconds=seconds)
         )
         return file
 
@@ -422,11 +424,11 @@ def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     return before + listed(texts, _SHOWN, between) if texts else ""
 
 
-class _Worker:
+class ReplayProcess:
     """The process that does jobs: one after the other, as long as their variables are the same.
 
     Jobs and events go through a pipe, of which the process keeps one end: it ends with this
-    process. After ``deadline`` its events end.
+    process. After ``deadline`` its events end. ``folder`` holds its log and data sets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -436,6 +438,14 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._variables: Mapping[str, str] = {}
         self._idle = False
+        self._places: dict[Data, Path] = {}
+
+    def place(self, repo: Repository, data: Data) -> Path:
+        """Where a data set lies for the process. Raises as ``dataset.place``."""
+        if data not in self._places:
+            folder = self._folder / "data" / str(len(self._places))
+            self._places[data] = dataset.place(repo, data, folder)
+        return self._places[data]
 
     def __enter__(self) -> Self:
         return self

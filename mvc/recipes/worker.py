@@ -153,7 +153,7 @@ def _work(repo: Repository, job: Job, events: Connection[Any, Any]) -> None:
     with counting_steps(step) as steps:
         if isinstance(recipe, StepRecipe):
             training = Stepping(service, model, **arguments)
-            began += sum(_versions(repo, commit, training, job, events))
+            began += sum(_versions(repo, commit, training, job=job, events=events))
         else:
             service(model, **arguments)
     seconds = time.monotonic() - began

@@ -62,43 +62,10 @@ class Report(Struct, frozen=True):
     proof: ProofReport | None = None
 
 
-class Recorder(Unpicklable):
-    """Records a training's state; use it as a context manager, or ``close`` it.
+class StateRecorder(Unpicklable):
+    """Records the states of a source: what ``mvc.Recorder`` and ``mvc.watch`` return.
 
-    ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
-    closes. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``;
-    by default everything that is passed, and the random generators. Every ``every``-th step is
-    recorded. ``when_full`` says what a step does when the queue is full: ``block`` waits,
-    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
-    bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
-    the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
-    ``deploy`` is the target on which each version goes live, as of the call. If somebody else
-    deploys or rolls back there, or the setting ``deploy.protect`` names it, versions are committed
-    and not deployed any more, until ``deploy_again``. ``push`` names the
-    remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
-    gets later what it missed. ``metrics`` and
-    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
-    the number of steps done before, or what ``mvc.resume`` returned; by default those of the
-    version that ``mvc.resume`` set the model to, and else 0. After a resume every version names
-    the one that training went on from. ``message`` is put before each version's own; ``author`` is
-    as for ``commit``. ``run`` names the training that the versions belong to; after a resume it is
-    by default that of the version that the training went on from.
-    ``pipeline`` is text, or Requirements, which ``commit`` explains.
-
-    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,
-    unless that is ``lc`` or its kind: such a pipeline stores approximate weights and moments, from
-    which the training can be resumed (docs/lc.md). With another lossy one a version holds
-    production weights, made in the recorder's thread; the training's own weights are not touched.
-    That thread calls ``on_deploy`` with every version
-    once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
-    samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
-    each sample. ``exact`` names tensors, beside the buffers, that must not change.
-    ``keep_training`` also stores the training weights, exactly; without them such a version
-    cannot be resumed.
-
-    Call it from one thread, the one that trains. Raises WrongUsage naming an argument that
-    cannot be right, InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch
-    that does not exist.
+    ``mvc.Recorder`` explains the arguments.
     """
 
     def __init__(
@@ -293,12 +260,19 @@ class Recorder(Unpicklable):
             "training": self._source.training_state(self._steps, batch) if full else {},
         }
 
-    def train(self, rows: Sequence[int], batch: Any = None, **given: Any) -> Any:
+    def train(
+        self,
+        rows: Sequence[int],
+        batch: Any = None,
+        *,
+        metrics: Metrics | None = None,
+        params: Params | None = None,
+    ) -> Any:
         """Makes a step by the recipe's function, records it as ``step`` does, returns its result.
 
         ``rows`` are the positions of the batch in the data; ``batch`` is what lies there, if the
-        caller has it. A result that is a number is the loss. The further arguments are those of
-        ``step``. Raises WrongUsage without a recipe, and what ``step`` raises.
+        caller has it. A result that is a number is the loss. ``metrics`` and ``params`` are those
+        of ``step``. Raises WrongUsage without a recipe, and what ``step`` raises.
         """
         self._check_open()
         notes = self._options.steps
@@ -309,7 +283,7 @@ class Recorder(Unpicklable):
             )
         done = notes.train(rows, batch)
         is_loss = isinstance(done, int | float) or getattr(done, "shape", None) == ()
-        self.step(done if is_loss else None, **given)
+        self.step(done if is_loss else None, metrics=metrics, params=params)
         return done
 
     @property
@@ -388,7 +362,7 @@ class Recorder(Unpicklable):
             raise WrongUsage("this recorder is closed")
 
 
-class Watching(Recorder):
+class Watching(StateRecorder):
     """A Recorder whose step the optimizer calls; a second call would record a batch twice."""
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
@@ -412,7 +386,7 @@ def watch(
     every: int = 1,
     start: int | Resumed | None = None,
     **options: Unpack[RecorderKeywords],
-) -> Recorder:
+) -> StateRecorder:
     """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
 
     ``options`` are those of Recorder, without scheduler and scaler: these change after the
@@ -444,7 +418,7 @@ def complete(close: Callable[[], object], error: BaseException | None) -> None:
             error.add_note(f"mvc: a version could not be recorded either: {failure}")
 
 
-_open: WeakSet[Recorder] = WeakSet()
+_open: WeakSet[StateRecorder] = WeakSet()
 
 
 def _close_all() -> None:

@@ -14,8 +14,8 @@ from mvc.ids import CommitId
 class ProofReport(Struct, frozen=True):
     """What replays have shown: ``proven`` versions were made again, ``dropped`` lost their weights.
 
-    ``unproven``: the first step of each segment that a replay did not reproduce; it and the rest
-    of its segment keep their weights. ``why`` says what went wrong last.
+    ``unproven``: the steps of the versions that no replay reproduced; they keep their weights.
+    ``why`` says what went wrong last.
     """
 
     proven: int = 0

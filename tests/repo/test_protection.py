@@ -69,7 +69,7 @@ def test_what_is_meant_counts(repo: Repository) -> None:
 
 def test_a_recorder_does_not_begin(repo: Repository) -> None:
     torch = pytest.importorskip("torch")
-    from mvc.training.recorder import Recorder
+    from mvc import Recorder
 
     with pytest.raises(TargetProtected):
         Recorder(repo, torch.nn.Linear(2, 2), deploy="prod")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import mvc.recipes as recipes
-from mvc.api import Availability
 from mvc.api.repository import Repository
 from mvc.api.storage import Storage
 from mvc.errors import (
@@ -313,13 +312,6 @@ def provided(repo: Repository, rev: Any) -> list[float]:
         return repo.checkout(rev)["w"].tolist()
 
 
-def proven(repo: Repository, rev: Any) -> Availability:
-    base, path = repo.find("HEAD"), "model.safetensors"
-    file = StateFile.of(repo.checkout(rev))
-    repo.storage.prove(rev, path, file, base=base, seconds=1.0, where="here")
-    return repo.availability(rev)
-
-
 def refused(use: Callable[[], object]) -> str:
     """The version carries neither code nor a training state; with its name in the message."""
     with pytest.raises((UnknownPath, CannotResume)) as caught:
@@ -342,7 +334,6 @@ USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("cost", "rev"): lambda repo, rev: repo.storage.cost(rev).nbytes,
-    ("prove", "rev"): proven,
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
     ("deployments", "rev"): lambda repo, rev: [d.target for d in repo.deployments(rev=rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],

@@ -14,7 +14,7 @@ from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId
 from mvc.lossy import DriftStage, Dsed, TopKOfEach
 from mvc.training.checks import Metrics, RecorderKeywords, RecorderOptions
-from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.recorder import Report, StateRecorder, complete
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import StateSource
 
@@ -25,7 +25,7 @@ class Records:
     resumed: Resumed | None = None
     """Where the training went on, and what was not as before; None if it began anew."""
 
-    _recorder: Recorder | None = None
+    _recorder: StateRecorder | None = None
     _report: Report | None = None
     _raised: BaseException | None = None
 
@@ -66,7 +66,7 @@ class Records:
         """
         own = {"hyper": hyper or {}, "files": files or {}}
         options = replace(self._options, start=start, origin=origin, **own)
-        self._recorder = Recorder.of(self.repo, source, options)
+        self._recorder = StateRecorder.of(self.repo, source, options)
 
     def _step(
         self,

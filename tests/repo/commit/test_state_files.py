@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.api import Alternative, FileEntry
+from mvc.api import Alternative, FileEntry, Proof
 from mvc.errors import (
     CannotRetrain,
     DamagedData,
@@ -106,13 +106,12 @@ def test_branches_advance_only_by_their_names_and_to_versions(repo):
 
 def test_weights_are_proven_by_the_file_that_a_replay_made(repo):
     first, second = (repo.commit({"a": StateFile.of(state(seed))}).id for seed in range(2))
-    for path, file in (("a", state()), ("b", state(1))):
+    right, other = (StateFile.of(state(seed)).root for seed in (1, 0))
+    for path, root in (("a", other), ("b", right)):
         with pytest.raises(DamagedData):
-            repo.storage.prove(
-                second, path, StateFile.of(file), base=first, seconds=1, where="here"
-            )
+            repo.storage.prove([Proof(second, path, root, first, 1)], where="here")
     assert not repo.storage.proofs()
-    repo.storage.prove(second, "a", StateFile.of(state(1)), base=first, seconds=1, where="here")
+    repo.storage.prove([Proof(second, "a", right, first, 1)], where="here")
     assert set(repo.storage.proofs()) == {second}
     with pytest.raises(CannotRetrain):  # it carries no recipe
         repo.storage.drop_weights({second: Alternative(first, "a", 1)})
