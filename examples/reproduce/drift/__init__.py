@@ -6,6 +6,7 @@ VSOL's thesis on virtual drift. Trainings are recorded once and replayed for eve
 from .bounds import Bounds
 from .commands import Accuracy, Pipelines, Split, Table, Trainings
 from .delay import Delays
+from .timing import Times
 
 __all__ = ["COMMANDS"]
 
@@ -17,4 +18,5 @@ COMMANDS = {
     "accuracy": Accuracy,
     "bounds": Bounds,
     "delay": Delays,
+    "times": Times,
 }

@@ -168,16 +168,18 @@ def replay(
     configuration: Configuration,
     folder: Path,
     progress: Progress = lambda *_: None,
+    *,
     digest: Callable[[State], bytes] | None = None,
+    judge: type[Scorer] | None = None,
 ) -> Replayed:
     """Stores the stream in a new repository in ``folder`` and reads all of it back.
 
     Raises DamagedData if a single bit of a version is not as it was deployed, by ``digest`` (by
     default ``digest_of``). Accuracies are None for a lossless pipeline: they are those of the
-    training weights.
+    training weights. ``judge`` scores and answers decisions in place of ``Scorer``.
     """
     pipeline, digest = Pipeline.parse(configuration.pipeline), digest or digest_of
-    scorer = Scorer(stream) if pipeline.lossy or pipeline.decisions else None
+    scorer = (judge or Scorer)(stream) if pipeline.lossy or pipeline.decisions else None
     Repository.init(folder).close()
     (folder / ".mvc/config.yaml").write_text(_CONFIG.format(configuration.interval))
     with Repository.open(folder, discover=False) as repo:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..render import figure, grid, notes
-from . import bounds
+from . import bounds, timing
 from .measure import normalised
 from .thesis import IMPROVEMENTS, MODELS
 
@@ -24,7 +24,7 @@ LIMITS = (
     "The thesis trains with TensorFlow on a GPU, where equal runs differ by about 0.04 points "
     "of accuracy; here every pipeline sees the same recorded weights, so differences are exact.",
     "Saving is durable here: processing, commit and flush to disk. Loading is checked against "
-    "hashes.",
+    "hashes. Seconds are of the clock: what else ran is in them, and `drift times` says how much.",
 )
 
 _RATIO = (
@@ -61,7 +61,7 @@ def markdown(report: Values) -> str:
     """The whole table, then what to know when reading it."""
     kinds = {"rows": _learning, "parts": _curve_table, "splits": _splits, "curves": _curves}
     kinds |= {"trainings": _trainings, "lines": _compared, "late": _late}
-    kinds |= {"bounds": bounds.markdown}
+    kinds |= {"bounds": bounds.markdown, "times": timing.markdown}
     (kind,) = kinds.keys() & report.keys()
     return kinds[kind](report)
 

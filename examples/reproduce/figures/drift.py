@@ -197,7 +197,6 @@ CLAIMS = (
 )
 STATED = (
     Stated(README, "2 % of MNIST, 3 % of the package descriptions"),
-    Stated(README, "(`x learning` in tables 4.26)"),
     Stated(KEPT, "half a 95 % confidence interval"),
     Stated(KEPT, "hundred to 3,225 samples"),
     Stated(KEPT, "several times a bound of 0 or 0.1 points"),

@@ -101,6 +101,7 @@ _SAID = {
         "E from 0 to 1, 0.01 is one per cent",
         "to P at 0.5 and above: p = f(loss / 0.5)",
         "0, 0.1 or 1 per cent",
+        "on CIFAR-10 it deployed 3 of 150 and lost 25 points",
     ),
     "docs/production.md": (
         "the last 262,144 numbers",

@@ -97,8 +97,8 @@ def _report(kind: str, rows: Sequence[Row]) -> Report:
 class Trials:
     """Measure iterations that are done again, by SCHEME.
 
-    A SCHEME is a pipeline (lc:x=2,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
-    topn-coded:SHARE or full:ITERATIONS. A pipeline in place of SHARE (topn:lc:x=2) gives every
+    A SCHEME is a pipeline (lc:x=3,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
+    topn-coded:SHARE or full:ITERATIONS. A pipeline in place of SHARE (topn:lc:x=3) gives every
     checkpoint as many bytes as that pipeline takes. Behind a scheme may stand @exact or @zeroed
     for the optimizer's moments. Default: eight of them.
     """

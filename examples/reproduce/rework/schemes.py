@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 DEFAULT = (
-    *("lc:x=2,huffman", "lc:x=3,huffman", "lc:mean,budget=0.05"),
+    *("lc:x=3,huffman", "lc:x=2,huffman", "lc:mean,budget=0.05"),
     *("scar:0.05", "scar-round:0.05", "topn:0.05", "topn-coded:0.05", "full:20"),
 )
 """The schemes that are compared if none are named."""
@@ -211,7 +211,7 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
 
     ``full:20`` is a full checkpoint every 20 iterations; ``scar:0.05``, ``scar-round:0.05``,
     ``topn:0.05`` and ``topn-coded:0.05`` have 5 % of the bytes, or with a pipeline of LC in place
-    of the number (``scar:lc:x=2,huffman``) as many bytes as each of its checkpoints; anything else
+    of the number (``scar:lc:x=3,huffman``) as many bytes as each of its checkpoints; anything else
     is a pipeline of LC.
     ``@exact`` or ``@zeroed`` behind it says what becomes of the optimizer's moments; they are
     otherwise kept as the weights are. Raises WrongUsage.
@@ -240,7 +240,7 @@ def _part(text: str, block: int) -> Make:
 def _lossy(text: str) -> Callable[[str, Vector], Lossy]:
     pipeline = Pipeline.parse(text)
     if not pipeline.forward_only:
-        raise WrongUsage(f"{text} is no pipeline of LC", hint="such as lc:x=2 or lc:budget=0.05")
+        raise WrongUsage(f"{text} is no pipeline of LC", hint="such as lc:x=3 or lc:budget=0.05")
     return lambda name, start: Lossy(pipeline, name, start)
 
 

@@ -163,8 +163,8 @@ class Ans(Coder, frozen=True):
 def expand(text: str) -> str:
     """The line that a short form ``lc:...`` means; InvalidPipeline names what it does not know.
 
-    >>> expand("lc:x=2")
-    'expq | promote:2 | packed'
+    >>> expand("lc:x=3")
+    'expq | promote:3 | packed'
     >>> expand("lc:uniform,budget=0.02")
     'uniform:budget=0.02 | ans'
     """
@@ -179,7 +179,7 @@ def expand(text: str) -> str:
     if len(bounds) != 1 or len(coders) > 1:
         raise InvalidPipeline(
             f"{text!r} does not say one bound and at most one coder",
-            hint=f"such as lc:x=2, lc:budget=0.05 or lc:uniform,budget=0.02; coders: "
+            hint=f"such as lc:x=3, lc:budget=0.05 or lc:uniform,budget=0.02; coders: "
             f"{', '.join(known)}",
         )
     (bound,) = bounds

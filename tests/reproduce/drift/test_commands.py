@@ -24,7 +24,7 @@ def out(tmp_path_factory):
 
 def test_it_is_a_program():
     done = child.run("examples/reproduce", "drift", "--help")
-    for command in ("split", "train", "run", "table", "accuracy", "delay"):
+    for command in ("split", "train", "run", "table", "accuracy", "delay", "times"):
         assert f"\n  {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -197,6 +197,26 @@ def test_learning_time(call, out):
     assert (row["thesis mean s"], row["thesis longest s"]) == (0.033, 0.074)
 
 
+def test_times(call, out):
+    """Each preset beside learning; measured once, scored never."""
+    arguments = ("times", "vsol-0-fast", "vsol-1-slow", "--labels", "0", "--out", out, *TINY)
+    code, printed, _ = call("drift", *arguments)
+    assert code == 0
+    file = out / "tables" / "times-digits.json"
+    fast, slow = json.loads(file.read_text())["times"]
+    assert (fast["pipeline"], fast["storing"]["saved"]) == ("vsol-0-fast", 12)
+    assert slow["storing"]["saved"] < 12
+    assert fast["learning"] == slow["learning"]
+    seconds = [fast["learning"]["learn"], slow["storing"]["save"], slow["storing"]["load"]]
+    for mean, longest in seconds:
+        assert 0 < mean <= longest
+    assert fast["storing"]["others"] >= 0
+    assert fast["stated"] == {"ratio": 29.944, "accuracy": -0.02, "save": 0.028, "save_max": 0.046,
+                              "load": 0.931, "learn": [0.033, 0.074]}  # fmt: skip
+    assert "| 0.028 / 0.046 |       0.85 |" in printed
+    assert call("drift", *arguments)[1] == call("table", file)[1] == printed
+
+
 def test_numbers():
     assert tuple(f"4.{n}" for n in range(3, 27)) == NUMBERS
 
@@ -215,6 +235,7 @@ def test_numbers():
         (("run", "zip:9"), 3, "zip"),
         (("run", "vsol", "--interval", "0"), 2, "interval is 0: it must be at least 1"),
         (("run",), 2, "missing argument"),
+        (("times", "zip:9"), 3, "zip"),
         (("train", "--threads", "0"), 2, "0 is not in the range"),
         (("train", "--threads", "9999999"), 2, "9999999 is not in the range"),
         (("train", "--seed", "-5"), 2, "seed is -5: it must be from 0 to 4294967295"),

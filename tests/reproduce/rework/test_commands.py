@@ -188,8 +188,7 @@ def test_the_page_states_what_the_published_files_hold(call):
     kinds = (
         *("", "-adam", "-alexnet", "-buckets", "-buckets-fashion", "-equal", "-exponents"),
         *("-failure", "-fashion", "-momentum", "-noise", "-noise-fashion", "-overhead", "-sizes"),
-        "-fashion-alexnet",
-        *("-tables", "-uniform"),
+        *("-fashion-alexnet", "-sizes-alexnet", "-sizes-fashion", "-tables", "-uniform"),
     )
     assert sorted(file.stem for file in files) == sorted(f"rework{kind}" for kind in kinds)
     printed = "".join(call("table", file)[1] for file in files)
